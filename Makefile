@@ -1,0 +1,131 @@
+# Builds, installs and tests ojs. `make help` lists the targets; docs/develop.md explains them.
+
+EXTENSION = ojs
+EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" ojs.control)
+PG_CONFIG ?= pg_config
+
+# The install script is these files, in this order.
+# Tables and types: run once. A later version changes them in sql/versions/next.sql.
+SQL_ONCE = sql/schema.sql sql/types.sql sql/tables.sql
+# Functions and views: part of every update script too, there with "or replace".
+SQL_CODE = sql/push.sql sql/claim.sql sql/ack.sql sql/fail.sql sql/lease.sql sql/control.sql sql/info.sql \
+	sql/tick.sql sql/canonical.sql sql/envelope.sql
+# What speaks of all of the above: always last, and in every update script.
+SQL_LAST = sql/grants.sql sql/dump.sql
+
+# Frozen scripts of earlier versions are installed as they are, and the newest of them can be updated to this one.
+FROZEN = $(wildcard sql/versions/ojs--*.sql)
+PREVIOUS := $(lastword $(shell ls sql/versions 2>/dev/null | sed -n 's/^ojs--\([^-]*\)\.sql$$/\1/p' | grep -Fvx '$(EXTVERSION)' | sort -V))
+INSTALL_SCRIPT_SQL = sql/ojs--$(EXTVERSION).sql
+UPDATE_SCRIPT_SQL = $(if $(PREVIOUS),sql/ojs--$(PREVIOUS)--$(EXTVERSION).sql)
+DATA_built = $(INSTALL_SCRIPT_SQL) $(UPDATE_SCRIPT_SQL)
+DATA = $(filter-out $(DATA_built:sql/%=sql/versions/%),$(FROZEN))
+
+MODULE_big = ojs
+OBJS = $(patsubst %.cpp,%.o,$(sort $(wildcard src/*.cpp src/*/*.cpp)))
+EXTRA_CLEAN = $(wildcard sql/ojs--*.sql) $(OBJS:.o=.d) build
+
+PG_CPPFLAGS = -Iinclude -DOJS_VERSION='"$(EXTVERSION)"'
+PG_CXXFLAGS = -std=c++20 -fno-rtti -fno-threadsafe-statics -fvisibility=hidden -fvisibility-inlines-hidden \
+	-Wall -Wextra -MMD -MP $(if $(filter true,$(CI)),-Werror)
+SHLIB_LINK = -lcrypto -lstdc++
+
+# `make installcheck` needs a running server that has ojs installed (and pgTAP, or its part is left out).
+REGRESS = api
+REGRESS_OPTS = --inputdir=test/regress
+ISOLATION = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
+ISOLATION_OPTS = --inputdir=test --load-extension=ojs
+PGTAP = $(sort $(wildcard test/sql/*.sql))
+PROVE_TESTS = $(sort $(wildcard test/t/*.pl))
+
+# Bitcode for JIT inlining brings nothing to functions that work on tables, and asks for a second compiler.
+override with_llvm = no
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+
+# The Perl modules of TAP tests come with PostgreSQL from 15 on.
+TAP_TESTS := $(if $(PROVE_TESTS),$(if $(wildcard $(PGXS:/makefiles/pgxs.mk=/test/perl/PostgreSQL/Test/Cluster.pm)),1))
+ifeq ($(TAP_TESTS),)
+undefine TAP_TESTS
+endif
+ifeq ($(ISOLATION),)
+undefine ISOLATION
+endif
+
+ifneq ($(wildcard $(PGXS)),)
+include $(PGXS)
+
+# Server headers are not ours to warn about.
+override CPPFLAGS := $(patsubst -I$(shell $(PG_CONFIG) --includedir-server),-isystem $(shell $(PG_CONFIG) --includedir-server),$(CPPFLAGS))
+
+# Every change of a header, of the server's version or of the flags rebuilds what depends on it, without make clean.
+$(OBJS): build/flags
+BUILT_WITH := $(shell $(PG_CONFIG) --version) ojs $(EXTVERSION) $(CXX) $(PG_CXXFLAGS) $(CFLAGS) $(COPT) $(PROFILE)
+build/flags: FORCE
+	@mkdir -p build; echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@
+-include $(OBJS:.o=.d)
+
+installcheck: installcheck-pgtap
+else
+all install installcheck:
+	@echo 'ojs is built with the server headers of PostgreSQL, and "$(PG_CONFIG)" does not lead to them.'
+	@echo 'Install them (scripts/install-deps does it on Debian and Ubuntu), or say make PG_CONFIG=/path/to/pg_config.'
+	@exit 1
+endif
+
+# $(call assemble,SQL command that runs the script,files,sed script for the files)
+assemble = { printf '%s\n' '\echo Use "$(1)" to load this file. \quit' \
+	'set local search_path = pg_catalog, pg_temp;'; \
+	for part in $(2); do printf '\n-- %s\n\n' "$$part"; sed '$(3)' "$$part"; done; } > $@.tmp && mv $@.tmp $@
+
+$(INSTALL_SCRIPT_SQL): $(SQL_ONCE) $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
+	$(call assemble,create extension ojs,$(SQL_ONCE) $(SQL_CODE) $(SQL_LAST))
+
+ifneq ($(PREVIOUS),)
+$(UPDATE_SCRIPT_SQL): sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
+	$(call assemble,alter extension ojs update to '\''$(EXTVERSION)'\'',sql/versions/next.sql $(SQL_CODE) $(SQL_LAST),s/^create \(function\|view\)/create or replace \1/)
+endif
+
+FORCE:
+.PHONY: FORCE help quickstart dev test test-one lint format bench torture freeze installcheck-pgtap list-sql
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@echo '  make, make install, make installcheck work as for any PGXS extension'
+
+quickstart: ## watch real jobs being done in a throwaway server (DIR=folder FILES=number WORKERS=number)
+	@quickstart/run $(if $(DIR),--dir '$(DIR)') $(if $(FILES),--files $(FILES)) $(if $(WORKERS),--workers $(WORKERS))
+
+dev: ## build, start a throwaway server with the extension, open psql
+	@test/cluster run --preload -- psql
+
+test: ## run every test in throwaway servers (T="pgtap claim" for some of them)
+	@test/run $(T)
+
+test-one: ## run the tests of one name: T=claim, REPEAT=20
+	@test/run $(or $(T),$(error say which: make test-one T=claim))
+
+lint: ## check layers, symbols, settings, SQL parts and versions
+	@test/run lint
+
+format: ## format the C++ files
+	clang-format -i $(wildcard src/*.cpp src/*/*.cpp include/ojs/*.h)
+
+bench: ## measure against other queues in one run (ARGS="--quick")
+	bench/run $(ARGS)
+
+torture: ## random operations under crashes, then a check of the history (ARGS=…)
+	test/torture/run $(ARGS)
+
+freeze: $(DATA_built) ## at a release: keep this version's scripts for ever
+	@for script in $(notdir $(DATA_built)); do \
+		[ ! -e "sql/versions/$$script" ] || { echo "sql/versions/$$script is frozen already"; exit 1; }; \
+	done
+	cp $(DATA_built) sql/versions/
+	sed -i '/^--/!d' sql/versions/next.sql
+
+installcheck-pgtap:
+	test/pgtap $(PGTAP)
+
+# For test/lint.
+list-sql:
+	@printf '%s\n' $(SQL_ONCE) -- $(SQL_CODE) -- $(SQL_LAST)

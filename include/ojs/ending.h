@@ -1,0 +1,43 @@
+/*
+ * ending.h: finishing jobs that one holds: what ack, ack_many and ack_and_claim have in common.
+ */
+#pragma once
+
+#include "ojs/args.h"
+#include "ojs/moves.h"
+
+namespace ojs
+{
+
+/* A batch of jobs as a worker names them; lease_ids and results are empty or as long as ids. */
+struct Named {
+    Ids ids;
+    Texts lease_ids;
+    Jsons results;
+    text *worker;
+};
+
+/* Reads and checks the parameters; `results_at` < 0: the call has none. */
+Named read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at, int results_at);
+
+/* Positions of the ids in the order in which their rows are locked. */
+int *locking_order(const Ids &ids);
+
+/*
+ * Completes the named jobs that the worker holds; done[i] says which. Strict: raises for the first it does not hold.
+ */
+int complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now);
+
+inline Holder
+holder_of(const Named &named, int i)
+{
+    return {named.worker, named.lease_ids.n > 0 ? named.lease_ids.texts[i] : nullptr};
+}
+
+/* (done, skipped in request order[, deadline]) */
+Datum many_answer(FunctionCallInfo fcinfo, int n, const Ids &ids, const bool *done, std::optional<TimestampTz> deadline);
+
+/* Results larger than this are refused (RES-01). */
+void check_result(const Jsonb *result);
+
+} // namespace ojs

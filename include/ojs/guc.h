@@ -1,0 +1,38 @@
+/*
+ * guc.h: the ojs.* settings. docs/settings.md is the reader's copy.
+ */
+#pragma once
+
+#include "ojs/pg.h"
+
+namespace ojs
+{
+
+/* One variable per setting, in the order of guc.cpp; times in milliseconds, sizes in the unit that the name's documentation gives. */
+struct Settings {
+    double clock_offset_ms;
+    bool conformance_mode;
+    int deduplication_ttl_s;
+    int default_lease_ms;
+    int max_args_depth;
+    int max_args_elements;
+    int max_batch_size;
+    int max_envelope_size; /* bytes */
+    int max_meta_size;     /* bytes */
+    bool notify;
+    int notify_interval_ms;
+    bool redact_backtrace;
+    bool strict_queues;
+    int tenancy;
+    char *tenant;
+    int tick_interval_ms;
+    bool worker;
+};
+extern Settings settings;
+
+void guc_init();
+
+/* The database's clock, moved by ojs.clock_offset. Each call of a function reads it once. */
+TimestampTz now();
+
+} // namespace ojs

@@ -1,0 +1,35 @@
+/*
+ * handout.h: handing out ready jobs: the walk in claim order, and their leases.
+ */
+#pragma once
+
+#include "ojs/queue.h"
+#include "ojs/tables.h"
+
+namespace ojs
+{
+
+struct Request {
+    Queue *queues; /* copies: the cache may change under a call */
+    int n;
+    text *worker;
+    int max;
+    std::optional<int64> lease_ms;
+    int32 session; /* the work session that the leases are bound to, or 0 */
+};
+static_assert(std::is_trivially_destructible_v<Request>);
+
+struct HandedOut {
+    int jobs;
+    bool wrote; /* something was written, even if no job was handed out */
+};
+
+/* Claims up to request.max jobs and puts them into `set` as rows of ojs.claimed_job. */
+HandedOut hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set);
+
+/* Reads the parameters that claims have in common; raises on bad ones. */
+Request read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok);
+
+void handout_init(); /* once, at load */
+
+} // namespace ojs

@@ -1,0 +1,217 @@
+/*
+ * pg.h: the only file that includes PostgreSQL's headers.
+ *
+ * Order matters: C++ standard headers first, then one extern "C" block that
+ * begins with postgres.h (the other way round <cstdio> silently undoes the
+ * server's own snprintf). What differs between PostgreSQL 14 and 18 is settled
+ * here, one comment each, so that no other file asks for a version.
+ */
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <climits>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+extern "C" {
+#include "postgres.h"
+
+/* 14 and 15 leave PGDLLEXPORT empty, which hides the magic block once the module is built with hidden visibility. */
+#if PG_VERSION_NUM < 160000
+#undef PGDLLEXPORT
+#define PGDLLEXPORT __attribute__((visibility("default")))
+#endif
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/parallel.h"
+#include "access/relscan.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/async.h"
+#include "commands/dbcommands.h"
+#include "commands/extension.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "common/hashfn.h"
+#include "common/int.h"
+#include "common/jsonapi.h"
+#include "common/unicode_norm.h"
+#include "executor/executor.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "port/atomics.h"
+#include "postmaster/autovacuum.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "replication/walsender.h"
+#include "storage/bufmgr.h"
+#include "storage/condition_variable.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "storage/shmem.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/date.h"
+#include "utils/datum.h"
+#include "utils/datetime.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/numeric.h"
+#include "utils/ps_status.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+#include "utils/typcache.h"
+#include "utils/uuid.h"
+#if PG_VERSION_NUM >= 150000
+#include "common/pg_prng.h"
+#endif
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h" /* part of postgres.h before 16 */
+#endif
+#if PG_VERSION_NUM >= 170000
+#include "utils/wait_event.h"
+#else
+#include "utils/wait_event.h"
+#endif
+}
+
+/* The backend's own unicode/number helpers define these as macros; ours are std:: ones. */
+#undef Min
+#undef Max
+#undef Abs
+#undef foreach_ptr
+
+namespace ojs
+{
+
+/* Random bits that need not be secret: a fencing token is compared for equality only. */
+inline uint64
+random64()
+{
+#if PG_VERSION_NUM >= 150000
+    return pg_prng_uint64(&pg_global_prng_state);
+#else
+    uint64 bits; /* 14 has no pg_prng.h */
+    if (!pg_strong_random(&bits, sizeof bits))
+        ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not generate random bits")));
+    return bits;
+#endif
+}
+
+/* 18 passes a place for index scan statistics. */
+inline IndexScanDesc
+index_begin(Relation table, Relation index, Snapshot snapshot, int nkeys)
+{
+#if PG_VERSION_NUM >= 180000
+    return index_beginscan(table, index, snapshot, nullptr, nkeys, 0);
+#else
+    return index_beginscan(table, index, snapshot, nkeys, 0);
+#endif
+}
+
+/* 15 gave set-returning functions a common start. */
+inline ReturnSetInfo *
+begin_set(FunctionCallInfo fcinfo)
+{
+#if PG_VERSION_NUM >= 150000
+    InitMaterializedSRF(fcinfo, 0);
+#else
+    auto *rsi = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+    if (rsi == nullptr || !IsA(rsi, ReturnSetInfo) || !(rsi->allowedModes & SFRM_Materialize))
+        ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                        errmsg("set-valued function called in context that cannot accept a set")));
+    MemoryContext old = MemoryContextSwitchTo(rsi->econtext->ecxt_per_query_memory);
+    TupleDesc desc;
+    if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
+        ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH), errmsg("return type must be a row type")));
+    rsi->returnMode = SFRM_Materialize;
+    rsi->setDesc = CreateTupleDescCopy(desc);
+    rsi->setResult = tuplestore_begin_heap(rsi->allowedModes & SFRM_Materialize_Random, false, work_mem);
+    MemoryContextSwitchTo(old);
+#endif
+    return reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+}
+
+/* 15 renamed the call that keeps others from taking a settings prefix. */
+inline void
+reserve_settings_prefix(const char *prefix)
+{
+#if PG_VERSION_NUM >= 150000
+    MarkGUCPrefixReserved(prefix);
+#else
+    EmitWarningsOnPlaceholders(prefix);
+#endif
+}
+
+/* How many processes can have a place in the array of processes, auxiliary ones and prepared transactions aside; 14 has
+ * not added it up yet while libraries are loaded. */
+inline int
+most_backends()
+{
+#if PG_VERSION_NUM >= 150000
+    return MaxBackends;
+#else
+    return MaxConnections + autovacuum_max_workers + 1 + max_worker_processes + max_wal_senders;
+#endif
+}
+
+/* What pg_stat_activity shows of a wait of ours; 17 lets an extension name it. */
+inline uint32
+wait_event([[maybe_unused]] const char *name, [[maybe_unused]] uint32 *known)
+{
+#if PG_VERSION_NUM >= 170000
+    if (*known == 0)
+        *known = WaitEventExtensionNew(name);
+    return *known;
+#else
+    return PG_WAIT_EXTENSION;
+#endif
+}
+
+} // namespace ojs

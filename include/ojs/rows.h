@@ -1,0 +1,158 @@
+/*
+ * rows.h: the rows of the tables in sql/tables.sql, as structs.
+ *
+ * The order of members follows the order of columns; rows.cpp turns one into
+ * the other, and store/catalog.cpp compares the number of columns with what the
+ * database has. Pointers inside a struct point into the slot it was read from.
+ */
+#pragma once
+
+#include "ojs/store.h"
+
+namespace ojs
+{
+
+/* The eight states, by the number that `done` stores; names in standing.cpp. */
+enum class State : int16 { scheduled, available, pending, active, completed, retryable, cancelled, discarded };
+
+constexpr bool
+terminal(State state)
+{
+    return state == State::completed || state == State::cancelled || state == State::discarded;
+}
+
+/* job.flags, copied to the hot rows: what an operation must look at beyond the hot row itself. */
+enum job_flag : int32 {
+    job_pending = 1 << 0,      /* pushed pending */
+    job_at_most_once = 1 << 1, /* never delivered twice */
+    job_expires = 1 << 2,      /* has a row of kind `expiry` in later */
+    job_own_lease = 1 << 3,    /* options.visibility_timeout_ms */
+    job_unique = 1 << 4,       /* has a row among the unique claims */
+    job_has_events = 1 << 5,   /* hot rows only: there are rows in event */
+    job_timeouts = 1 << 6,     /* options hold grace_period, heartbeat_timeout or total_timeout */
+    job_limits = 1 << 7,       /* options hold a rate limit */
+    job_bare_object = 1 << 8,  /* args was pushed as one bare object */
+};
+
+enum done_flag : int16 {
+    done_dead_letter = 1 << 0, /* listed among the dead letters */
+};
+
+enum class EventKind : int16 {
+    failed = 1,    /* FAIL, retries left: due_at says when */
+    released = 2,  /* given back by its worker, the attempt refunded */
+    lapsed = 3,    /* its lease ran out */
+    activated = 4, /* from pending */
+    moved = 5,     /* queue or priority changed */
+    revived = 6,   /* a manual retry of a finished job; data keeps the done row */
+    claimed = 7,   /* at-most-once: the delivery itself */
+};
+
+enum class LaterKind : int16 { scheduled = 1, retryable = 2, pending = 3, released = 4, expiry = 5 };
+
+struct JobRow {
+    pg_uuid_t id;
+    int64 seq;
+    int64 queue;
+    TimestampTz created_at;
+    int32 flags;
+    int32 max_attempts;
+    int16 priority;
+    std::optional<TimestampTz> scheduled_at;
+    std::optional<TimestampTz> expires_at;
+    std::optional<int64> timeout_ms;
+    text *type;
+    Jsonb *args;
+    Jsonb *meta;    /* null: {} */
+    Jsonb *retry;   /* null: the system's default */
+    Jsonb *uniq;    /* null: none */
+    Jsonb *options; /* null: none */
+};
+
+struct EventRow {
+    pg_uuid_t job_id;
+    TimestampTz at;
+    std::optional<TimestampTz> due_at;
+    EventKind kind;
+    int32 attempt;
+    int32 deliveries;
+    std::optional<TimestampTz> started_at;
+    text *worker; /* or null */
+    Jsonb *data;  /* or null */
+};
+
+struct DoneRow {
+    pg_uuid_t job_id;
+    TimestampTz finished_at;
+    int64 queue;
+    int32 attempt;
+    int32 deliveries;
+    std::optional<TimestampTz> started_at;
+    State state;
+    int16 flags;
+    Jsonb *result; /* or null */
+    Jsonb *error;  /* or null */
+};
+
+struct ReadyRow {
+    pg_uuid_t job_id;
+    int64 queue;
+    int64 place;
+    ItemPointerData job_tid;
+    int16 npriority;
+    int32 flags;
+    int32 attempt;
+    int32 deliveries;
+};
+
+struct LeaseRow {
+    pg_uuid_t job_id;
+    TimestampTz reap_at;
+    TimestampTz deadline;
+    int64 token;
+    int64 queue;
+    TimestampTz claimed_at;
+    TimestampTz stop_at;
+    std::optional<TimestampTz> beat_at;
+    int64 lease_ms;
+    ItemPointerData job_tid;
+    int16 npriority;
+    int32 flags;
+    int32 attempt;
+    int32 deliveries;
+    int32 session;
+    text *worker;
+};
+
+struct LaterRow {
+    pg_uuid_t job_id;
+    int64 queue;
+    TimestampTz due_at;
+    ItemPointerData job_tid;
+    int16 npriority;
+    LaterKind kind;
+    int32 flags;
+    int32 attempt;
+    int32 deliveries;
+};
+
+static_assert(std::is_trivially_destructible_v<JobRow> && std::is_trivially_destructible_v<LeaseRow>);
+
+/* How many columns each table has, in the order of store::Rel; 0: not looked at. */
+extern const int row_columns[static_cast<int>(store::Rel::count)];
+
+HeapTuple form(Relation rel, const JobRow &row);
+HeapTuple form(Relation rel, const EventRow &row);
+HeapTuple form(Relation rel, const DoneRow &row);
+HeapTuple form(Relation rel, const ReadyRow &row);
+HeapTuple form(Relation rel, const LeaseRow &row);
+HeapTuple form(Relation rel, const LaterRow &row);
+
+void read(TupleTableSlot *slot, JobRow &row);
+void read(TupleTableSlot *slot, EventRow &row);
+void read(TupleTableSlot *slot, DoneRow &row);
+void read(TupleTableSlot *slot, ReadyRow &row);
+void read(TupleTableSlot *slot, LeaseRow &row);
+void read(TupleTableSlot *slot, LaterRow &row);
+
+} // namespace ojs

@@ -1,0 +1,83 @@
+/*
+ * shared.h: what the processes of a cluster share when the library is preloaded: per database its worker and who
+ * wants what, per queue whether somebody may be listening, and the claims that wait. All of it hints: the tables are
+ * the truth, and everything here is empty after a restart. Without preload there is none of it, and nothing needs it.
+ *
+ * One LWLock (`lock`) guards everything but the atomics. It is held for look-ups in memory only.
+ */
+#pragma once
+
+#include "ojs/pg.h"
+
+namespace ojs
+{
+
+constexpr int max_databases = 256; /* one beyond works as if not preloaded */
+constexpr int max_marks = 4096;    /* queues somebody may listen to; beyond, transactions notify themselves */
+constexpr int max_waiter_queues = 16;
+constexpr int max_mark_name = 128;
+
+/* Slots are taken at first use and never freed: a cluster rarely sees 256 databases with the extension. */
+struct Database {
+    Oid oid;
+    pg_atomic_uint32 worker;  /* number of the upkeep worker's process, plus 1; 0: none runs */
+    pg_atomic_uint32 waiters; /* claims that wait here */
+    pg_atomic_uint32 wanted;  /* marks of this database that are `wanted` */
+    pg_atomic_uint32 pending; /* … that are `pending` */
+    pg_atomic_uint32 crowded; /* some marks found no room: the tick notifies whatever queue has work */
+    pg_atomic_uint32 asked;   /* a session wants a worker here */
+    pg_atomic_uint32 absent;  /* the last worker found no extension */
+    int worker_pid;
+    TimestampTz worker_started_at;
+};
+
+struct MarkKey {
+    int64 queue;
+    Oid database;
+    uint32 unused; /* zero: keys are compared as bytes */
+};
+
+/* A queue somebody may be listening to. */
+struct Mark {
+    MarkKey key;
+    bool wanted;         /* a claim came back short since the last NOTIFY */
+    bool pending;        /* a NOTIFY is due */
+    uint64 changes;      /* commits that met this mark */
+    TimestampTz sent_at; /* the last NOTIFY */
+    int name_length;
+    char name[max_mark_name]; /* known once pending */
+};
+
+/* A claim that waits; indexed by process number. */
+struct Waiter {
+    Oid database;
+    int32 n; /* more than max_waiter_queues: any queue of the database */
+    bool woken;
+    int64 queues[max_waiter_queues];
+};
+
+struct Shared {
+    LWLock *lock;
+    HTAB *marks; /* of Mark */
+    pg_atomic_uint32 launcher; /* process number plus 1 */
+    int n_waiting;
+    Database databases[max_databases];
+    Waiter *waiters;
+    int *waiting; /* process numbers of the waiters, the oldest first */
+};
+
+extern Shared *shared; /* null without preload */
+
+/* This database's slot; null without preload or when there is no room. */
+Database *my_database();
+/* The slot of any database, made if need be; null when there is no room. */
+Database *database_slot(Oid oid);
+
+int my_process_number();
+void set_latch(uint32 process_number_plus_1); /* nothing for 0 */
+
+/* The session wants an upkeep worker in its database, now or once its transaction has committed. */
+void ask_for_worker();
+void ask_for_worker_at_commit(); /* wake.cpp */
+
+} // namespace ojs

@@ -1,0 +1,139 @@
+/*
+ * store.h: direct access to the extension's own tables.
+ *
+ * The verbs here know PostgreSQL and nothing of OJS. They do what the executor
+ * would, without its start-up cost: which triggers, CHECKs, defaults and NOT
+ * NULLs it would apply is the caller's business, and so are permissions.
+ *
+ * Rows are found with a dirty snapshot: what counts is what is there now, not
+ * what was there when the caller's statement began. A row that another open
+ * transaction inserted or deleted is `busy`.
+ *
+ * Every SQL function that writes begins with begin_write() and ends with
+ * end_write(), so that two calls inside one statement see each other.
+ */
+#pragma once
+
+#include "ojs/pg.h"
+
+namespace ojs::store
+{
+
+enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, count };
+
+enum class Idx {
+    job_id,
+    event_job,
+    done_job,
+    ready_order,
+    ready_job,
+    lease_job,
+    lease_reap,
+    later_job,
+    later_due,
+    queue_name,
+    queue_id,
+    count
+};
+
+/* An open table. Closed by close(), or by the abort of the transaction. */
+struct Table {
+    Relation rel;
+    TupleTableSlot *slot;      /* what the last read left here */
+    CatalogIndexState indexes; /* opened at the first insert */
+};
+static_assert(std::is_trivially_destructible_v<Table>);
+
+/* --- the extension's identity (catalog.cpp) --- */
+
+Oid relation_oid(Rel rel);
+Oid index_oid(Idx index);
+Oid owner();                       /* who owns the extension's objects */
+Oid composite_type(bool claimed);  /* ojs.job, ojs.claimed_job */
+int64 next_seq();
+bool installed();                  /* false: no such extension in this database */
+void catalog_init();               /* once, at load: hears of changes to these relations */
+uint64 catalog_generation(Rel rel); /* grows whenever that relation's cached description was dropped */
+
+/* --- calls that write --- */
+
+/* Refuses read-only transactions, recovery and parallel workers, as the executor would for `what`. */
+void begin_write(const char *what);
+void end_write();
+
+/* --- tables --- */
+
+Table open(Rel rel, LOCKMODE mode);
+void close(Table &table); /* keeps the lock until the transaction ends */
+void close_and_unlock(Table &table, LOCKMODE mode); /* for a caller that has written nothing */
+
+/* --- writing --- */
+
+/* Inserts `tuple` (its t_self says where) and its index entries. */
+void insert(Table &table, HeapTuple tuple);
+void insert_many(Table &table, HeapTuple *tuples, int n);
+
+enum class Outcome { ok, busy, gone };
+
+/*
+ * Deletes the row at tid as FOR UPDATE SKIP LOCKED would: lock it if that needs
+ * no waiting, recheck, delete. One caller only gets `ok`.
+ */
+Outcome take(Table &table, ItemPointer tid);
+/* The same, but waits for a transaction that has the row; `gone` when that one took or moved it. */
+Outcome take_waiting(Table &table, ItemPointer tid);
+/* Locks the row at tid, waiting if need be, so that replace() cannot fail; leaves the row in the slot. */
+Outcome lock(Table &table, ItemPointer tid, bool wait);
+void replace(Table &table, ItemPointer tid, HeapTuple tuple);
+
+/* --- reading --- */
+
+/* arriving: inserted by a transaction that is still open; leaving: deleted by one. */
+enum class Row { none, live, arriving, leaving };
+
+/* A walk along an index, dirty. */
+struct Scan {
+    Table *table;
+    Relation index;
+    IndexScanDesc desc;
+    SnapshotData dirty;
+    ItemPointerData tid;  /* of the row in the table's slot */
+    bool kill_dead;
+    bool saw_dead;       /* an entry that led nowhere was passed */
+};
+
+/*
+ * `scan` must not move afterwards: its snapshot is pointed at.
+ *
+ * With kill_dead, entries that lead nowhere (their deleter has committed, or their inserter aborted) are marked dead
+ * now, and not only when no snapshot could see the row any more: that is what keeps claims flat under a long-running
+ * snapshot. Only for unlogged tables whose rows are never updated: nobody reads those through an index and an older
+ * snapshot, no standby hears of it, and an entry stands for one row version.
+ */
+void begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead);
+void rescan(Scan &scan, ScanKey keys, int n);
+Row next(Scan &scan);
+void end(Scan &scan);
+
+/*
+ * The value of one column of the first index entry that fits, whether or not its row still exists; false: no entry
+ * does. Leaves the scan to be begun anew with rescan().
+ */
+bool first_entry(Scan &scan, ScanKey keys, int n, int column, Datum *value);
+
+/* The row of job `id` along an index on job_id, as it is now; `none` only when it is certainly not there. */
+Row find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid);
+
+/* All rows of job `id`, for tables that may hold several: begin/next with this key. */
+void key_uuid(ScanKey key, const pg_uuid_t &id);
+
+/* The row of job `id` as `snapshot` sees it, in the slot. */
+bool read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot);
+
+/* The committed (or own) row at tid, in the slot. The caller compares the id: rows of a table move. */
+bool read_at(Table &table, ItemPointer tid);
+
+/* The open transaction that made the row in the slot busy ends before this returns. */
+void wait_for(const Scan &scan);
+
+} // namespace ojs::store

@@ -1,0 +1,37 @@
+/*
+ * upkeep.h: what time does to jobs: leases lapse, waiting jobs fall due, jobs expire. Claims do it for what they need,
+ * the tick for everything.
+ */
+#pragma once
+
+#include "ojs/tables.h"
+
+namespace ojs
+{
+
+/* Which jobs: all, or those of some queues only. */
+struct Scope {
+    const int64 *queues; /* null: all */
+    int n;
+
+    bool
+    has(int64 queue) const
+    {
+        return queues == nullptr || std::find(queues, queues + n, queue) != queues + n;
+    }
+};
+
+/* Ends leases that are past their deadline or their execution timeout, at most `limit`; how many. */
+int reap(Tables &tables, Scope scope, int limit, TimestampTz now);
+
+/*
+ * Makes jobs that fell due claimable and discards those that expired, at most `limit`, the first in claim order first
+ * (of the earliest `upkeep_batch` due); how many.
+ */
+int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
+
+constexpr int upkeep_batch = 1000;
+
+void upkeep_init(); /* once, at load */
+
+} // namespace ojs

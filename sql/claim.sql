@@ -1,0 +1,25 @@
+-- claim.sql: taking jobs. C++: src/claim.cpp and src/handout.cpp.
+
+create function ojs.claim(
+    queue text,
+    worker text,
+    max int default 1,
+    lease interval default null,
+    wait interval default '0',
+    missing_ok boolean default false
+) returns setof ojs.claimed_job
+language c volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_claim';
+comment on function ojs.claim(text, text, int, interval, interval, boolean)
+    is 'Leases up to max jobs of a queue to a worker, in claim order; waits up to wait (at most 30 s) for the first';
+
+create function ojs.claim(
+    queues text[],
+    worker text,
+    max int default 1,
+    lease interval default null,
+    wait interval default '0',
+    missing_ok boolean default false
+) returns setof ojs.claimed_job
+language c volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_claim_queues';
+comment on function ojs.claim(text[], text, int, interval, interval, boolean)
+    is 'Leases up to max jobs of several queues to a worker, the first queue''s jobs first';

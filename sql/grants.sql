@@ -1,0 +1,42 @@
+-- grants.sql: who may do what. Nothing for PUBLIC, and nothing on ojs_store for anybody: its functions are called only
+-- inside views, with the rights that the roles get here.
+
+revoke all on all functions in schema ojs, ojs_store from public;
+revoke all on schema ojs, ojs_store from public;
+revoke all on all tables in schema ojs, ojs_store from public;
+revoke all on all sequences in schema ojs_store from public;
+
+grant usage on schema ojs to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs.version() to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+
+-- Producing
+grant execute on function
+    ojs.push(text, jsonb, text, int, timestamptz, interval, timestamptz, jsonb, jsonb, jsonb, interval, text, interval, uuid, text[], boolean, jsonb),
+    ojs.push_job(jsonb),
+    ojs.push_many(jsonb, text, interval, text, text),
+    ojs.cancel(uuid, boolean),
+    ojs.activate(uuid),
+    ojs.info(uuid)
+to ojs_producer, ojs_admin;
+
+-- Working
+grant execute on function
+    ojs.claim(text, text, int, interval, interval, boolean),
+    ojs.claim(text[], text, int, interval, interval, boolean),
+    ojs.ack(uuid, jsonb, text, text),
+    ojs.ack_many(text, uuid[], jsonb[], text[]),
+    ojs.ack_and_claim(text, text, uuid[], text[], jsonb[], int, interval),
+    ojs.fail(uuid, jsonb, text, text, boolean, interval),
+    ojs.nack(uuid, interval, text, text),
+    ojs.nack_many(text, uuid[], interval, text[]),
+    ojs.extend(uuid, interval, text, text),
+    ojs.extend_many(text, uuid[], interval, text[]),
+    ojs.beat(text, uuid[], text, jsonb, interval)
+to ojs_worker, ojs_admin;
+
+-- Observing
+grant select on ojs.jobs, ojs.leases, ojs.queues to ojs_observer, ojs_admin;
+grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs.info(uuid) to ojs_observer, ojs_admin;
+
+-- Upkeep
+grant execute on function ojs.tick(int) to ojs_admin;

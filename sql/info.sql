@@ -1,0 +1,45 @@
+-- info.sql: reading jobs, leases and queues. C++: src/info.cpp.
+
+create function ojs.info(job_id uuid) returns jsonb
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_info';
+comment on function ojs.info(uuid) is 'The complete envelope of a job as it stands; changes and locks nothing';
+
+create function ojs.version() returns text
+language c immutable parallel safe as 'MODULE_PATHNAME', 'ojs_version';
+comment on function ojs.version() is 'The version of the ojs library';
+
+create function ojs_store.now() returns timestamptz
+language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_now';
+
+create function ojs_store.changed(contents_of regclass) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_changed';
+
+create function ojs_store.look(job_id uuid) returns ojs.job
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_look';
+
+create function ojs_store.leases(
+    out job_id uuid, out queue text, out worker text, out lease_id text, out claimed_at timestamptz,
+    out lease_expires_at timestamptz, out deliveries int
+) returns setof record
+language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_leases';
+
+-- What never changes comes from the envelope itself, so that a search by id, type or time uses its index.
+create view ojs.jobs as
+select
+    envelope.id, envelope.seq, job.specversion, envelope.type, job.queue, job.state, job.args, job.meta,
+    job.priority, job.attempt, job.max_attempts, job.deliveries, envelope.created_at, job.enqueued_at,
+    envelope.scheduled_at, envelope.expires_at, job.started_at, job.completed_at, job.cancelled_at, job.discarded_at,
+    job.next_attempt_at, job.timeout, job.retry, job."unique", job.schema, job.tags, job.result, job.error, job.errors,
+    job.worker, job.extra, job.deduplicated
+from ojs_store.job envelope, lateral ojs_store.look(envelope.id) job;
+comment on view ojs.jobs is 'All jobs: the columns of ojs.job, each job as it stands';
+
+create view ojs.leases as
+select job_id, queue, worker, lease_id, claimed_at, lease_expires_at, deliveries from ojs_store.leases();
+comment on view ojs.leases is 'Who holds which job until when; empty on a standby, where leases do not exist';
+
+create view ojs.queues as
+select distinct on (name) name, state, created_at, config
+from ojs_store.queue
+order by name, revised_at desc;
+comment on view ojs.queues is 'All queues, with their state (active, paused, draining) and configuration';

@@ -1,0 +1,147 @@
+-- tables.sql: storage. A logged truth that is only inserted into, and an unlogged hot set that can be rebuilt from it.
+-- The hot path reaches these tables directly (src/store), past triggers, CHECKs, NOT NULLs, defaults and partial
+-- indexes: so its tables have none that matter. Column order is fixed in include/ojs/rows.h.
+
+create sequence ojs_store.seq;
+
+-- What queues there are. Two first pushes to a new queue do not wait for each other, so a name may stand here twice
+-- for a while, with the same id (made from the name); the newest revision counts, and the tick removes the other.
+create table ojs_store.queue (
+    id bigint not null,
+    name text collate "C" not null,
+    state text not null,                -- active, paused, draining
+    created_at timestamptz not null,
+    revised_at timestamptz not null,
+    config jsonb not null
+);
+create index queue_name on ojs_store.queue (name);
+create index queue_id on ojs_store.queue (id);
+
+-- LOGGED TRUTH -----------------------------------------------------------------------------------------------------
+
+-- The envelope as it was pushed. What is rarely used is in options.
+create table ojs_store.job (
+    id uuid not null,
+    seq bigint not null,
+    queue bigint not null,
+    created_at timestamptz not null,
+    flags int not null,                 -- job_flag in rows.h
+    max_attempts int not null,
+    priority smallint not null,
+    scheduled_at timestamptz,
+    expires_at timestamptz,
+    timeout_ms bigint,
+    type text not null,
+    args jsonb not null,
+    meta jsonb,                         -- null for {}
+    retry jsonb,                        -- null for the system's default policy
+    uniq jsonb,
+    options jsonb                       -- specversion, schema, tags, own lease length, …, and all unknown attributes
+);
+create unique index job_id on ojs_store.job (id);
+
+-- What happened to an open job and a rebuild must know. Never on the plain path push, claim, ack.
+create table ojs_store.event (
+    job_id uuid not null,
+    at timestamptz not null,
+    due_at timestamptz,                 -- when it may be claimed again; null: at once
+    kind smallint not null,             -- event_kind in rows.h
+    attempt int not null,               -- counts after this event
+    deliveries int not null,
+    started_at timestamptz,             -- of the attempt that ended here
+    worker text,
+    data jsonb                          -- the error, in the form of ERR-A, or what was changed
+);
+create index event_job on ojs_store.event (job_id);
+
+-- Exactly one row per finished job.
+create table ojs_store.done (
+    job_id uuid not null,
+    finished_at timestamptz not null,
+    queue bigint not null,
+    attempt int not null,
+    deliveries int not null,
+    started_at timestamptz,             -- null: it never ran
+    state smallint not null,            -- job_state in rows.h: completed, cancelled, discarded
+    flags smallint not null,            -- done_flag in rows.h
+    result jsonb,
+    error jsonb
+);
+create unique index done_job on ojs_store.done (job_id);
+
+-- UNLOGGED HOT SET -------------------------------------------------------------------------------------------------
+-- Empty after a crash, a restore or a promotion, then rebuilt. A claim's rows live for seconds and die by the
+-- thousand: vacuum by count, and never with the exclusive lock that giving back pages takes.
+
+-- What may be claimed, in claim order: the queue, then priority (npriority is its negative), then place.
+create unlogged table ojs_store.ready (
+    job_id uuid not null,
+    queue bigint not null,
+    place bigint not null,              -- negative: delivered before, served first; else the order of entry
+    job_tid tid not null,               -- where the envelope was last seen; the reader compares the id
+    npriority smallint not null,
+    flags int not null,
+    attempt int not null,
+    deliveries int not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
+create index ready_order on ojs_store.ready (queue, npriority, place);
+create index ready_job on ojs_store.ready (job_id);
+
+-- Who holds what until when. An extension moves deadline and leaves reap_at, so it stays a heap-only update.
+create unlogged table ojs_store.lease (
+    job_id uuid not null,
+    reap_at timestamptz not null,       -- no later than the time at which upkeep must look at this lease
+    deadline timestamptz not null,
+    token bigint not null,
+    queue bigint not null,
+    claimed_at timestamptz not null,
+    stop_at timestamptz not null,       -- when its execution timeout ends it, or infinity
+    beat_at timestamptz,                -- the last sign of life
+    lease_ms bigint not null,           -- its effective length, for beats
+    job_tid tid not null,
+    npriority smallint not null,
+    flags int not null,
+    attempt int not null,
+    deliveries int not null,
+    session int not null,               -- the work session it is bound to, or 0
+    worker text not null
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
+create unique index lease_job on ojs_store.lease (job_id);
+create index lease_reap on ojs_store.lease (reap_at);
+
+-- What waits for a time or a sign: scheduled, retryable, pending (due at infinity), released with a delay; and one row
+-- beside them or beside ready for each open job that expires.
+create unlogged table ojs_store.later (
+    job_id uuid not null,
+    queue bigint not null,
+    due_at timestamptz not null,
+    job_tid tid not null,
+    npriority smallint not null,
+    kind smallint not null,             -- later_kind in rows.h
+    flags int not null,
+    attempt int not null,
+    deliveries int not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
+create index later_job on ojs_store.later (job_id);
+create index later_due on ojs_store.later (due_at);
+
+-- One row: the hot set stands. Its absence says that the hot set must be rebuilt.
+create unlogged table ojs_store.feed (
+    rebuilt_at timestamptz not null,
+    took interval not null,
+    jobs bigint not null,               -- put back by the rebuild
+    cause text not null
+);
+
+-- ADMINISTRATION ---------------------------------------------------------------------------------------------------
+
+-- Workers that have sent a beat, registered, or been told something.
+create table ojs_store.worker (
+    name text collate "C" not null primary key,
+    directive text not null default 'running',   -- running, quiet, terminate: what the next beat answers
+    state text not null default 'running',       -- what the worker said of itself
+    info jsonb not null default '{}',
+    registered_at timestamptz not null,
+    seen_at timestamptz not null,
+    beats boolean not null default false         -- only those that beat can be missed
+) with (fillfactor = 70);

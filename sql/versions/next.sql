@@ -1,0 +1,2 @@
+-- next.sql: what the next version changes in the tables and types of the previous one, and drops of functions and views
+-- that are gone or cannot be replaced in place. `make freeze` keeps it as part of the update script and empties it.

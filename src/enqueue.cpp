@@ -1,0 +1,165 @@
+/*
+ * enqueue.cpp: storing new jobs.
+ *
+ * Equivalent SQL, for a job that is due:
+ *   insert into ojs_store.job (id, seq, queue, …) values (…);
+ *   insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, …) values (id, queue, seq, ctid, -priority, …);
+ * and into ojs_store.later instead of ready for one that is scheduled or pending.
+ */
+#include "ojs/enqueue.h"
+
+#include "ojs/moves.h"
+#include "ojs/uuid.h"
+#include "ojs/wake.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/*
+ * A caller's own id. The lock makes a second session that brings the same id wait for the first to end, so that
+ * DUPLICATE_JOB is the answer and never a unique violation; it is held as long as the row is uncommitted.
+ */
+void
+reserve_id(Tables &tables, const pg_uuid_t &id)
+{
+    LOCKTAG tag;
+    uint64 hash = DatumGetUInt64(hash_any_extended(id.data, UUID_LEN, 0));
+    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::job), static_cast<uint32>(hash), 1);
+    (void)LockAcquire(&tag, ExclusiveLock, false, false);
+
+    ItemPointerData tid;
+    if (store::find(tables.job(), store::Idx::job_id, id, &tid) != store::Row::none)
+        raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
+              "Leave the id out, or treat this push as done before.", "a job with the id %s exists already",
+              DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+}
+
+/* In id order, so that two batches with the same ids cannot wait for each other. */
+void
+reserve_ids(Tables &tables, const Envelope *envelopes, int n, bool error_items)
+{
+    auto *order = static_cast<int *>(palloc(sizeof(int) * n));
+    int given = 0;
+    for (int i = 0; i < n; i++)
+        if (envelopes[i].has_id)
+            order[given++] = i;
+    std::sort(order, order + given, [&](int a, int b) { return envelopes[a].id < envelopes[b].id; });
+    for (int i = 0; i < given; i++) {
+        const pg_uuid_t &id = envelopes[order[i]].id;
+        error_item = error_items ? order[i] : -1;
+        if (i > 0 && same(id, envelopes[order[i - 1]].id))
+            raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
+                  "Give each job of a batch an id of its own, or none.", "the batch holds two jobs with the id %s",
+                  DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+        reserve_id(tables, id);
+    }
+    error_item = -1;
+    pfree(order);
+}
+
+void
+to_row(const Envelope &envelope, int64 queue, TimestampTz now, JobRow &job)
+{
+    job = {};
+    job.id = envelope.has_id ? envelope.id : new_uuid();
+    job.seq = store::next_seq();
+    job.queue = queue;
+    job.created_at = now;
+    job.flags = envelope.flags;
+    job.max_attempts = envelope.max_attempts;
+    job.priority = static_cast<int16>(envelope.priority);
+    job.scheduled_at = envelope.scheduled_at;
+    job.expires_at = envelope.expires_at;
+    job.timeout_ms = envelope.timeout_ms;
+    job.type = cstring_to_text_with_len(envelope.type.data(), static_cast<int>(envelope.type.size()));
+    job.args = envelope.args;
+    job.meta = envelope.meta;
+    job.retry = envelope.retry;
+    job.uniq = envelope.uniq;
+    job.options = envelope.options;
+}
+
+State
+first_state(const JobRow &job, TimestampTz now)
+{
+    if (job.flags & job_pending)
+        return State::pending;
+    return job.scheduled_at && *job.scheduled_at > now ? State::scheduled : State::available;
+}
+
+LaterRow
+later_row(const JobRow &job, ItemPointerData tid, LaterKind kind, TimestampTz due_at)
+{
+    LaterRow row = {};
+    row.job_id = job.id;
+    row.queue = job.queue;
+    row.due_at = due_at;
+    row.job_tid = tid;
+    row.npriority = static_cast<int16>(-job.priority);
+    row.kind = kind;
+    row.flags = job.flags;
+    return row;
+}
+
+} // namespace
+
+void
+enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed, bool error_items)
+{
+    store::Table &jobs = tables.job();
+    auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
+    auto *ready = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
+    int n_ready = 0;
+
+    reserve_ids(tables, envelopes, n, error_items);
+    for (int i = 0; i < n; i++) {
+        error_item = error_items ? i : -1;
+        const Queue *queue = queue_for_push(envelopes[i].queue);
+        if (queue->state == QueueState::draining)
+            raise(Code::queue_paused, Details().add("queue", queue->name), "Try again when the queue is resumed.",
+                  "queue \"%s\" is draining and takes no new jobs", queue->name);
+        to_row(envelopes[i], queue->id, now, pushed[i].job);
+        pushed[i].queue = envelopes[i].queue;
+        tuples[i] = form(jobs.rel, pushed[i].job);
+        CHECK_FOR_INTERRUPTS();
+    }
+    error_item = -1;
+    store::insert_many(jobs, tuples, n);
+
+    for (int i = 0; i < n; i++) {
+        const JobRow &job = pushed[i].job;
+        Standing &standing = pushed[i].standing;
+        standing = {};
+        standing.state = first_state(job, now);
+        standing.queue = job.queue;
+        standing.deduplicated = false;
+        if (standing.state == State::available) {
+            ReadyRow row = {};
+            row.job_id = job.id;
+            row.queue = job.queue;
+            row.place = job.seq;
+            row.job_tid = tuples[i]->t_self;
+            row.npriority = static_cast<int16>(-job.priority);
+            row.flags = job.flags;
+            ready[n_ready++] = form(tables.ready().rel, row);
+            standing.enqueued_at = now;
+            wake_queue(job.queue, pushed[i].queue, 1);
+        } else {
+            bool pending = standing.state == State::pending;
+            LaterRow row = later_row(job, tuples[i]->t_self, pending ? LaterKind::pending : LaterKind::scheduled,
+                                     pending ? DT_NOEND : *job.scheduled_at);
+            store::insert(tables.later(), form(tables.later().rel, row));
+        }
+        std::optional<TimestampTz> expiry = (job.flags & job_expires) ? expiry_of(job) : std::nullopt;
+        if (expiry)
+            store::insert(tables.later(),
+                          form(tables.later().rel, later_row(job, tuples[i]->t_self, LaterKind::expiry, *expiry)));
+    }
+    if (n_ready > 0)
+        store::insert_many(tables.ready(), ready, n_ready);
+}
+
+} // namespace ojs

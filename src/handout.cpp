@@ -1,0 +1,406 @@
+/*
+ * handout.cpp: the claim.
+ *
+ * Equivalent SQL, for one queue:
+ *   with taken as (
+ *       delete from ojs_store.ready where ctid = any (array(
+ *           select ctid from ojs_store.ready where queue = $1 order by npriority, place limit $2 for update skip locked))
+ *       returning *)
+ *   insert into ojs_store.lease select …, random token from taken returning …;
+ * test/sql/claim_oracle.sql holds the two against each other.
+ *
+ * Claims leave dead index entries at the front of the queue, which vacuum cannot remove while an old snapshot lives.
+ * Two things keep a claim from wading through them: it marks the entries it meets as dead (store::begin, kill_dead),
+ * and it remembers per queue, priority and class where the first row that may count was (a hint). Within a class
+ * places only grow, so nothing comes in below a hint, except what took long from drawing its number to being stored:
+ * that is found by the walk from the start which every claim makes before it comes back short, and every claim after
+ * hints_live_us.
+ */
+#include "ojs/handout.h"
+
+#include "ojs/guc.h"
+#include "ojs/moves.h"
+#include "ojs/upkeep.h"
+#include "ojs/wake.h"
+#include "ojs/workers.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr int64 hints_live_us = 500 * 1000;
+constexpr int64 upkeep_every_us = 100 * 1000;
+
+enum { returned, fresh, n_classes }; /* served in this order */
+
+struct Level {
+    int16 npriority;
+    int64 hint[n_classes];
+};
+
+/* What this session remembers of a queue's part of the index. */
+struct Levels {
+    int64 queue; /* key */
+    int n;
+    int room;
+    Level *level; /* by npriority */
+    TimestampTz since;
+};
+
+MemoryContext hints; /* what the table and its arrays live in */
+HTAB *known_queues;
+TimestampTz last_upkeep;
+
+extern "C" void
+forget_hints(XactEvent event, void *)
+{
+    if (event == XACT_EVENT_ABORT && known_queues != nullptr) {
+        MemoryContextReset(hints);
+        known_queues = nullptr;
+    }
+}
+
+extern "C" void
+forget_hints_sub(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    if (event == SUBXACT_EVENT_ABORT_SUB)
+        forget_hints(XACT_EVENT_ABORT, nullptr);
+}
+
+Levels &
+levels_of(int64 queue)
+{
+    if (known_queues == nullptr) {
+        if (hints == nullptr)
+            hints = AllocSetContextCreate(TopMemoryContext, "ojs claim hints", ALLOCSET_DEFAULT_SIZES);
+        HASHCTL control = {};
+        control.keysize = sizeof(int64);
+        control.entrysize = sizeof(Levels);
+        control.hcxt = hints;
+        known_queues = hash_create("ojs claim hints", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+    }
+    bool found;
+    auto *levels = static_cast<Levels *>(hash_search(known_queues, &queue, HASH_ENTER, &found));
+    if (!found)
+        *levels = {queue, 0, 0, nullptr, 0};
+    return *levels;
+}
+
+Level &
+add_level(Levels &levels, int at, int16 npriority)
+{
+    if (levels.n == levels.room) {
+        int room = std::max(4, levels.room * 2);
+        auto *wider = static_cast<Level *>(MemoryContextAlloc(hints, sizeof(Level) * room));
+        if (levels.n > 0)
+            memcpy(wider, levels.level, sizeof(Level) * levels.n);
+        levels.level = wider;
+        levels.room = room;
+    }
+    memmove(levels.level + at + 1, levels.level + at, sizeof(Level) * (levels.n - at));
+    levels.n++;
+    levels.level[at] = {npriority, {PG_INT64_MIN, 0}};
+    return levels.level[at];
+}
+
+struct Taken {
+    ReadyRow ready;
+    LeaseRow lease;
+    HeapTuple job;
+    int queue_position;
+    int64 seq;
+};
+
+struct Walk {
+    Tables &tables;
+    const Request &request;
+    TimestampTz now;
+    Taken *taken;
+    int n;
+    bool wrote;
+};
+
+void
+set_keys(ScanKey keys, int64 queue, StrategyNumber low_strategy, RegProcedure low_proc, int16 low,
+         StrategyNumber high_strategy, RegProcedure high_proc, int16 high)
+{
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
+    ScanKeyInit(&keys[1], 2, low_strategy, low_proc, Int16GetDatum(low));
+    ScanKeyInit(&keys[2], 2, high_strategy, high_proc, Int16GetDatum(high));
+    ScanKeyInit(&keys[3], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(PG_INT64_MIN));
+}
+
+/* The first priority strictly between two that any entry of the queue has, dead ones included. */
+bool
+level_between(store::Scan &scan, int64 queue, int16 above, int16 below, int16 *found)
+{
+    ScanKeyData keys[4];
+    Datum value;
+    if (above + 1 >= below)
+        return false;
+    set_keys(keys, queue, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, below);
+    if (!store::first_entry(scan, keys, 4, 2, &value))
+        return false;
+    *found = DatumGetInt16(value);
+    return true;
+}
+
+int64
+lease_length(const Walk &walk, const Queue &queue, const JobRow &job)
+{
+    if (walk.request.lease_ms)
+        return *walk.request.lease_ms;
+    if (job.flags & job_own_lease)
+        return clamp_lease(lease_ms_of(job));
+    return clamp_lease(queue.lease_ms > 0 ? queue.lease_ms : settings.default_lease_ms);
+}
+
+/* The row in the slot of `ready` was taken: it becomes a lease, unless the job has expired. */
+void
+hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
+{
+    const Queue &queue = walk.request.queues[queue_position];
+    JobRow job;
+
+    walk.wrote = true;
+    read_job(walk.tables, ready.job_id, ready.job_tid, job);
+    if (job.flags & job_expires) {
+        const char *error_type = nullptr;
+        std::optional<TimestampTz> expiry = expiry_of(job, ready.deliveries, &error_type);
+        if (expiry && *expiry <= walk.now) {
+            discard(walk.tables, job, ready.queue, ready.attempt, ready.deliveries, error_type,
+                    "the job expired before it was run", walk.now);
+            return;
+        }
+    }
+    Taken &taken = walk.taken[walk.n++];
+    LeaseRow &lease = taken.lease;
+    taken.ready = ready;
+    taken.queue_position = queue_position;
+    taken.seq = job.seq;
+    taken.job = ExecCopySlotHeapTuple(walk.tables.job().slot);
+
+    lease = {};
+    lease.job_id = ready.job_id;
+    lease.lease_ms = lease_length(walk, queue, job);
+    lease.deadline = walk.now + lease.lease_ms * 1000;
+    lease.stop_at = walk.now + stop_after_ms_of(job) * 1000;
+    lease.reap_at = std::min(lease.deadline, lease.stop_at);
+    lease.token = static_cast<int64>(random64());
+    lease.queue = ready.queue;
+    lease.claimed_at = walk.now;
+    lease.job_tid = ready.job_tid;
+    lease.npriority = ready.npriority;
+    lease.flags = ready.flags;
+    lease.attempt = ready.attempt + 1;
+    lease.deliveries = ready.deliveries + 1;
+    lease.session = walk.request.session;
+    lease.worker = walk.request.worker;
+}
+
+void
+walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass)
+{
+    store::Table &ready = walk.tables.ready();
+    ScanKeyData keys[4];
+    bool hinted = false;
+    store::Row seen;
+
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(walk.request.queues[queue_position].id));
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(level.npriority));
+    ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(level.hint[klass]));
+    ScanKeyInit(&keys[3], 3, BTLessEqualStrategyNumber, F_INT8LE,
+                Int64GetDatum(klass == returned ? -1 : PG_INT64_MAX));
+    store::rescan(scan, keys, 4);
+    while (walk.n < walk.request.max && (seen = store::next(scan)) != store::Row::none) {
+        ReadyRow row;
+        read(ready.slot, row);
+        /* Rows that this transaction has taken lie below the hint; should it roll back, all hints are forgotten. */
+        if (!hinted)
+            level.hint[klass] = row.place;
+        hinted = true;
+        if (seen == store::Row::live && store::take(ready, &scan.tid) == store::Outcome::ok)
+            hand_over(walk, queue_position, row);
+    }
+}
+
+void
+walk_queue(Walk &walk, int queue_position, bool from_start)
+{
+    const Queue &queue = walk.request.queues[queue_position];
+    Levels &levels = levels_of(queue.id);
+    if (from_start || walk.now - levels.since > hints_live_us || walk.now < levels.since) {
+        for (int i = 0; i < levels.n; i++)
+            levels.level[i] = {levels.level[i].npriority, {PG_INT64_MIN, 0}};
+        levels.since = walk.now;
+    }
+
+    ScanKeyData keys[4];
+    store::Scan scan;
+    int16 above = PG_INT16_MIN;
+    set_keys(keys, queue.id, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, PG_INT16_MAX);
+    store::begin(scan, walk.tables.ready(), store::Idx::ready_order, keys, 4, true);
+    for (int i = 0; walk.n < walk.request.max; i++) {
+        int16 found;
+        if (level_between(scan, queue.id, above, i < levels.n ? levels.level[i].npriority : PG_INT16_MAX, &found))
+            add_level(levels, i, found);
+        else if (i == levels.n)
+            break;
+        above = levels.level[i].npriority;
+        walk_class(walk, scan, queue_position, levels.level[i], returned);
+        if (walk.n < walk.request.max)
+            walk_class(walk, scan, queue_position, levels.level[i], fresh);
+    }
+    store::end(scan);
+}
+
+void
+walk_queues(Walk &walk, bool from_start)
+{
+    for (int i = 0; i < walk.request.n && walk.n < walk.request.max; i++)
+        if (walk.request.queues[i].state != QueueState::paused)
+            walk_queue(walk, i, from_start);
+}
+
+/*
+ * Lapsed leases and due jobs. In a call that is its own transaction, whatever is there, for everybody's good; inside a
+ * longer one only what this call can use, since the rest would be hidden from others until it ends.
+ */
+void
+do_upkeep(Walk &walk)
+{
+    auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * walk.request.n));
+    for (int i = 0; i < walk.request.n; i++)
+        queues[i] = walk.request.queues[i].id;
+    bool alone = !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1;
+    Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, walk.request.n};
+    int limit = alone ? upkeep_batch : walk.request.max - walk.n;
+
+    walk.wrote |= reap(walk.tables, scope, limit, walk.now) > 0;
+    walk.wrote |= promote(walk.tables, scope, limit, walk.now) > 0;
+    last_upkeep = walk.now;
+    CommandCounterIncrement(); /* so that the walk finds them */
+    pfree(queues);
+}
+
+void
+store_leases(Walk &walk)
+{
+    store::Table &table = walk.tables.lease();
+    auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * walk.n));
+    for (int i = 0; i < walk.n; i++)
+        tuples[i] = form(table.rel, walk.taken[i].lease);
+    store::insert_many(table, tuples, walk.n);
+}
+
+void
+emit(Walk &walk, ReturnSetInfo *set)
+{
+    Datum values[claimed_columns];
+    bool nulls[claimed_columns];
+    TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(walk.tables.job().rel), &TTSOpsHeapTuple);
+
+    std::sort(walk.taken, walk.taken + walk.n, [](const Taken &a, const Taken &b) {
+        if (a.queue_position != b.queue_position)
+            return a.queue_position < b.queue_position;
+        return a.ready.npriority != b.ready.npriority ? a.ready.npriority < b.ready.npriority : a.seq < b.seq;
+    });
+    for (int i = 0; i < walk.n; i++) {
+        const Taken &taken = walk.taken[i];
+        JobRow job;
+        Standing standing = {};
+        ExecStoreHeapTuple(taken.job, slot, false);
+        read(slot, job);
+        standing.state = State::active;
+        standing.queue = taken.ready.queue;
+        standing.attempt = taken.lease.attempt;
+        standing.deliveries = taken.lease.deliveries;
+        standing.enqueued_at = std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
+        standing.started_at = walk.now;
+        standing.worker = walk.request.worker;
+        standing.token = taken.lease.token;
+        standing.lease_expires_at = taken.lease.deadline;
+        if (taken.ready.flags & job_has_events) {
+            Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+            read_history(walk.tables, job.id, snapshot, standing);
+            UnregisterSnapshot(snapshot);
+        }
+        render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
+        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+    }
+    ExecDropSingleTupleTableSlot(slot);
+}
+
+} // namespace
+
+HandedOut
+hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
+{
+    Walk walk = {tables, request, now, nullptr, 0, false};
+    if (request.max == 0 || worker_stopped(request.worker))
+        return {0, false};
+    walk.taken = static_cast<Taken *>(palloc(sizeof(Taken) * request.max));
+
+    bool upkept = now - last_upkeep > upkeep_every_us || now < last_upkeep;
+    if (upkept)
+        do_upkeep(walk);
+    walk_queues(walk, false);
+    if (walk.n < request.max) {
+        auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * request.n));
+        for (int i = 0; i < request.n; i++)
+            queues[i] = request.queues[i].id;
+        wake_wanted(queues, request.n);
+        if (!upkept)
+            do_upkeep(walk);
+        walk_queues(walk, true);
+    }
+    if (walk.n > 0) {
+        store_leases(walk);
+        emit(walk, set);
+    }
+    return {walk.n, walk.wrote};
+}
+
+Request
+read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok)
+{
+    Request request = {};
+    if (worker == nullptr || VARSIZE_ANY_EXHDR(worker) == 0)
+        raise_field(Code::invalid_payload, "worker", "Name the worker that claims, such as 'mailer-1'.",
+                    "worker must not be empty");
+    if (max < 0)
+        raise_field(Code::invalid_payload, "max", "Give a number from 0 to 1000.", "max must not be negative");
+    request.worker = worker;
+    request.max = std::min(max, max_claim);
+    if (lease != nullptr)
+        request.lease_ms = clamp_lease(interval_ms(lease));
+    request.queues = static_cast<Queue *>(palloc(sizeof(Queue) * std::max(n, 1)));
+    for (int i = 0; i < n; i++) {
+        const Queue *queue = find_queue(queues[i]);
+        if (queue == nullptr) {
+            if (!missing_ok)
+                raise_no_queue(queues[i]);
+            continue;
+        }
+        if (queue->is_log)
+            raise(Code::topic_not_a_queue, Details().add("queue", queue->name), "Read a log with the view ojs.jobs.",
+                  "\"%s\" is a log and hands out no jobs", queue->name);
+        bool twice = false;
+        for (int j = 0; j < request.n; j++)
+            twice |= request.queues[j].id == queue->id;
+        if (!twice)
+            request.queues[request.n++] = *queue;
+    }
+    return request;
+}
+
+void
+handout_init()
+{
+    RegisterXactCallback(forget_hints, nullptr);
+    RegisterSubXactCallback(forget_hints_sub, nullptr);
+}
+
+} // namespace ojs

@@ -1,0 +1,247 @@
+/*
+ * moves.cpp: see moves.h. The table of transitions in docs/design.md names the function for each.
+ */
+#include "ojs/moves.h"
+
+#include "ojs/guc.h"
+#include "ojs/wake.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* Places below zero are served first; they grow with the sequence, so within their class places only grow. */
+constexpr int64 returned_base = PG_INT64_MIN / 2;
+
+void
+wake(int64 queue)
+{
+    wake_queue(queue, queue_name(queue), 1);
+}
+
+void
+record(Tables &tables, const LeaseRow &lease, EventKind kind, std::optional<TimestampTz> due_at, int32 attempt, Jsonb *data,
+       TimestampTz now)
+{
+    EventRow event = {};
+    event.job_id = lease.job_id;
+    event.at = now;
+    event.due_at = due_at;
+    event.kind = kind;
+    event.attempt = attempt;
+    event.deliveries = lease.deliveries;
+    event.started_at = lease.claimed_at;
+    event.worker = lease.worker;
+    event.data = data;
+    store::Table &table = tables.event();
+    store::insert(table, form(table.rel, event));
+}
+
+void
+put_later(Tables &tables, const LeaseRow &lease, LaterKind kind, TimestampTz due_at, int32 attempt)
+{
+    LaterRow row = {};
+    row.job_id = lease.job_id;
+    row.queue = lease.queue;
+    row.due_at = due_at;
+    row.job_tid = lease.job_tid;
+    row.npriority = lease.npriority;
+    row.kind = kind;
+    row.flags = lease.flags | job_has_events;
+    row.attempt = attempt;
+    row.deliveries = lease.deliveries;
+    store::Table &table = tables.later();
+    store::insert(table, form(table.rel, row));
+}
+
+Standing
+waiting(const LeaseRow &lease, State state, int32 attempt)
+{
+    Standing standing = {};
+    standing.state = state;
+    standing.queue = lease.queue;
+    standing.attempt = attempt;
+    standing.deliveries = lease.deliveries;
+    standing.has_events = true;
+    return standing;
+}
+
+} // namespace
+
+DoneRow
+end_of(const LeaseRow &lease, State state, TimestampTz now)
+{
+    DoneRow row = {};
+    row.job_id = lease.job_id;
+    row.finished_at = now;
+    row.queue = lease.queue;
+    row.attempt = lease.attempt;
+    row.deliveries = lease.deliveries;
+    row.started_at = lease.claimed_at;
+    row.state = state;
+    return row;
+}
+
+Standing
+standing_of(const DoneRow &row, int32 flags)
+{
+    Standing standing = {};
+    standing.state = row.state;
+    standing.queue = row.queue;
+    standing.attempt = row.attempt;
+    standing.deliveries = row.deliveries;
+    standing.started_at = row.started_at;
+    standing.finished_at = row.finished_at;
+    standing.result = row.result;
+    standing.error = row.error;
+    standing.has_events = flags & job_has_events;
+    return standing;
+}
+
+int64
+place_of_returned()
+{
+    return returned_base + store::next_seq();
+}
+
+template <typename Row>
+static void
+into_ready(Tables &tables, const Row &row, int64 place)
+{
+    ReadyRow ready = {};
+    ready.job_id = row.job_id;
+    ready.queue = row.queue;
+    ready.place = place;
+    ready.job_tid = row.job_tid;
+    ready.npriority = row.npriority;
+    ready.flags = row.flags;
+    ready.attempt = row.attempt;
+    ready.deliveries = row.deliveries;
+    store::Table &table = tables.ready();
+    store::insert(table, form(table.rel, ready));
+    wake(row.queue);
+}
+
+void
+make_ready(Tables &tables, const LaterRow &row, int64 place)
+{
+    into_ready(tables, row, place);
+}
+
+void
+make_ready(Tables &tables, const LeaseRow &row, int64 place)
+{
+    into_ready(tables, row, place);
+}
+
+void
+finish(Tables &tables, const DoneRow &row, int32 flags)
+{
+    store::Table &table = tables.done();
+    store::insert(table, form(table.rel, row));
+    if (flags & job_expires)
+        forget_expiry(tables, row.job_id);
+}
+
+void
+forget_expiry(Tables &tables, const pg_uuid_t &id)
+{
+    ScanKeyData key;
+    store::Scan scan;
+    store::Row seen;
+    store::Table &later = tables.later();
+
+    store::key_uuid(&key, id);
+    store::begin(scan, later, store::Idx::later_job, &key, 1, false);
+    while ((seen = store::next(scan)) != store::Row::none) {
+        LaterRow row;
+        read(later.slot, row);
+        if (seen == store::Row::live && row.kind == LaterKind::expiry)
+            store::take(later, &scan.tid);
+    }
+    store::end(scan);
+}
+
+Standing
+fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const ReportedError &error,
+             std::optional<int64> delay_ms, TimestampTz now)
+{
+    RetryPolicy policy = read_retry_policy(job.retry);
+    Verdict verdict = retry_verdict(policy, error, lease.attempt);
+
+    if (lease.flags & job_at_most_once)
+        verdict = Verdict::discard; /* DLV-01 */
+    if (verdict == Verdict::retry) {
+        TimestampTz due_at = now + delay_ms.value_or(retry_delay_ms(policy, lease.attempt)) * 1000;
+        record(tables, lease, EventKind::failed, due_at, lease.attempt, error.stored, now);
+        put_later(tables, lease, LaterKind::retryable, due_at, lease.attempt);
+        Standing standing = waiting(lease, State::retryable, lease.attempt);
+        standing.started_at = lease.claimed_at;
+        return standing;
+    }
+    DoneRow row = end_of(lease, State::discarded, now);
+    row.flags = verdict == Verdict::dead_letter ? done_dead_letter : 0;
+    row.error = error.stored;
+    finish(tables, row, lease.flags);
+    return standing_of(row, job_has_events); /* so that `errors` is looked up and holds this one too */
+}
+
+void
+lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *error_type, const char *message, TimestampTz now)
+{
+    RetryPolicy policy = read_retry_policy(job.retry);
+    Jsonb *error = server_error(error_type, message, lease.attempt, now);
+    const Queue *queue = find_queue(lease.queue);
+    bool counts = queue == nullptr || queue->expiry_counts_attempt;
+    bool spent = counts && lease.attempt >= std::max(1, policy.max_attempts);
+
+    if ((lease.flags & job_at_most_once) || spent) {
+        DoneRow row = end_of(lease, State::discarded, now);
+        row.flags = policy.to_dead_letter && !(lease.flags & job_at_most_once) ? done_dead_letter : 0;
+        row.error = error;
+        finish(tables, row, lease.flags);
+        return;
+    }
+    LeaseRow back = lease;
+    back.flags |= job_has_events;
+    if (!counts)
+        back.attempt = std::max(0, back.attempt - 1);
+    record(tables, lease, EventKind::lapsed, std::nullopt, back.attempt, error, now);
+    make_ready(tables, back, place_of_returned());
+}
+
+Standing
+release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
+{
+    LeaseRow back = lease;
+    back.flags |= job_has_events;
+    back.attempt = std::max(0, lease.attempt - 1);
+    if (delay_ms <= 0) {
+        record(tables, lease, EventKind::released, std::nullopt, back.attempt, nullptr, now);
+        make_ready(tables, back, place_of_returned());
+    } else {
+        TimestampTz due_at = now + delay_ms * 1000;
+        record(tables, lease, EventKind::released, due_at, back.attempt, nullptr, now);
+        put_later(tables, lease, LaterKind::released, due_at, back.attempt);
+    }
+    return waiting(lease, State::available, back.attempt);
+}
+
+void
+discard(Tables &tables, const JobRow &job, int64 queue, int32 attempt, int32 deliveries, const char *error_type,
+        const char *message, TimestampTz now)
+{
+    DoneRow row = {};
+    row.job_id = job.id;
+    row.finished_at = now;
+    row.queue = queue;
+    row.attempt = attempt;
+    row.deliveries = deliveries;
+    row.state = State::discarded;
+    row.error = server_error(error_type, message, attempt, now);
+    finish(tables, row, job.flags);
+}
+
+} // namespace ojs

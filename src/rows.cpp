@@ -1,0 +1,328 @@
+/*
+ * rows.cpp: structs to tuples and back, column by column.
+ */
+#include "ojs/rows.h"
+
+namespace ojs
+{
+
+/* job event done ready lease later feed queue worker */
+const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 7};
+
+namespace
+{
+
+/* Fills values and nulls one column after the other. */
+template <int n> struct Columns {
+    Datum values[n];
+    bool nulls[n];
+    int at = 0;
+
+    void
+    put(Datum value)
+    {
+        values[at] = value;
+        nulls[at++] = false;
+    }
+    void
+    none()
+    {
+        values[at] = 0;
+        nulls[at++] = true;
+    }
+    void put(const pg_uuid_t &id) { put(UUIDPGetDatum(&id)); }
+    void put(const ItemPointerData &tid) { put(PointerGetDatum(&tid)); }
+    void put(int64 v) { put(Int64GetDatum(v)); }
+    void put(int32 v) { put(Int32GetDatum(v)); }
+    void put(int16 v) { put(Int16GetDatum(v)); }
+    void
+    put(const std::optional<int64> &v)
+    {
+        if (v)
+            put(*v);
+        else
+            none();
+    }
+    void
+    put(const void *varlena)
+    {
+        if (varlena != nullptr)
+            put(PointerGetDatum(varlena));
+        else
+            none();
+    }
+    HeapTuple
+    form(Relation rel)
+    {
+        Assert(at == n && RelationGetNumberOfAttributes(rel) == n);
+        return heap_form_tuple(RelationGetDescr(rel), values, nulls);
+    }
+};
+
+/* Reads one column after the other. Varlena values may be compressed or out of line: jsonb is given back plain. */
+struct Reader {
+    TupleTableSlot *slot;
+    int at = 0;
+
+    explicit Reader(TupleTableSlot *s) : slot(s) { slot_getallattrs(slot); }
+
+    Datum next() { return slot->tts_values[at++]; }
+    bool null() const { return slot->tts_isnull[at]; }
+    void take(pg_uuid_t &v) { v = *DatumGetUUIDP(next()); }
+    void take(ItemPointerData &v) { v = *reinterpret_cast<ItemPointer>(DatumGetPointer(next())); }
+    void take(int64 &v) { v = DatumGetInt64(next()); }
+    void take(int32 &v) { v = DatumGetInt32(next()); }
+    void take(int16 &v) { v = DatumGetInt16(next()); }
+    void
+    take(std::optional<int64> &v)
+    {
+        if (null()) {
+            at++;
+            v = std::nullopt;
+        } else
+            v = DatumGetInt64(next());
+    }
+    void
+    take(text *&v)
+    {
+        if (null()) {
+            at++;
+            v = nullptr;
+        } else
+            v = DatumGetTextPP(next());
+    }
+    void
+    take(Jsonb *&v)
+    {
+        if (null()) {
+            at++;
+            v = nullptr;
+        } else
+            v = DatumGetJsonbP(next());
+    }
+    template <typename E>
+        requires std::is_enum_v<E>
+    void
+    take(E &v)
+    {
+        v = static_cast<E>(DatumGetInt16(next()));
+    }
+};
+
+} // namespace
+
+HeapTuple
+form(Relation rel, const JobRow &row)
+{
+    Columns<16> c;
+    c.put(row.id);
+    c.put(row.seq);
+    c.put(row.queue);
+    c.put(row.created_at);
+    c.put(row.flags);
+    c.put(row.max_attempts);
+    c.put(row.priority);
+    c.put(row.scheduled_at);
+    c.put(row.expires_at);
+    c.put(row.timeout_ms);
+    c.put(static_cast<const void *>(row.type));
+    c.put(static_cast<const void *>(row.args));
+    c.put(static_cast<const void *>(row.meta));
+    c.put(static_cast<const void *>(row.retry));
+    c.put(static_cast<const void *>(row.uniq));
+    c.put(static_cast<const void *>(row.options));
+    return c.form(rel);
+}
+
+void
+read(TupleTableSlot *slot, JobRow &row)
+{
+    Reader r(slot);
+    r.take(row.id);
+    r.take(row.seq);
+    r.take(row.queue);
+    r.take(row.created_at);
+    r.take(row.flags);
+    r.take(row.max_attempts);
+    r.take(row.priority);
+    r.take(row.scheduled_at);
+    r.take(row.expires_at);
+    r.take(row.timeout_ms);
+    r.take(row.type);
+    r.take(row.args);
+    r.take(row.meta);
+    r.take(row.retry);
+    r.take(row.uniq);
+    r.take(row.options);
+}
+
+HeapTuple
+form(Relation rel, const EventRow &row)
+{
+    Columns<9> c;
+    c.put(row.job_id);
+    c.put(row.at);
+    c.put(row.due_at);
+    c.put(static_cast<int16>(row.kind));
+    c.put(row.attempt);
+    c.put(row.deliveries);
+    c.put(row.started_at);
+    c.put(static_cast<const void *>(row.worker));
+    c.put(static_cast<const void *>(row.data));
+    return c.form(rel);
+}
+
+void
+read(TupleTableSlot *slot, EventRow &row)
+{
+    Reader r(slot);
+    r.take(row.job_id);
+    r.take(row.at);
+    r.take(row.due_at);
+    r.take(row.kind);
+    r.take(row.attempt);
+    r.take(row.deliveries);
+    r.take(row.started_at);
+    r.take(row.worker);
+    r.take(row.data);
+}
+
+HeapTuple
+form(Relation rel, const DoneRow &row)
+{
+    Columns<10> c;
+    c.put(row.job_id);
+    c.put(row.finished_at);
+    c.put(row.queue);
+    c.put(row.attempt);
+    c.put(row.deliveries);
+    c.put(row.started_at);
+    c.put(static_cast<int16>(row.state));
+    c.put(row.flags);
+    c.put(static_cast<const void *>(row.result));
+    c.put(static_cast<const void *>(row.error));
+    return c.form(rel);
+}
+
+void
+read(TupleTableSlot *slot, DoneRow &row)
+{
+    Reader r(slot);
+    r.take(row.job_id);
+    r.take(row.finished_at);
+    r.take(row.queue);
+    r.take(row.attempt);
+    r.take(row.deliveries);
+    r.take(row.started_at);
+    r.take(row.state);
+    r.take(row.flags);
+    r.take(row.result);
+    r.take(row.error);
+}
+
+HeapTuple
+form(Relation rel, const ReadyRow &row)
+{
+    Columns<8> c;
+    c.put(row.job_id);
+    c.put(row.queue);
+    c.put(row.place);
+    c.put(row.job_tid);
+    c.put(row.npriority);
+    c.put(row.flags);
+    c.put(row.attempt);
+    c.put(row.deliveries);
+    return c.form(rel);
+}
+
+void
+read(TupleTableSlot *slot, ReadyRow &row)
+{
+    Reader r(slot);
+    r.take(row.job_id);
+    r.take(row.queue);
+    r.take(row.place);
+    r.take(row.job_tid);
+    r.take(row.npriority);
+    r.take(row.flags);
+    r.take(row.attempt);
+    r.take(row.deliveries);
+}
+
+HeapTuple
+form(Relation rel, const LeaseRow &row)
+{
+    Columns<16> c;
+    c.put(row.job_id);
+    c.put(row.reap_at);
+    c.put(row.deadline);
+    c.put(row.token);
+    c.put(row.queue);
+    c.put(row.claimed_at);
+    c.put(row.stop_at);
+    c.put(row.beat_at);
+    c.put(row.lease_ms);
+    c.put(row.job_tid);
+    c.put(row.npriority);
+    c.put(row.flags);
+    c.put(row.attempt);
+    c.put(row.deliveries);
+    c.put(row.session);
+    c.put(static_cast<const void *>(row.worker));
+    return c.form(rel);
+}
+
+void
+read(TupleTableSlot *slot, LeaseRow &row)
+{
+    Reader r(slot);
+    r.take(row.job_id);
+    r.take(row.reap_at);
+    r.take(row.deadline);
+    r.take(row.token);
+    r.take(row.queue);
+    r.take(row.claimed_at);
+    r.take(row.stop_at);
+    r.take(row.beat_at);
+    r.take(row.lease_ms);
+    r.take(row.job_tid);
+    r.take(row.npriority);
+    r.take(row.flags);
+    r.take(row.attempt);
+    r.take(row.deliveries);
+    r.take(row.session);
+    r.take(row.worker);
+}
+
+HeapTuple
+form(Relation rel, const LaterRow &row)
+{
+    Columns<9> c;
+    c.put(row.job_id);
+    c.put(row.queue);
+    c.put(row.due_at);
+    c.put(row.job_tid);
+    c.put(row.npriority);
+    c.put(static_cast<int16>(row.kind));
+    c.put(row.flags);
+    c.put(row.attempt);
+    c.put(row.deliveries);
+    return c.form(rel);
+}
+
+void
+read(TupleTableSlot *slot, LaterRow &row)
+{
+    Reader r(slot);
+    r.take(row.job_id);
+    r.take(row.queue);
+    r.take(row.due_at);
+    r.take(row.job_tid);
+    r.take(row.npriority);
+    r.take(row.kind);
+    r.take(row.flags);
+    r.take(row.attempt);
+    r.take(row.deliveries);
+}
+
+} // namespace ojs

@@ -1,0 +1,182 @@
+/*
+ * shared.cpp: shared memory; see shared.h.
+ */
+#include "ojs/shared.h"
+
+#include "ojs/guard.h"
+#include "ojs/worker.h"
+
+namespace ojs
+{
+
+Shared *shared;
+
+namespace
+{
+
+Database *my_slot;
+Oid my_slot_of;
+
+#if PG_VERSION_NUM >= 150000
+shmem_request_hook_type next_request_hook;
+#endif
+shmem_startup_hook_type next_startup_hook;
+
+Size
+arrays_size()
+{
+    return mul_size(most_backends(), sizeof(Waiter) + sizeof(int));
+}
+
+void
+request()
+{
+    RequestAddinShmemSpace(add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
+                                    hash_estimate_size(max_marks, sizeof(Mark))));
+    RequestNamedLWLockTranche("ojs", 1);
+}
+
+extern "C" void
+on_request()
+{
+#if PG_VERSION_NUM >= 150000
+    if (next_request_hook != nullptr)
+        next_request_hook();
+#endif
+    request();
+}
+
+extern "C" void
+on_startup()
+{
+    bool found;
+    HASHCTL control = {};
+
+    if (next_startup_hook != nullptr)
+        next_startup_hook();
+    LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+    shared = static_cast<Shared *>(ShmemInitStruct("ojs", sizeof(Shared), &found));
+    bool found_arrays;
+    auto *waiters = static_cast<Waiter *>(ShmemInitStruct("ojs waiting claims", arrays_size(), &found_arrays));
+    control.keysize = sizeof(MarkKey);
+    control.entrysize = sizeof(Mark);
+    HTAB *marks = ShmemInitHash("ojs queues", max_marks, max_marks, &control, HASH_ELEM | HASH_BLOBS);
+    if (!found) {
+        memset(static_cast<void *>(shared), 0, sizeof(Shared));
+        memset(static_cast<void *>(waiters), 0, arrays_size());
+        shared->lock = &GetNamedLWLockTranche("ojs")->lock;
+        shared->waiters = waiters;
+        shared->waiting = reinterpret_cast<int *>(waiters + most_backends());
+        pg_atomic_init_u32(&shared->launcher, 0);
+    }
+    shared->marks = marks;
+    LWLockRelease(AddinShmemInitLock);
+}
+
+void
+prepare(Database &database, Oid oid)
+{
+    pg_atomic_init_u32(&database.worker, 0);
+    pg_atomic_init_u32(&database.waiters, 0);
+    pg_atomic_init_u32(&database.wanted, 0);
+    pg_atomic_init_u32(&database.pending, 0);
+    pg_atomic_init_u32(&database.crowded, 0);
+    pg_atomic_init_u32(&database.asked, 0);
+    pg_atomic_init_u32(&database.absent, 0);
+    database.oid = oid;
+}
+
+} // namespace
+
+void
+shared_init()
+{
+    if (!process_shared_preload_libraries_in_progress)
+        return;
+#if PG_VERSION_NUM >= 150000
+    next_request_hook = shmem_request_hook;
+    shmem_request_hook = on_request;
+#else
+    on_request(); /* 14 asks while libraries are loaded */
+#endif
+    next_startup_hook = shmem_startup_hook;
+    shmem_startup_hook = on_startup;
+    register_launcher();
+}
+
+bool
+shared_memory()
+{
+    return shared != nullptr;
+}
+
+Database *
+database_slot(Oid oid)
+{
+    Database *slot = nullptr;
+    if (shared == nullptr || !OidIsValid(oid))
+        return nullptr;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    for (Database &database : shared->databases) {
+        if (!OidIsValid(database.oid))
+            prepare(database, oid);
+        if (database.oid == oid) {
+            slot = &database;
+            break;
+        }
+    }
+    LWLockRelease(shared->lock);
+    return slot;
+}
+
+Database *
+my_database()
+{
+    if (my_slot_of != MyDatabaseId) {
+        my_slot = database_slot(MyDatabaseId);
+        my_slot_of = MyDatabaseId;
+    }
+    return my_slot;
+}
+
+int
+my_process_number()
+{
+    return static_cast<int>(MyProc - &ProcGlobal->allProcs[0]);
+}
+
+void
+set_latch(uint32 process_number_plus_1)
+{
+    /* The process may have ended and its place be another's by now: that one wakes up once for nothing. */
+    if (process_number_plus_1 != 0)
+        SetLatch(&ProcGlobal->allProcs[process_number_plus_1 - 1].procLatch);
+}
+
+bool
+worker_running()
+{
+    Database *database = my_database();
+    return database != nullptr && pg_atomic_read_u32(&database->worker) != 0;
+}
+
+void
+worker_poke()
+{
+    Database *database = my_database();
+    if (database != nullptr)
+        set_latch(pg_atomic_read_u32(&database->worker));
+}
+
+void
+ask_for_worker()
+{
+    Database *database = my_database();
+    if (database == nullptr || pg_atomic_read_u32(&database->worker) != 0)
+        return;
+    pg_atomic_write_u32(&database->asked, 1);
+    pg_write_barrier();
+    set_latch(pg_atomic_read_u32(&shared->launcher));
+}
+
+} // namespace ojs

@@ -1,0 +1,172 @@
+/*
+ * read.cpp: finding rows: dirty walks along an index, and reads by a snapshot.
+ */
+#include "ojs/store.h"
+
+namespace ojs::store
+{
+
+void
+begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead)
+{
+    scan = {};
+    scan.kill_dead = kill_dead;
+    scan.table = &table;
+    scan.index = index_open(index_oid(index), AccessShareLock);
+    InitDirtySnapshot(scan.dirty);
+    scan.desc = index_begin(table.rel, scan.index, &scan.dirty, n);
+    index_rescan(scan.desc, keys, n, nullptr, 0);
+}
+
+void
+rescan(Scan &scan, ScanKey keys, int n)
+{
+    scan.saw_dead = false;
+    index_rescan(scan.desc, keys, n, nullptr, 0);
+}
+
+void
+end(Scan &scan)
+{
+    index_endscan(scan.desc);
+    index_close(scan.index, NoLock);
+    ExecClearTuple(scan.table->slot);
+}
+
+/*
+ * Whether the row at tid, which a dirty snapshot does not show, was deleted by this very transaction. Such a delete may
+ * still be undone by a rollback, so nothing may be concluded from it.
+ */
+static bool
+deleted_by_us(Table &table, ItemPointer tid)
+{
+    bool ours = false;
+    if (table_tuple_fetch_row_version(table.rel, tid, SnapshotAny, table.slot)) {
+        bool should_free;
+        HeapTuple tuple = ExecFetchSlotHeapTuple(table.slot, false, &should_free);
+        HeapTupleHeader header = tuple->t_data;
+        if (!(header->t_infomask & HEAP_XMAX_INVALID) && !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask))
+            ours = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header));
+    }
+    ExecClearTuple(table.slot);
+    return ours;
+}
+
+Row
+next(Scan &scan)
+{
+    Table &table = *scan.table;
+    ItemPointer tid;
+
+    while ((tid = index_getnext_tid(scan.desc, ForwardScanDirection)) != nullptr) {
+        bool again = false;
+        bool all_dead = false;
+
+        CHECK_FOR_INTERRUPTS();
+        scan.tid = *tid;
+        if (!table_index_fetch_tuple(scan.desc->xs_heapfetch, &scan.tid, &scan.dirty, table.slot, &again, &all_dead)) {
+            scan.saw_dead = true;
+            if (all_dead)
+                scan.desc->kill_prior_tuple = true;
+            else if (scan.kill_dead)
+                scan.desc->kill_prior_tuple =
+                    !(TransactionIdIsValid(GetCurrentTransactionIdIfAny()) && deleted_by_us(table, tid));
+            continue;
+        }
+        scan.tid = table.slot->tts_tid; /* the newest version, where a heap-only update moved it */
+        if (TransactionIdIsValid(scan.dirty.xmin))
+            return Row::arriving;
+        return TransactionIdIsValid(scan.dirty.xmax) ? Row::leaving : Row::live;
+    }
+    return Row::none;
+}
+
+bool
+first_entry(Scan &scan, ScanKey keys, int n, int column, Datum *value)
+{
+    /* Entries that are marked dead count: that is the point. Most often there is none, which this finds cheaply. */
+    index_rescan(scan.desc, keys, n, nullptr, 0);
+    scan.desc->ignore_killed_tuples = false;
+    bool found = index_getnext_tid(scan.desc, ForwardScanDirection) != nullptr;
+    scan.desc->ignore_killed_tuples = true;
+    if (!found)
+        return false;
+
+    /* Only a scan that was told so at its start keeps the entries themselves. */
+    IndexScanDesc desc = index_begin(scan.table->rel, scan.index, &scan.dirty, n);
+    desc->xs_want_itup = true;
+    desc->ignore_killed_tuples = false;
+    index_rescan(desc, keys, n, nullptr, 0);
+    found = index_getnext_tid(desc, ForwardScanDirection) != nullptr;
+    if (found) {
+        bool is_null;
+        *value = index_getattr(desc->xs_itup, column, desc->xs_itupdesc, &is_null);
+    }
+    index_endscan(desc);
+    return found;
+}
+
+void
+key_uuid(ScanKey key, const pg_uuid_t &id)
+{
+    ScanKeyInit(key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(&id));
+}
+
+Row
+find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid)
+{
+    ScanKeyData key;
+    Scan scan;
+    Row row;
+
+    key_uuid(&key, id);
+    begin(scan, table, index, &key, 1, false);
+    /* A dirty scan can miss a row that moves between the visits of index and table. If it came by an entry that led
+     * nowhere, only a snapshot can say for certain that there is no row. */
+    while ((row = next(scan)) == Row::none && scan.saw_dead) {
+        Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+        bool there = read(table, index, id, snapshot);
+        UnregisterSnapshot(snapshot);
+        if (!there)
+            break;
+        rescan(scan, &key, 1);
+    }
+    *tid = scan.tid;
+    index_endscan(scan.desc);
+    index_close(scan.index, NoLock);
+    return row;
+}
+
+bool
+read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot)
+{
+    ScanKeyData key;
+    key_uuid(&key, id);
+    Relation index_rel = index_open(index_oid(index), AccessShareLock);
+    IndexScanDesc desc = index_begin(table.rel, index_rel, snapshot, 1);
+    index_rescan(desc, &key, 1, nullptr, 0);
+    bool found = index_getnext_slot(desc, ForwardScanDirection, table.slot);
+    if (found)
+        ExecMaterializeSlot(table.slot);
+    index_endscan(desc);
+    index_close(index_rel, NoLock);
+    return found;
+}
+
+bool
+read_at(Table &table, ItemPointer tid)
+{
+    return table_tuple_fetch_row_version(table.rel, tid, SnapshotSelf, table.slot);
+}
+
+void
+wait_for(const Scan &scan)
+{
+    TransactionId xid = TransactionIdIsValid(scan.dirty.xmin) ? scan.dirty.xmin : scan.dirty.xmax;
+    if (TransactionIdIsValid(xid)) {
+        ItemPointerData tid = scan.tid;
+        XactLockTableWait(xid, scan.table->rel, &tid, XLTW_Delete);
+    }
+}
+
+} // namespace ojs::store

@@ -1,0 +1,158 @@
+/*
+ * write.cpp: opening the tables, and the verbs that change them.
+ */
+#include "ojs/store.h"
+
+namespace ojs::store
+{
+
+void
+begin_write(const char *what)
+{
+    PreventCommandIfReadOnly(what);
+    PreventCommandIfParallelMode(what);
+    PreventCommandDuringRecovery(what);
+    /* A pause, a limit or a rebuild that committed before this call is heard of now, even where the locks that this
+     * call takes are held already. */
+    AcceptInvalidationMessages();
+}
+
+void
+end_write()
+{
+    CommandCounterIncrement();
+}
+
+Table
+open(Rel rel, LOCKMODE mode)
+{
+    Table table = {};
+    table.rel = table_open(relation_oid(rel), mode);
+    table.slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), table_slot_callbacks(table.rel));
+    return table;
+}
+
+static void
+release(Table &table, LOCKMODE mode)
+{
+    ExecDropSingleTupleTableSlot(table.slot);
+    if (table.indexes != nullptr)
+        CatalogCloseIndexes(table.indexes);
+    table_close(table.rel, mode);
+    table = {};
+}
+
+void
+close(Table &table)
+{
+    release(table, NoLock);
+}
+
+void
+close_and_unlock(Table &table, LOCKMODE mode)
+{
+    release(table, mode);
+}
+
+static CatalogIndexState
+indexes_of(Table &table)
+{
+    if (table.indexes == nullptr)
+        table.indexes = CatalogOpenIndexes(table.rel);
+    return table.indexes;
+}
+
+void
+insert(Table &table, HeapTuple tuple)
+{
+    CatalogTupleInsertWithInfo(table.rel, tuple, indexes_of(table));
+}
+
+void
+insert_many(Table &table, HeapTuple *tuples, int n)
+{
+    if (n == 0)
+        return;
+    if (n == 1) {
+        insert(table, tuples[0]);
+        return;
+    }
+    /* A descriptor of our own: the relation's is reference counted, and a thousand slots of it make resource
+     * bookkeeping quadratic. */
+    TupleDesc desc = CreateTupleDescCopy(RelationGetDescr(table.rel));
+    auto **slots = static_cast<TupleTableSlot **>(palloc(sizeof(TupleTableSlot *) * n));
+    for (int i = 0; i < n; i++) {
+        slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+        ExecStoreHeapTuple(tuples[i], slots[i], false);
+    }
+    CatalogTuplesMultiInsertWithInfo(table.rel, slots, n, indexes_of(table));
+    for (int i = 0; i < n; i++) {
+        tuples[i]->t_self = slots[i]->tts_tid;
+        ExecDropSingleTupleTableSlot(slots[i]);
+    }
+    pfree(slots);
+    FreeTupleDesc(desc);
+}
+
+static Outcome
+outcome(TM_Result result)
+{
+    switch (result) {
+    case TM_Ok:
+        return Outcome::ok;
+    case TM_WouldBlock:
+    case TM_BeingModified:
+        return Outcome::busy;
+    default: /* deleted, updated, by ourselves too, or not visible to this command */
+        return Outcome::gone;
+    }
+}
+
+/* Which rows the slot shows while a tuple lock is taken: whatever is there. */
+static TM_Result
+lock_tuple(Table &table, ItemPointer tid, LockWaitPolicy policy)
+{
+    TM_FailureData failure;
+    SnapshotData any;
+    InitDirtySnapshot(any);
+    return table_tuple_lock(table.rel, tid, &any, table.slot, GetCurrentCommandId(true), LockTupleExclusive, policy, 0,
+                            &failure);
+}
+
+Outcome
+lock(Table &table, ItemPointer tid, bool wait)
+{
+    return outcome(lock_tuple(table, tid, wait ? LockWaitBlock : LockWaitSkip));
+}
+
+static TM_Result
+delete_tuple(Table &table, ItemPointer tid, bool wait)
+{
+    TM_FailureData failure;
+    return table_tuple_delete(table.rel, tid, GetCurrentCommandId(true), InvalidSnapshot, InvalidSnapshot, wait, &failure,
+                              false);
+}
+
+Outcome
+take(Table &table, ItemPointer tid)
+{
+    TM_Result result = lock_tuple(table, tid, LockWaitSkip);
+    if (result == TM_Ok)
+        result = delete_tuple(table, tid, true); /* "wait" for our own lock, which is none */
+    return outcome(result);
+}
+
+Outcome
+take_waiting(Table &table, ItemPointer tid)
+{
+    return outcome(delete_tuple(table, tid, true));
+}
+
+void
+replace(Table &table, ItemPointer tid, HeapTuple tuple)
+{
+    tuple->t_self = *tid;
+    CatalogTupleUpdateWithInfo(table.rel, tid, tuple, indexes_of(table));
+}
+
+} // namespace ojs::store

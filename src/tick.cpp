@@ -1,0 +1,75 @@
+/*
+ * tick.cpp: ojs.tick: one bounded pass of upkeep. Any number of sessions may run it at once: each takes what no other
+ * is at.
+ */
+#include "ojs/error.h"
+#include "ojs/guard.h"
+#include "ojs/guc.h"
+#include "ojs/upkeep.h"
+#include "ojs/worker.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+struct Pass {
+    int reaped;
+    int promoted;
+    bool more;
+};
+
+Pass
+pass(int budget)
+{
+    Tables tables;
+    Pass result = {};
+    TimestampTz at = now();
+    while (result.reaped < budget) {
+        int n = reap(tables, {nullptr, 0}, budget - result.reaped, at);
+        result.reaped += n;
+        if (n == 0)
+            break;
+        CommandCounterIncrement();
+    }
+    while (result.promoted < budget) {
+        int n = promote(tables, {nullptr, 0}, std::min(budget - result.promoted, upkeep_batch), at);
+        result.promoted += n;
+        if (n == 0)
+            break;
+        CommandCounterIncrement();
+    }
+    result.more = result.reaped >= budget || result.promoted >= budget;
+    tables.close();
+    return result;
+}
+
+} // namespace
+
+bool
+tick_once(int budget)
+{
+    return pass(budget).more;
+}
+
+} // namespace ojs
+
+using namespace ojs;
+
+/* ojs.tick(budget int default null) returns jsonb */
+OJS_FUNCTION(ojs_tick)
+{
+    constexpr int default_budget = 10000;
+    store::begin_write("ojs.tick()");
+    ensure_hot_set();
+    int budget = PG_ARGISNULL(0) ? default_budget : PG_GETARG_INT32(0);
+    if (budget < 1)
+        raise_field(Code::invalid_payload, "budget", "Give the number of rows that one duty may handle.",
+                    "budget must be positive");
+    Pass result = pass(budget);
+    store::end_write();
+    char *json = psprintf("{\"reaped\": %d, \"promoted\": %d, \"more\": %s}", result.reaped, result.promoted,
+                          result.more ? "true" : "false");
+    return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
+}

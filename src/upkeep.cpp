@@ -1,0 +1,251 @@
+/*
+ * upkeep.cpp: reaping, promotion, expiry. Rows that another transaction is at are left to it.
+ */
+#include "ojs/upkeep.h"
+
+#include "ojs/moves.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/*
+ * No live lease has a smaller reap_at, as far as this session knows: past acked leases, whose index entries stay until
+ * vacuum, a scan need not look again. New leases come above it, since the shortest lease is 100 ms; what could come
+ * below (a rollback that brings a lease back, a clock set back, an insert that took long) starts it anew.
+ */
+TimestampTz reap_hint = DT_NOBEGIN;
+TimestampTz reap_hint_now;   /* the time of the last scan */
+TimestampTz reap_full_at;    /* … of the last one from the start */
+constexpr int64 reap_full_every_us = 60 * USECS_PER_SEC;
+
+extern "C" void
+upkeep_xact(XactEvent event, void *)
+{
+    if (event == XACT_EVENT_ABORT)
+        reap_hint = DT_NOBEGIN;
+}
+
+extern "C" void
+upkeep_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    if (event == SUBXACT_EVENT_ABORT_SUB)
+        reap_hint = DT_NOBEGIN;
+}
+
+void
+end_lease(Tables &tables, const LeaseRow &lease, TimestampTz now)
+{
+    JobRow job;
+    read_job(tables, lease.job_id, lease.job_tid, job);
+    if (lease.stop_at <= now && lease.stop_at <= lease.deadline) {
+        ReportedError error = {};
+        TimeoutFacts facts = {"execution", execution_timeout_ms_of(job), (now - lease.claimed_at) / 1000};
+        error.stored = server_error("timeout", "the job ran longer than its timeout", lease.attempt, now, &facts);
+        error.type = "timeout";
+        error.retryable = true;
+        (void)fail_attempt(tables, job, lease, error, std::nullopt, now);
+    } else
+        lapse(tables, job, lease, "visibility_timeout", "the lease ran out before the job was finished", now);
+}
+
+/* A lease that was extended since its index entry was made: look again when it may really end. */
+void
+look_again_later(store::Table &table, ItemPointer tid, TimestampTz now)
+{
+    LeaseRow lease;
+    if (store::lock(table, tid, false) != store::Outcome::ok)
+        return;
+    read(table.slot, lease);
+    lease.reap_at = std::min(lease.deadline, lease.stop_at);
+    if (lease.reap_at > now) {
+        HeapTuple tuple = form(table.rel, lease);
+        store::replace(table, tid, tuple);
+    }
+}
+
+struct Due {
+    ItemPointerData tid;
+    LaterRow row;
+};
+
+/* Claim order: priority, those delivered before, then the order in which they fell due. */
+bool
+before(const Due &a, const Due &b)
+{
+    if (a.row.npriority != b.row.npriority)
+        return a.row.npriority < b.row.npriority;
+    if ((a.row.deliveries > 0) != (b.row.deliveries > 0))
+        return a.row.deliveries > 0;
+    return a.row.due_at < b.row.due_at;
+}
+
+/* Where an unfinished job is that no one holds. */
+struct Place {
+    store::Table *table; /* ready or later; null: neither */
+    ItemPointerData tid;
+    bool busy; /* another transaction is moving it */
+    int64 queue;
+    int32 attempt, deliveries;
+};
+
+Place
+locate(Tables &tables, const pg_uuid_t &id)
+{
+    Place place = {};
+    store::Row seen = store::find(tables.ready(), store::Idx::ready_job, id, &place.tid);
+    if (seen != store::Row::none) {
+        ReadyRow ready;
+        read(tables.ready().slot, ready);
+        return {&tables.ready(), place.tid, seen != store::Row::live, ready.queue, ready.attempt, ready.deliveries};
+    }
+    ScanKeyData key;
+    store::Scan scan;
+    store::key_uuid(&key, id);
+    store::begin(scan, tables.later(), store::Idx::later_job, &key, 1, false);
+    while (place.table == nullptr && (seen = store::next(scan)) != store::Row::none) {
+        LaterRow later;
+        read(tables.later().slot, later);
+        if (later.kind != LaterKind::expiry)
+            place = {&tables.later(), scan.tid, seen != store::Row::live, later.queue, later.attempt, later.deliveries};
+    }
+    store::end(scan);
+    return place;
+}
+
+/* The reminder that a job may have expired fell due: discard the job, or ask again later. */
+void
+expire(Tables &tables, Due &reminder, TimestampTz now)
+{
+    const pg_uuid_t &id = reminder.row.job_id;
+    store::Table &later = tables.later();
+    std::optional<TimestampTz> ask_again;
+    const char *error_type = nullptr;
+    JobRow job;
+
+    Place place = locate(tables, id);
+    if (place.busy)
+        return;
+    if (place.table != nullptr) {
+        read_job(tables, id, reminder.row.job_tid, job);
+        std::optional<TimestampTz> expiry = expiry_of(job, place.deliveries, &error_type);
+        if (!expiry || *expiry > now)
+            ask_again = expiry;
+        else if (store::take(*place.table, &place.tid) != store::Outcome::ok)
+            return; /* just claimed: the reminder stands */
+        else {
+            discard(tables, job, place.queue, place.attempt, place.deliveries, error_type,
+                    "the job expired before it was run", now); /* and the reminder with it */
+            return;
+        }
+    } else {
+        /* Active: it may finish, but it may also come back. */
+        ItemPointerData tid;
+        store::Row seen = store::find(tables.lease(), store::Idx::lease_job, id, &tid);
+        if (seen != store::Row::none) {
+            LeaseRow lease;
+            read(tables.lease().slot, lease);
+            ask_again = std::max(lease.deadline, now + USECS_PER_SEC);
+        }
+    }
+    if (store::take(later, &reminder.tid) == store::Outcome::ok && ask_again) {
+        reminder.row.due_at = *ask_again;
+        store::insert(later, form(later.rel, reminder.row));
+    }
+}
+
+} // namespace
+
+int
+reap(Tables &tables, Scope scope, int limit, TimestampTz now)
+{
+    store::Table &table = tables.lease();
+    if (now < reap_hint_now || now - reap_full_at > reap_full_every_us) {
+        reap_hint = DT_NOBEGIN;
+        reap_full_at = now;
+    }
+    reap_hint_now = now;
+
+    ScanKeyData keys[2];
+    ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE, TimestampTzGetDatum(reap_hint));
+    ScanKeyInit(&keys[1], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+
+    store::Scan scan;
+    store::Row seen;
+    TimestampTz first_live = now;
+    int reaped = 0;
+    store::begin(scan, table, store::Idx::lease_reap, keys, 2, false);
+    while (reaped < limit && (seen = store::next(scan)) != store::Row::none) {
+        LeaseRow lease;
+        read(table.slot, lease);
+        /* Whatever is met and not certainly gone when this transaction ends, the next scan must meet again. */
+        first_live = std::min(first_live, lease.reap_at);
+        if (seen != store::Row::live)
+            continue;
+        if (lease.deadline > now && lease.stop_at > now) {
+            look_again_later(table, &scan.tid, now);
+            continue;
+        }
+        if (!scope.has(lease.queue))
+            continue;
+        lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
+        if (store::take(table, &scan.tid) != store::Outcome::ok)
+            continue;
+        end_lease(tables, lease, now);
+        reaped++;
+    }
+    store::end(scan);
+    reap_hint = first_live;
+    return reaped;
+}
+
+int
+promote(Tables &tables, Scope scope, int limit, TimestampTz now)
+{
+    store::Table &table = tables.later();
+    auto *due = static_cast<Due *>(palloc(sizeof(Due) * upkeep_batch));
+    int n = 0;
+
+    ScanKeyData key;
+    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+    store::Scan scan;
+    store::Row seen;
+    store::begin(scan, table, store::Idx::later_due, &key, 1, true);
+    while (n < upkeep_batch && (seen = store::next(scan)) != store::Row::none) {
+        if (seen != store::Row::live)
+            continue;
+        read(table.slot, due[n].row);
+        due[n].tid = scan.tid;
+        if (scope.has(due[n].row.queue))
+            n++;
+    }
+    store::end(scan);
+    if (n > limit)
+        std::sort(due, due + n, before);
+
+    int done = 0;
+    for (int i = 0; i < n && done < limit; i++) {
+        CHECK_FOR_INTERRUPTS();
+        if (due[i].row.kind == LaterKind::expiry) {
+            expire(tables, due[i], now);
+            done++;
+        } else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
+            /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */
+            make_ready(tables, due[i].row, due[i].row.deliveries > 0 ? place_of_returned() : store::next_seq());
+            done++;
+        }
+    }
+    pfree(due);
+    return done;
+}
+
+void
+upkeep_init()
+{
+    RegisterXactCallback(upkeep_xact, nullptr);
+    RegisterSubXactCallback(upkeep_subxact, nullptr);
+}
+
+} // namespace ojs
