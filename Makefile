@@ -7,9 +7,9 @@ PG_CONFIG ?= pg_config
 # The install script is these files, in this order.
 # Tables and types: run once. A later version changes them in sql/versions/next.sql.
 SQL_ONCE = sql/schema.sql sql/types.sql sql/tables.sql
-# Functions and views: part of every update script too, there with "or replace".
+# Functions, views, triggers: part of every update script too, there with "or replace".
 SQL_CODE = sql/push.sql sql/claim.sql sql/ack.sql sql/fail.sql sql/lease.sql sql/control.sql sql/info.sql \
-	sql/tick.sql sql/canonical.sql sql/envelope.sql
+	sql/tick.sql sql/rebuild.sql sql/worker.sql sql/canonical.sql sql/envelope.sql
 # What speaks of all of the above: always last, and in every update script.
 SQL_LAST = sql/grants.sql sql/dump.sql
 
@@ -82,7 +82,7 @@ $(INSTALL_SCRIPT_SQL): $(SQL_ONCE) $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
 
 ifneq ($(PREVIOUS),)
 $(UPDATE_SCRIPT_SQL): sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
-	$(call assemble,alter extension ojs update to '\''$(EXTVERSION)'\'',sql/versions/next.sql $(SQL_CODE) $(SQL_LAST),s/^create \(function\|view\)/create or replace \1/)
+	$(call assemble,alter extension ojs update to '\''$(EXTVERSION)'\'',sql/versions/next.sql $(SQL_CODE) $(SQL_LAST),s/^create \(function\|view\|trigger\)/create or replace \1/)
 endif
 
 FORCE:

@@ -1,6 +1,6 @@
 -- envelope.sql: a job in the JSON form of the Open Job Spec.
 
-create or replace function ojs.envelope(job ojs.job) returns jsonb
+create function ojs.envelope(job ojs.job) returns jsonb
     language c immutable strict parallel safe
     as 'MODULE_PATHNAME', 'ojs_envelope';
 comment on function ojs.envelope(ojs.job) is

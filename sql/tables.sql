@@ -69,6 +69,26 @@ create table ojs_store.done (
 );
 create unique index done_job on ojs_store.done (job_id);
 
+-- Who holds which fingerprint. Written at push only: what a claim of uniqueness is worth is looked up in the jobs'
+-- states by the next push with that fingerprint, so ack, fail and reap never come here.
+create table ojs_store.uniq (
+    fingerprint bytea not null,
+    job_id uuid not null,               -- the newest job with this fingerprint
+    past uuid[] not null,               -- older ones that still matter: open ones, and the newest of each final state
+    held boolean not null               -- false: retention has removed all of them, and the tick will remove the row
+) with (fillfactor = 60);
+create unique index uniq_held on ojs_store.uniq (fingerprint) where held;
+
+-- Deduplication keys that producers chose. A marker outlives its job until its time is over.
+create table ojs_store.deduplication (
+    queue bigint not null,
+    key text collate "C" not null,
+    job_id uuid,                        -- null: a whole batch
+    expires_at timestamptz not null,
+    primary key (queue, key)
+);
+create index deduplication_expires on ojs_store.deduplication (expires_at);
+
 -- UNLOGGED HOT SET -------------------------------------------------------------------------------------------------
 -- Empty after a crash, a restore or a promotion, then rebuilt. A claim's rows live for seconds and die by the
 -- thousand: vacuum by count, and never with the exclusive lock that giving back pages takes.

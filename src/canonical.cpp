@@ -53,8 +53,8 @@ std::string_view
 normalized(std::string_view text, Code code, const char *field)
 {
     if (text.size() > MaxAllocSize / sizeof(pg_wchar) - 1)
-        raise_field(Code::payload_too_large, field, "Split the value.", "%s holds a string that is too long to normalise",
-                    field);
+        raise_field(Code::payload_too_large, field, "Split the value.",
+                    "%s holds a string that is too long to normalise", field);
     auto *chars = static_cast<pg_wchar *>(palloc((text.size() + 1) * sizeof(pg_wchar)));
     int n = pg_encoding_mb2wchar_with_len(PG_UTF8, text.data(), chars, static_cast<int>(text.size()));
     if (unicode_is_normalized_quickcheck(UNICODE_NFC, chars) == UNICODE_NORM_QC_YES) {
@@ -194,11 +194,12 @@ Writer::number(Numeric value) const
     char *magnitude = text + (*text == '-');
     double nearest = strtod(magnitude, nullptr); /* rounds to nearest even; the server's LC_NUMERIC is always C */
     if (std::isinf(nearest))
-        refuse(value, "beyond the range of a double", "Canonical JSON knows doubles only. Write the number as a string.");
+        refuse(value, "beyond the range of a double",
+               "Canonical JSON knows doubles only. Write the number as a string.");
 
     char shortest_text[40];
-    *std::to_chars(shortest_text, shortest_text + sizeof shortest_text - 1, nearest, std::chars_format::scientific).ptr =
-        '\0';
+    *std::to_chars(shortest_text, shortest_text + sizeof shortest_text - 1, nearest, std::chars_format::scientific)
+         .ptr = '\0';
     Decimal shortest = take_apart(shortest_text);
     if (numbers == Numbers::exact) {
         constexpr double largest_integer = 9007199254740991;
@@ -326,7 +327,8 @@ canonical_text(std::string_view text, Code code, const char *field)
 {
     int encoding = GetDatabaseEncoding();
     auto has_byte_from = [&text](unsigned char least) {
-        return std::any_of(text.begin(), text.end(), [least](char c) { return static_cast<unsigned char>(c) >= least; });
+        return std::any_of(text.begin(), text.end(),
+                           [least](char c) { return static_cast<unsigned char>(c) >= least; });
     };
 
     if (encoding != PG_UTF8) {

@@ -19,8 +19,7 @@ struct Cursor {
     bool done() const { return at == end; }
     char peek() const { return done() ? '\0' : *at; }
 
-    bool
-    accept(char c)
+    bool accept(char c)
     {
         if (peek() != c)
             return false;
@@ -29,8 +28,7 @@ struct Cursor {
     }
 
     /* Exactly `n` digits, as RFC 3339 has them. */
-    bool
-    digits(int n, int &out)
+    bool digits(int n, int &out)
     {
         out = 0;
         for (int i = 0; i < n; i++, at++) {
@@ -42,8 +40,7 @@ struct Cursor {
     }
 
     /* One digit or more; stops growing at `limit`. */
-    bool
-    number(int64 limit, int64 &out)
+    bool number(int64 limit, int64 &out)
     {
         const char *first = at;
         out = 0;
@@ -53,8 +50,7 @@ struct Cursor {
     }
 
     /* One digit or more after a point, in millionths; what is smaller is cut off. */
-    bool
-    fraction(int &millionths)
+    bool fraction(int &millionths)
     {
         const char *first = at;
         int unit = 100000;
@@ -100,9 +96,12 @@ struct Unit {
     int64 ms;
 };
 constexpr Unit units[] = {
-    {'Y', false, 360 * INT64CONST(86400000)}, {'M', false, 30 * INT64CONST(86400000)},
-    {'W', false, 7 * INT64CONST(86400000)},   {'D', false, INT64CONST(86400000)},
-    {'H', true, 3600000},                     {'M', true, 60000},
+    {'Y', false, 360 * INT64CONST(86400000)},
+    {'M', false, 30 * INT64CONST(86400000)},
+    {'W', false, 7 * INT64CONST(86400000)},
+    {'D', false, INT64CONST(86400000)},
+    {'H', true, 3600000},
+    {'M', true, 60000},
     {'S', true, 1000},
 };
 
@@ -166,9 +165,10 @@ parse_timestamp(std::string_view text, TimestampTz now, const char *field)
             return now + ms * 1000;
     } else if (read_timestamp(cursor(text), at))
         return at;
-    raise_field(Code::invalid_payload, field,
-                "Give an RFC 3339 timestamp with its zone, such as 2030-01-31T09:30:00Z, or a time from now, such as +PT5M.",
-                "%s is not a timestamp: \"%s\"", field, clipped(text));
+    raise_field(
+        Code::invalid_payload, field,
+        "Give an RFC 3339 timestamp with its zone, such as 2030-01-31T09:30:00Z, or a time from now, such as +PT5M.",
+        "%s is not a timestamp: \"%s\"", field, clipped(text));
 }
 
 int64

@@ -37,34 +37,11 @@ reserve_id(Tables &tables, const pg_uuid_t &id)
               DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
 }
 
-/* In id order, so that two batches with the same ids cannot wait for each other. */
-void
-reserve_ids(Tables &tables, const Envelope *envelopes, int n, bool error_items)
-{
-    auto *order = static_cast<int *>(palloc(sizeof(int) * n));
-    int given = 0;
-    for (int i = 0; i < n; i++)
-        if (envelopes[i].has_id)
-            order[given++] = i;
-    std::sort(order, order + given, [&](int a, int b) { return envelopes[a].id < envelopes[b].id; });
-    for (int i = 0; i < given; i++) {
-        const pg_uuid_t &id = envelopes[order[i]].id;
-        error_item = error_items ? order[i] : -1;
-        if (i > 0 && same(id, envelopes[order[i - 1]].id))
-            raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
-                  "Give each job of a batch an id of its own, or none.", "the batch holds two jobs with the id %s",
-                  DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
-        reserve_id(tables, id);
-    }
-    error_item = -1;
-    pfree(order);
-}
-
 void
 to_row(const Envelope &envelope, int64 queue, TimestampTz now, JobRow &job)
 {
     job = {};
-    job.id = envelope.has_id ? envelope.id : new_uuid();
+    job.id = envelope.id;
     job.seq = store::next_seq();
     job.queue = queue;
     job.created_at = now;
@@ -107,6 +84,36 @@ later_row(const JobRow &job, ItemPointerData tid, LaterKind kind, TimestampTz du
 } // namespace
 
 void
+reserve_ids(Tables &tables, const Envelope *envelopes, int n, bool error_items)
+{
+    auto *order = static_cast<int *>(palloc(sizeof(int) * n));
+    int given = 0; /* in id order, so that two batches with the same ids cannot wait for each other */
+    for (int i = 0; i < n; i++)
+        if (envelopes[i].has_id)
+            order[given++] = i;
+    std::sort(order, order + given, [&](int a, int b) { return envelopes[a].id < envelopes[b].id; });
+    for (int i = 0; i < given; i++) {
+        const pg_uuid_t &id = envelopes[order[i]].id;
+        error_item = error_items ? order[i] : -1;
+        if (i > 0 && same(id, envelopes[order[i - 1]].id))
+            raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
+                  "Give each job of a batch an id of its own, or none.", "the batch holds two jobs with the id %s",
+                  DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+        reserve_id(tables, id);
+    }
+    error_item = -1;
+    pfree(order);
+}
+
+void
+assign_ids(Envelope *envelopes, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!envelopes[i].has_id)
+            envelopes[i].id = new_uuid();
+}
+
+void
 enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed, bool error_items)
 {
     store::Table &jobs = tables.job();
@@ -114,7 +121,6 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
     auto *ready = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
     int n_ready = 0;
 
-    reserve_ids(tables, envelopes, n, error_items);
     for (int i = 0; i < n; i++) {
         error_item = error_items ? i : -1;
         const Queue *queue = queue_for_push(envelopes[i].queue);

@@ -269,7 +269,8 @@ read_unique_policy(const Jsonb *json)
         } else if (member == "on_conflict") {
             read_on_conflict(v, policy);
         } else if (member != "key") {
-            raise_field(invalid, "unique", "Its members are keys, args_keys, meta_keys, period, states and on_conflict.",
+            raise_field(invalid, "unique",
+                        "Its members are keys, args_keys, meta_keys, period, states and on_conflict.",
                         "unique has an unknown member \"%s\"", clipped(member));
         }
     });

@@ -47,8 +47,7 @@ struct Backtrace {
 
     Backtrace() { pushJsonbValue(&state, WJB_BEGIN_ARRAY, nullptr); }
 
-    void
-    add(std::string_view frame)
+    void add(std::string_view frame)
     {
         if (frames == max_frames || chars >= max_backtrace_chars)
             return;
@@ -138,15 +137,17 @@ read_error(const Jsonb *json, int attempt, TimestampTz now)
     if (error.type.empty())
         error.type = code;
     if (error.type.empty())
-        raise_field(Code::invalid_payload, "error.type", "Say what kind of error it was, for the retry policy to match.",
-                    "error needs a type or a code");
+        raise_field(Code::invalid_payload, "error.type",
+                    "Say what kind of error it was, for the retry policy to match.",
+                    "error.type is missing, and error.code too");
     if (is_directive(code))
         error.directive = code;
     else if (code.empty())
         code = error.type;
 
     if (!find_member(given, "message", value))
-        raise_field(Code::invalid_payload, "error.message", "Say in words what went wrong.", "error needs a message");
+        raise_field(Code::invalid_payload, "error.message", "Say in words what went wrong.",
+                    "error.message is missing");
     if (value.type != jbvString)
         refuse("error.message", "a string", value);
     std::string_view message = text_of(value);

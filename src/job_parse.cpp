@@ -235,7 +235,8 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         settle(p, attr, e.deduplication_key, text_value(value, invalid, "deduplication_key"), "deduplication_key");
         break;
     case Attr::deduplication_ttl:
-        settle(p, attr, e.deduplication_ttl_ms, positive_duration(value, name, "deduplication_ttl"), "deduplication_ttl");
+        settle(p, attr, e.deduplication_ttl_ms, positive_duration(value, name, "deduplication_ttl"),
+               "deduplication_ttl");
         break;
     case Attr::delivery:
         check_one_of(text_value(value, invalid, "delivery"), "at_least_once", "at_most_once", "delivery");
@@ -300,8 +301,8 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         keep(p, "schema", value);
         break;
     case Attr::scheduled_at:
-        settle(p, attr, e.scheduled_at, parse_timestamp(text_value(value, invalid, "scheduled_at"), p.now, "scheduled_at"),
-               "scheduled_at");
+        settle(p, attr, e.scheduled_at,
+               parse_timestamp(text_value(value, invalid, "scheduled_at"), p.now, "scheduled_at"), "scheduled_at");
         break;
     case Attr::specversion:
         settle(p, attr, p.specversion, specversion_value(value), "specversion");
@@ -340,7 +341,8 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
 void
 read_members(Parse &p, const JsonbContainer *object, bool nested)
 {
-    each_member(object, [&p, nested](std::string_view name, const JsonbValue &value) { read_member(p, name, value, nested); });
+    each_member(object,
+                [&p, nested](std::string_view name, const JsonbValue &value) { read_member(p, name, value, nested); });
 }
 
 /* options.metadata adds to meta. */

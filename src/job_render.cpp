@@ -1,6 +1,6 @@
 /*
- * job_render.cpp: from rows to ojs.job, column by column. On the hot path of claim and ack: no look-ups, and no JSON is
- * taken apart unless the job has options or a retry policy of its own.
+ * job_render.cpp: from rows to ojs.job, column by column. On the hot path of claim and ack: no look-ups, and no JSON
+ * is taken apart unless the job has options or a retry policy of its own.
  */
 #include "ojs/job.h"
 #include "ojs/json.h"
@@ -18,28 +18,24 @@ struct Columns {
     bool *nulls;
     int at = 0;
 
-    void
-    put(Datum value)
+    void put(Datum value)
     {
         values[at] = value;
         nulls[at++] = false;
     }
-    void
-    none()
+    void none()
     {
         values[at] = 0;
         nulls[at++] = true;
     }
-    void
-    pointer(const void *value)
+    void pointer(const void *value)
     {
         if (value != nullptr)
             put(PointerGetDatum(value));
         else
             none();
     }
-    void
-    time(const std::optional<TimestampTz> &value)
+    void time(const std::optional<TimestampTz> &value)
     {
         if (value)
             put(TimestampTzGetDatum(*value));

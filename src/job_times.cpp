@@ -1,5 +1,6 @@
 /*
- * job_times.cpp: what a stored job says of its own time limits. Asked on the hot path, so each looks at the flags first.
+ * job_times.cpp: what a stored job says of its own time limits. Asked on the hot path, so each looks at the flags
+ * first.
  */
 #include "ojs/job.h"
 #include "ojs/json.h"

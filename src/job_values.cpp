@@ -83,7 +83,8 @@ duration_value(const JsonbValue &value, std::string_view name, const char *field
         raise_field(Code::invalid_payload, field, "The finest unit is a millisecond, the longest time 100 years.",
                     "%s is too long, or has parts of a millisecond", field);
     if (ms < 0)
-        raise_field(Code::invalid_payload, field, "Leave it out to have the default.", "%s must not be negative", field);
+        raise_field(Code::invalid_payload, field, "Leave it out to have the default.", "%s must not be negative",
+                    field);
     return ms;
 }
 
@@ -92,7 +93,8 @@ positive_duration(const JsonbValue &value, std::string_view name, const char *fi
 {
     int64 ms = duration_value(value, name, field);
     if (ms == 0)
-        raise_field(Code::invalid_payload, field, "Leave it out to have the default.", "%s must be longer than zero", field);
+        raise_field(Code::invalid_payload, field, "Leave it out to have the default.", "%s must be longer than zero",
+                    field);
     return ms;
 }
 
@@ -219,8 +221,8 @@ void
 check_one_of(std::string_view given, const char *a, const char *b, const char *field)
 {
     if (given != a && given != b)
-        raise_field(Code::invalid_payload, field, psprintf("Leave it out for %s.", a), "%s must be %s or %s, not \"%s\"", field,
-                    a, b, clipped(given));
+        raise_field(Code::invalid_payload, field, psprintf("Leave it out for %s.", a),
+                    "%s must be %s or %s, not \"%s\"", field, a, b, clipped(given));
 }
 
 } // namespace ojs

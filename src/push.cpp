@@ -4,10 +4,10 @@
  * The order of things (OP-01): read, validate, deduplicate, store, wake; all of it in the caller's transaction.
  */
 #include "ojs/args.h"
-#include "ojs/enqueue.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
-#include "ojs/uuid.h"
+#include "ojs/place.h"
+#include "ojs/unique.h"
 #include "ojs/worker.h"
 
 using namespace ojs;
@@ -100,15 +100,68 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
     return envelope;
 }
 
-Pushed
-push_one(Envelope &envelope, TimestampTz at)
-{
+/* How a push came out: a new job, or the one in whose favour it was dropped. */
+struct Answer {
     Pushed pushed;
-    Tables tables;
-    enqueue(tables, &envelope, 1, at, &pushed, false);
-    tables.close();
-    store::end_write();
-    return pushed;
+    bool duplicate;
+    bool gone; /* the job of a deduplication key that has outlived it: only its id is known */
+};
+
+/* The job of a deduplication key that was taken before. */
+Answer
+marked(Tables &tables, const Marker &marker, TimestampTz at)
+{
+    Answer answer = {};
+    answer.duplicate = true;
+    if (!marker.has_job || !stand_now(tables, marker.job_id, at, answer.pushed.job, answer.pushed.standing)) {
+        answer.gone = true;
+        answer.pushed.job.id = marker.job_id;
+        return answer;
+    }
+    answer.pushed.standing.deduplicated = true;
+    answer.pushed.queue = queue_name(answer.pushed.standing.queue);
+    return answer;
+}
+
+int64
+marker_ttl(std::optional<int64> ttl_ms)
+{
+    return ttl_ms.value_or(static_cast<int64>(settings.deduplication_ttl_s) * 1000);
+}
+
+Answer
+push_one(Tables &tables, Envelope &envelope, TimestampTz at)
+{
+    Answer answer = {};
+    int64 queue = 0;
+    bool marks = !envelope.deduplication_key.empty();
+
+    assign_ids(&envelope, 1);
+    if (marks) {
+        queue = queue_for_push(envelope.queue)->id;
+        Marker marker = take_marker(queue, envelope.deduplication_key, &envelope.id,
+                                    marker_ttl(envelope.deduplication_ttl_ms), at);
+        if (!marker.taken)
+            return marked(tables, marker, at);
+    }
+    reserve_ids(tables, &envelope, 1, false);
+    if (envelope.uniq != nullptr) {
+        Uniqueness unique = uniqueness_of(envelope);
+        bool reads_first = unique.policy.on_conflict == OnConflict::reject || unique.policy.on_conflict == OnConflict::ignore;
+        answer.duplicate = reads_first && !admit_at_first_sight(tables, unique, at, answer.pushed);
+        if (!answer.duplicate) {
+            bool fresh;
+            lock_keys(&unique, &envelope.id, 1, &fresh);
+            answer.duplicate = !fresh && !admit(tables, envelope, unique, at, answer.pushed);
+        }
+        if (answer.duplicate) {
+            if (marks)
+                point_marker(queue, envelope.deduplication_key, answer.pushed.job.id);
+            return answer;
+        }
+    }
+    enqueue(tables, &envelope, 1, at, &answer.pushed, false);
+    return answer;
 }
 
 /* --- ojs.push_many --- */
@@ -161,6 +214,107 @@ put_result(ReturnSetInfo *set, int index, const pg_uuid_t *id, const char *statu
     tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
 }
 
+/* False: the batch's key was taken before, and nothing is pushed. */
+bool
+mark_batch(const Batch &batch, text *key, Interval *ttl, TimestampTz at)
+{
+    if (key == nullptr)
+        return true;
+    if (VARSIZE_ANY_EXHDR(key) == 0)
+        raise_field(Code::invalid_payload, "deduplication_key", "Give a key, or none.",
+                    "deduplication_key must not be empty");
+    for (int i = 1; i < batch.n; i++)
+        if (batch.envelopes[i].queue != batch.envelopes[0].queue)
+            raise_field(Code::invalid_payload, "deduplication_key", "Push the jobs of each queue in a batch of their own.",
+                        "a batch with a deduplication key must go to one queue");
+    std::optional<int64> ttl_ms;
+    if (ttl != nullptr)
+        ttl_ms = positive_ms(ttl, "deduplication_ttl");
+    return take_marker(queue_for_push(batch.envelopes[0].queue)->id, view(key), nullptr, marker_ttl(ttl_ms), at).taken;
+}
+
+/* One after the other, since what one does may be what stands in the way of the next (UNQ-26). */
+void
+push_unique_batch(Tables &tables, Batch &batch, TimestampTz at, ReturnSetInfo *set)
+{
+    auto *unique = static_cast<Uniqueness *>(palloc(sizeof(Uniqueness) * batch.n));
+    auto *ids = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * batch.n));
+    auto *key_of = static_cast<int *>(palloc(sizeof(int) * batch.n));
+    auto *fresh = static_cast<bool *>(palloc(sizeof(bool) * batch.n));
+    int n_keys = 0;
+    for (int i = 0; i < batch.n; i++) {
+        error_item = i;
+        key_of[i] = batch.envelopes[i].uniq != nullptr ? n_keys : -1;
+        if (key_of[i] < 0)
+            continue;
+        ids[n_keys] = batch.envelopes[i].id;
+        unique[n_keys++] = uniqueness_of(batch.envelopes[i]);
+    }
+    error_item = -1;
+    lock_keys(unique, ids, n_keys, fresh);
+    for (int i = 0; i < batch.n; i++) {
+        Pushed pushed;
+        error_item = i;
+        CHECK_FOR_INTERRUPTS();
+        bool admitted = key_of[i] < 0 || fresh[key_of[i]] ||
+                        admit(tables, batch.envelopes[i], unique[key_of[i]], at, pushed);
+        if (admitted) {
+            enqueue(tables, &batch.envelopes[i], 1, at, &pushed, false);
+            CommandCounterIncrement();
+        }
+        put_result(set, i, &pushed.job.id, admitted ? "created" : "duplicate");
+    }
+    error_item = -1;
+}
+
+void
+push_batch(Tables &tables, Batch &batch, text *key, Interval *ttl, TimestampTz at, ReturnSetInfo *set)
+{
+    bool any_unique = false;
+    for (int i = 0; i < batch.n; i++)
+        any_unique |= batch.envelopes[i].uniq != nullptr;
+
+    assign_ids(batch.envelopes, batch.n);
+    if (!mark_batch(batch, key, ttl, at)) {
+        for (int i = 0; i < batch.n; i++)
+            put_result(set, i, nullptr, "duplicate");
+        return;
+    }
+    reserve_ids(tables, batch.envelopes, batch.n, true);
+    if (any_unique) {
+        push_unique_batch(tables, batch, at, set);
+        return;
+    }
+    auto *pushed = static_cast<Pushed *>(palloc(sizeof(Pushed) * batch.n));
+    enqueue(tables, batch.envelopes, batch.n, at, pushed, true);
+    for (int i = 0; i < batch.n; i++)
+        put_result(set, i, &pushed[i].job.id, "created");
+}
+
+/* What is left to say of a deduplicated push whose job has been removed. */
+Datum
+only_id(const pg_uuid_t &id)
+{
+    Datum values[job_columns] = {};
+    bool nulls[job_columns];
+    memset(nulls, true, sizeof nulls);
+    values[0] = UUIDPGetDatum(&id);
+    values[job_columns - 1] = BoolGetDatum(true);
+    nulls[0] = nulls[job_columns - 1] = false;
+    TupleDesc desc = lookup_rowtype_tupdesc(store::composite_type(false), -1);
+    Datum row = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+    ReleaseTupleDesc(desc);
+    return row;
+}
+
+Jsonb *
+only_id_json(const pg_uuid_t &id)
+{
+    char *text = psprintf("{\"id\": \"%s\", \"deduplicated\": true}",
+                          DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+    return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
+}
+
 } // namespace
 
 OJS_FUNCTION(ojs_push)
@@ -170,8 +324,12 @@ OJS_FUNCTION(ojs_push)
     TimestampTz at = now();
     Envelope envelope = from_parameters(fcinfo, at);
     validate(envelope);
-    Pushed pushed = push_one(envelope, at);
-    return render_job(pushed.job, pushed.standing, pushed.queue);
+    Tables tables;
+    Answer answer = push_one(tables, envelope, at);
+    Datum job = answer.gone ? only_id(answer.pushed.job.id) : render_job(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
+    tables.close();
+    store::end_write();
+    return job;
 }
 
 OJS_FUNCTION(ojs_push_job)
@@ -185,28 +343,31 @@ OJS_FUNCTION(ojs_push_job)
     Envelope envelope = empty_envelope();
     envelope_from_json(json, at, false, envelope);
     validate(envelope);
-    Pushed pushed = push_one(envelope, at);
-    return JsonbPGetDatum(job_json(pushed.job, pushed.standing, pushed.queue));
+    Tables tables;
+    Answer answer = push_one(tables, envelope, at);
+    Jsonb *job = answer.gone ? only_id_json(answer.pushed.job.id) : job_json(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
+    tables.close();
+    store::end_write();
+    return JsonbPGetDatum(job);
 }
 
 OJS_FUNCTION(ojs_push_many)
 {
+    enum { p_jobs, p_key, p_ttl, p_atomicity, p_idempotency_key };
     ReturnSetInfo *set = begin_set(fcinfo);
     store::begin_write("ojs.push_many()");
     ensure_hot_set();
     TimestampTz at = now();
-    if (PG_ARGISNULL(0))
+    if (PG_ARGISNULL(p_jobs))
         raise_field(Code::invalid_payload, "jobs", "Give a JSON array of job envelopes.", "jobs is missing");
-    Batch batch = read_batch(PG_GETARG_JSONB_P(0), at);
-    if (batch.n == 0)
-        return (Datum)0;
-
-    auto *pushed = static_cast<Pushed *>(palloc(sizeof(Pushed) * batch.n));
+    if (!PG_ARGISNULL(p_idempotency_key) || (!PG_ARGISNULL(p_atomicity) && view(PG_GETARG_TEXT_PP(p_atomicity)) != "atomic"))
+        raise_field(Code::unsupported_feature, PG_ARGISNULL(p_idempotency_key) ? "atomicity" : "idempotency_key",
+                    "Push the batch atomically.", "only atomic batches without an idempotency key are supported yet");
+    Batch batch = read_batch(PG_GETARG_JSONB_P(p_jobs), at);
     Tables tables;
-    enqueue(tables, batch.envelopes, batch.n, at, pushed, true);
+    if (batch.n > 0)
+        push_batch(tables, batch, text_or_null(fcinfo, p_key), interval_or_null(fcinfo, p_ttl), at, set);
     tables.close();
     store::end_write();
-    for (int i = 0; i < batch.n; i++)
-        put_result(set, i, &pushed[i].job.id, "created");
     return (Datum)0;
 }

@@ -37,15 +37,16 @@ qualified(const char *name)
 [[noreturn]] void
 refuse(const char *name, const char *must, const JsonbValue &value)
 {
-    raise_field(Code::invalid_retry_policy, qualified(name), "Correct the retry policy, or leave the field out for its default.",
-                "retry.%s must be %s, not %s", name, must, kind_of(value));
+    raise_field(Code::invalid_retry_policy, qualified(name),
+                "Correct the retry policy, or leave the field out for its default.", "retry.%s must be %s, not %s",
+                name, must, kind_of(value));
 }
 
 [[noreturn]] void
 refuse_value(const char *name, const char *must)
 {
-    raise_field(Code::invalid_retry_policy, qualified(name), "Correct the retry policy, or leave the field out for its default.",
-                "retry.%s must be %s", name, must);
+    raise_field(Code::invalid_retry_policy, qualified(name),
+                "Correct the retry policy, or leave the field out for its default.", "retry.%s must be %s", name, must);
 }
 
 bool
@@ -217,14 +218,32 @@ complete(const JsonbContainer *given, const RetryPolicy &policy)
     return out.finish();
 }
 
+/* Whether a policy says everything already, so that it can be shown as it is. */
+bool
+is_complete(const JsonbContainer *given)
+{
+    JsonbValue value;
+    bool complete = true;
+
+    for (const char *name : {"max_attempts", "initial_interval", "backoff_coefficient", "max_interval", "jitter",
+                             "non_retryable_errors", "on_exhaustion"})
+        if (!find_member(given, name, value))
+            return false;
+    each_member(given, [&complete](std::string_view, const JsonbValue &member) {
+        complete = complete && member.type != jbvNull;
+    });
+    return complete;
+}
+
 Jsonb *system_default_json; /* made at first need, in TopMemoryContext */
 
 void
 require_object(const Jsonb *policy)
 {
     if (!is_object(policy))
-        raise_field(Code::invalid_retry_policy, "retry", "Give a policy such as {\"max_attempts\": 5}, or leave it out.",
-                    "retry must be an object, not %s", kind_of(policy));
+        raise_field(Code::invalid_retry_policy, "retry",
+                    "Give a policy such as {\"max_attempts\": 5}, or leave it out.", "retry must be an object, not %s",
+                    kind_of(policy));
 }
 
 } // namespace
@@ -281,7 +300,8 @@ Jsonb *
 effective_retry_policy(const Jsonb *json)
 {
     if (json != nullptr)
-        return complete(root_of(json), read_retry_policy(json));
+        return is_complete(root_of(json)) ? const_cast<Jsonb *>(json)
+                                          : complete(root_of(json), read_retry_policy(json));
     if (system_default_json == nullptr) {
         Jsonb *made = complete(nullptr, system_default);
         void *kept = MemoryContextAlloc(TopMemoryContext, VARSIZE(made));

@@ -83,6 +83,7 @@ prepare(Database &database, Oid oid)
     pg_atomic_init_u32(&database.crowded, 0);
     pg_atomic_init_u32(&database.asked, 0);
     pg_atomic_init_u32(&database.absent, 0);
+    pg_atomic_init_u32(&database.poked, 0);
     database.oid = oid;
 }
 
@@ -164,8 +165,11 @@ void
 worker_poke()
 {
     Database *database = my_database();
-    if (database != nullptr)
-        set_latch(pg_atomic_read_u32(&database->worker));
+    if (database == nullptr)
+        return;
+    pg_atomic_write_u32(&database->poked, 1);
+    pg_memory_barrier();
+    set_latch(pg_atomic_read_u32(&database->worker));
 }
 
 void

@@ -62,6 +62,32 @@ execute_latest(Statement &statement, std::initializer_list<SpiArg> args)
 }
 
 void
+execute_latest_into(Statement &statement, std::initializer_list<SpiArg> args, DestReceiver *receiver)
+{
+    if (statement.plan != nullptr) {
+        SPI_freeplan(statement.plan);
+        statement.plan = nullptr;
+    }
+    prepare(statement);
+
+    ParamListInfo params = makeParamList(static_cast<int>(args.size()));
+    int n = 0;
+    for (const SpiArg &arg : args) {
+        params->params[n] = {arg.value, arg.null, PARAM_FLAG_CONST, statement.types[n]};
+        n++;
+    }
+    SPIExecuteOptions options = {};
+    options.params = params;
+    options.read_only = true; /* as to SPI: it takes the active snapshot then */
+    options.dest = receiver;
+    PushActiveSnapshot(GetLatestSnapshot());
+    int result = SPI_execute_plan_extended(statement.plan, &options);
+    PopActiveSnapshot();
+    if (result < 0)
+        elog(ERROR, "could not run \"%s\": %s", statement.sql, SPI_result_code_string(result));
+}
+
+void
 set_for_body(const char *name, const char *value)
 {
     (void)set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);

@@ -5,6 +5,7 @@
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/unique.h"
 #include "ojs/upkeep.h"
 #include "ojs/worker.h"
 
@@ -17,6 +18,7 @@ namespace
 struct Pass {
     int reaped;
     int promoted;
+    int markers; /* deduplication keys whose time was over */
     bool more;
 };
 
@@ -40,7 +42,8 @@ pass(int budget)
             break;
         CommandCounterIncrement();
     }
-    result.more = result.reaped >= budget || result.promoted >= budget;
+    result.markers = prune_markers(budget, at);
+    result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget;
     tables.close();
     return result;
 }
@@ -69,7 +72,7 @@ OJS_FUNCTION(ojs_tick)
                     "budget must be positive");
     Pass result = pass(budget);
     store::end_write();
-    char *json = psprintf("{\"reaped\": %d, \"promoted\": %d, \"more\": %s}", result.reaped, result.promoted,
-                          result.more ? "true" : "false");
+    char *json = psprintf("{\"reaped\": %d, \"promoted\": %d, \"keys_removed\": %d, \"more\": %s}", result.reaped,
+                          result.promoted, result.markers, result.more ? "true" : "false");
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
 }

@@ -3,7 +3,7 @@
  */
 #include "ojs/upkeep.h"
 
-#include "ojs/moves.h"
+#include "ojs/place.h"
 
 namespace ojs
 {
@@ -17,7 +17,7 @@ namespace
  * below (a rollback that brings a lease back, a clock set back, an insert that took long) starts it anew.
  */
 TimestampTz reap_hint = DT_NOBEGIN;
-TimestampTz reap_hint_now;   /* the time of the last scan */
+TimestampTz reap_hint_now; /* the time of the last scan */
 TimestampTz reap_full_at;    /* … of the last one from the start */
 constexpr int64 reap_full_every_us = 60 * USECS_PER_SEC;
 
@@ -82,39 +82,6 @@ before(const Due &a, const Due &b)
     return a.row.due_at < b.row.due_at;
 }
 
-/* Where an unfinished job is that no one holds. */
-struct Place {
-    store::Table *table; /* ready or later; null: neither */
-    ItemPointerData tid;
-    bool busy; /* another transaction is moving it */
-    int64 queue;
-    int32 attempt, deliveries;
-};
-
-Place
-locate(Tables &tables, const pg_uuid_t &id)
-{
-    Place place = {};
-    store::Row seen = store::find(tables.ready(), store::Idx::ready_job, id, &place.tid);
-    if (seen != store::Row::none) {
-        ReadyRow ready;
-        read(tables.ready().slot, ready);
-        return {&tables.ready(), place.tid, seen != store::Row::live, ready.queue, ready.attempt, ready.deliveries};
-    }
-    ScanKeyData key;
-    store::Scan scan;
-    store::key_uuid(&key, id);
-    store::begin(scan, tables.later(), store::Idx::later_job, &key, 1, false);
-    while (place.table == nullptr && (seen = store::next(scan)) != store::Row::none) {
-        LaterRow later;
-        read(tables.later().slot, later);
-        if (later.kind != LaterKind::expiry)
-            place = {&tables.later(), scan.tid, seen != store::Row::live, later.queue, later.attempt, later.deliveries};
-    }
-    store::end(scan);
-    return place;
-}
-
 /* The reminder that a job may have expired fell due: discard the job, or ask again later. */
 void
 expire(Tables &tables, Due &reminder, TimestampTz now)
@@ -126,17 +93,17 @@ expire(Tables &tables, Due &reminder, TimestampTz now)
     JobRow job;
 
     Place place = locate(tables, id);
-    if (place.busy)
+    if (place.table != nullptr && place.seen != store::Row::live)
         return;
     if (place.table != nullptr) {
         read_job(tables, id, reminder.row.job_tid, job);
-        std::optional<TimestampTz> expiry = expiry_of(job, place.deliveries, &error_type);
+        std::optional<TimestampTz> expiry = expiry_of(job, place.row.deliveries, &error_type);
         if (!expiry || *expiry > now)
             ask_again = expiry;
         else if (store::take(*place.table, &place.tid) != store::Outcome::ok)
             return; /* just claimed: the reminder stands */
         else {
-            discard(tables, job, place.queue, place.attempt, place.deliveries, error_type,
+            discard(tables, job, place.row.queue, place.row.attempt, place.row.deliveries, error_type,
                     "the job expired before it was run", now); /* and the reminder with it */
             return;
         }

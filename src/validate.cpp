@@ -76,9 +76,8 @@ add_option(Envelope &e, const char *key, const JsonbValue &value)
 
     options.add(key, value);
     if (e.options != nullptr)
-        each_member(root_of(e.options), [&options](std::string_view name, const JsonbValue &member) {
-            options.add(name, member);
-        });
+        each_member(root_of(e.options),
+                    [&options](std::string_view name, const JsonbValue &member) { options.add(name, member); });
     e.options = options.finish();
 }
 
@@ -86,7 +85,8 @@ void
 check_type(Envelope &e)
 {
     if (e.type.data() == nullptr)
-        raise_field(Code::invalid_payload, "type", "Say what kind of job it is, such as email.send.", "type is missing");
+        raise_field(Code::invalid_payload, "type", "Say what kind of job it is, such as email.send.",
+                    "type is missing");
 
     std::string_view type = e.type.substr(0, e.type.find('@'));
     std::string_view version = e.type.substr(std::min(type.size() + 1, e.type.size()));
@@ -94,8 +94,10 @@ check_type(Envelope &e)
 
     if (type.size() > max_type_length)
         raise(Code::job_type_too_long,
-              Details().add("field", "type").add("actual_bytes", static_cast<int64>(type.size())).add(
-                  "maximum_bytes", static_cast<int64>(max_type_length)),
+              Details()
+                  .add("field", "type")
+                  .add("actual_bytes", static_cast<int64>(type.size()))
+                  .add("maximum_bytes", static_cast<int64>(max_type_length)),
               "Shorten it to 255 bytes.", "type is longer than %zu bytes", max_type_length);
     if (!is_type(type) || (versioned && !is_type_version(version)))
         raise_field(Code::invalid_job_type, "type",
@@ -116,9 +118,10 @@ json_length(const Jsonb *json, bool exact)
 [[noreturn]] void
 too_large(Code code, const char *field, int64 size, int maximum)
 {
-    raise(code, Details().add("field", field).add("actual_bytes", size).add("maximum_bytes", static_cast<int64>(maximum)),
-          "Keep large data elsewhere and push a reference to it.", "%s has " INT64_FORMAT " bytes as JSON, and %d are allowed",
-          field, size, maximum);
+    raise(code,
+          Details().add("field", field).add("actual_bytes", size).add("maximum_bytes", static_cast<int64>(maximum)),
+          "Keep large data elsewhere and push a reference to it.",
+          "%s has " INT64_FORMAT " bytes as JSON, and %d are allowed", field, size, maximum);
 }
 
 /* Depth and number of values, for any JSON of a caller's that is stored (ENV-27). Returns the bound of its length. */
@@ -129,8 +132,8 @@ check_complexity(const Jsonb *json, Code code, const char *field)
         return 0;
     Extent extent = extent_of(root_of(json), false);
     if (extent.depth > settings.max_args_depth)
-        raise_field(code, field, "Flatten it, or have ojs.max_args_depth raised.", "%s is nested %d levels deep, and %d are allowed",
-                    field, extent.depth, settings.max_args_depth);
+        raise_field(code, field, "Flatten it, or have ojs.max_args_depth raised.",
+                    "%s is nested %d levels deep, and %d are allowed", field, extent.depth, settings.max_args_depth);
     if (extent.values > settings.max_args_elements)
         raise_field(code, field, "Split the job, or have ojs.max_args_elements raised.",
                     "%s holds " INT64_FORMAT " values, and %d are allowed", field, extent.values,
@@ -145,7 +148,8 @@ check_args(Envelope &e)
         raise_field(Code::invalid_payload, "args", "Give an array, [] for none.", "args is missing");
     if (!is_array(e.args)) {
         if (!is_object(e.args))
-            raise_field(Code::invalid_args, "args", "Wrap it in an array.", "args must be an array, not %s", kind_of(e.args));
+            raise_field(Code::invalid_args, "args", "Wrap it in an array.", "args must be an array, not %s",
+                        kind_of(e.args));
         JsonbParseState *array = nullptr;
         JsonbValue only = json_of(e.args);
         pushJsonbValue(&array, WJB_BEGIN_ARRAY, nullptr);
@@ -162,8 +166,8 @@ check_meta(Envelope &e)
     if (e.meta == nullptr)
         return 0;
     if (!is_object(e.meta))
-        raise_field(Code::invalid_metadata, "meta", "Give an object, or leave it out.", "meta must be an object, not %s",
-                    kind_of(e.meta));
+        raise_field(Code::invalid_metadata, "meta", "Give an object, or leave it out.",
+                    "meta must be an object, not %s", kind_of(e.meta));
     if (JB_ROOT_COUNT(e.meta) == 0) {
         e.meta = nullptr;
         return 0;
@@ -223,7 +227,8 @@ check_times(const Envelope &e)
     check_finite(e.scheduled_at, "scheduled_at");
     check_finite(e.expires_at, "expires_at");
     if (e.timeout_ms && *e.timeout_ms < 0)
-        raise_field(Code::invalid_payload, "timeout", "Leave it out to have the default.", "timeout must not be negative");
+        raise_field(Code::invalid_payload, "timeout", "Leave it out to have the default.",
+                    "timeout must not be negative");
 }
 
 void
@@ -302,8 +307,10 @@ validate_queue_name(std::string_view name)
 {
     if (name.size() > max_queue_name)
         raise(Code::queue_name_too_long,
-              Details().add("field", "queue").add("actual_bytes", static_cast<int64>(name.size())).add(
-                  "maximum_bytes", static_cast<int64>(max_queue_name)),
+              Details()
+                  .add("field", "queue")
+                  .add("actual_bytes", static_cast<int64>(name.size()))
+                  .add("maximum_bytes", static_cast<int64>(max_queue_name)),
               "Shorten it to 128 characters.", "queue name is longer than %zu characters", max_queue_name);
     if (!is_queue(name))
         raise_field(Code::invalid_queue, "queue", "Use a-z, 0-9, - and dots, beginning with a letter or a digit.",
@@ -360,9 +367,10 @@ validate(Envelope &e)
         bound += check_complexity(e.retry, Code::invalid_retry_policy, "retry");
     if (e.uniq != nullptr) {
         if (!is_object(e.uniq))
-            raise_field(Code::invalid_payload, "unique", "Give a policy such as {\"keys\": [\"type\", \"args\"]}, or leave it out.",
+            raise_field(Code::unique_key_invalid, "unique",
+                        "Give a policy such as {\"keys\": [\"type\", \"args\"]}, or leave it out.",
                         "unique must be an object, not %s", kind_of(e.uniq));
-        bound += check_complexity(e.uniq, Code::invalid_payload, "unique");
+        bound += check_complexity(e.uniq, Code::unique_key_invalid, "unique");
         e.flags |= job_unique;
     }
     check_size(e, bound);

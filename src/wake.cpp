@@ -506,16 +506,16 @@ wanted_queues(int64 *queues, int most)
     return static_cast<int>(std::unique(queues, queues + n) - queues);
 }
 
-/* Adds to the queues named those that have work, whoever wants them: for the case that not all wishes found room. */
-static int
-next_with_work(store::Scan &scan, ScanKey key, int64 after, int64 *queue)
+/* The queue after `after` that has entries in the index of `ready`. */
+static bool
+next_queue(store::Scan &scan, ScanKey key, int64 after, int64 *queue)
 {
     Datum value;
     ScanKeyInit(key, 1, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(after));
     if (!store::first_entry(scan, key, 1, 1, &value))
-        return 0;
+        return false;
     *queue = DatumGetInt64(value);
-    return 1;
+    return true;
 }
 
 void
@@ -534,9 +534,9 @@ wake_look_again()
     store::Scan scan;
     ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(0));
     store::begin(scan, ready, store::Idx::ready_order, &key, 1, true);
-    if (crowded) {
+    if (crowded) { /* not all wishes found room: whatever queue has work, whoever wants it */
         int64 queue = PG_INT64_MIN;
-        for (n = 0; n < most && next_with_work(scan, &key, queue, &queue) != 0;)
+        for (n = 0; n < most && next_queue(scan, &key, queue, &queue);)
             queues[n++] = queue;
     }
     bool send = false;
@@ -544,7 +544,10 @@ wake_look_again()
         CHECK_FOR_INTERRUPTS();
         ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queues[i]));
         store::rescan(scan, &key, 1);
-        if (store::next(scan) != store::Row::live)
+        store::Row row;
+        while ((row = store::next(scan)) != store::Row::none && row != store::Row::live)
+            ;
+        if (row == store::Row::none)
             continue;
         const Queue *queue = find_queue(queues[i]);
         if (queue == nullptr || queue->state == QueueState::paused)

@@ -14,8 +14,17 @@ struct Pushed {
     std::string_view queue; /* its name, good until the next look-up of a queue */
 };
 
+/* Gives the envelopes ids that brought none. */
+void assign_ids(Envelope *envelopes, int n);
+
 /*
- * Stores the jobs of `envelopes`, checked already, in their order; fills `pushed`. All or none: raises for the first
+ * Sees to it that ids which callers gave are new, and stay so until this transaction ends; raises DUPLICATE_JOB. Lock
+ * order of a push: deduplication key, ids, uniqueness keys.
+ */
+void reserve_ids(Tables &tables, const Envelope *envelopes, int n, bool error_items);
+
+/*
+ * Stores the jobs of `envelopes`, checked already and with ids reserved, in their order; fills `pushed`. All or none: raises for the first
  * that cannot be. With error_items, errors say which job they are about.
  */
 void enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed, bool error_items);

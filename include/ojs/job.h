@@ -175,7 +175,7 @@ Datum render_job(const JobRow &job, const Standing &standing, std::string_view q
 Jsonb *envelope_json(const Datum *values, const bool *nulls, bool claimed);
 
 const char *state_name(State state);
-text *lease_id(int64 token);                  /* "lease_" and hex */
+text *lease_id(int64 token);                       /* "lease_" and hex */
 bool parse_lease_id(const text *id, int64 *token); /* false: not in that form, so no lease has it */
 
 } // namespace ojs

@@ -27,6 +27,7 @@ struct Database {
     pg_atomic_uint32 crowded; /* some marks found no room: the tick notifies whatever queue has work */
     pg_atomic_uint32 asked;   /* a session wants a worker here */
     pg_atomic_uint32 absent;  /* the last worker found no extension */
+    pg_atomic_uint32 poked;   /* something is due sooner than the worker thinks */
     int worker_pid;
     TimestampTz worker_started_at;
 };

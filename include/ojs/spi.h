@@ -5,8 +5,8 @@
  * that no caller can put anything into. When the body raises, the abort of the (sub)transaction undoes all of it.
  *
  * A Statement is a text that is known when the library is compiled and, once it has run, its saved plan. Plans outlive
- * DROP and CREATE EXTENSION: the server analyses the text anew when what it named has gone. Values that must outlive
- * the body are copied with SPI_palloc or put together after the body in the caller's memory context.
+ * DROP and CREATE EXTENSION: the server analyses the text anew when what it named has gone. What is
+ * allocated inside the body ends with it.
  */
 #pragma once
 
@@ -41,6 +41,9 @@ uint64 execute(Statement &statement, std::initializer_list<SpiArg> args = {});
 /* The same with a snapshot of this moment, whatever the caller's isolation level: for repairs, which must see what
  * others have committed. */
 uint64 execute_latest(Statement &statement, std::initializer_list<SpiArg> args = {});
+
+/* The same for a query whose rows go to a receiver, one by one. Planned anew each time: for passes over whole tables. */
+void execute_latest_into(Statement &statement, std::initializer_list<SpiArg> args, DestReceiver *receiver);
 
 /* A column (from 1) of a row (from 0) that the last statement returned. */
 inline Datum

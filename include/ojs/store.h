@@ -19,7 +19,7 @@
 namespace ojs::store
 {
 
-enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, count };
+enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, count };
 
 enum class Idx {
     job_id,
@@ -33,6 +33,7 @@ enum class Idx {
     later_due,
     queue_name,
     queue_id,
+    uniq_held,
     count
 };
 
@@ -98,6 +99,7 @@ struct Scan {
     IndexScanDesc desc;
     SnapshotData dirty;
     ItemPointerData tid;  /* of the row in the table's slot */
+    ScanDirection direction; /* forward unless changed before the first next() */
     bool kill_dead;
     bool saw_dead;       /* an entry that led nowhere was passed */
 };

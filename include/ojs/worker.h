@@ -1,5 +1,5 @@
 /*
- * worker.h: the launcher, the background worker of a database, and what they share with sessions.
+ * worker.h: the launcher, the background worker of a database, and the hot set that stands or must be rebuilt.
  */
 #pragma once
 
@@ -17,6 +17,8 @@ bool worker_running();
 /* Sets the worker's latch: something is due sooner than it thinks. Nothing without one. */
 void worker_poke();
 
+/* --- the hot set (hot_set.cpp, rebuild.cpp) --- */
+
 /*
  * The hot set stands before anything reads or writes it: checked once per session, and again after whatever empties
  * `feed`. Where it does not, has it rebuilt by a process of its own and waits for that; in the transaction that
@@ -24,10 +26,43 @@ void worker_poke();
  */
 void ensure_hot_set();
 
-/* The rebuild itself, inside a transaction of the caller's (rebuild.cpp). False: it stood already. */
+/* What `feed` says at this moment, whatever the caller's snapshot. */
+struct Feed {
+    bool stands;   /* the hot set holds every open job */
+    bool restored; /* it did, but rows came into the truth past it */
+    bool ours;     /* what is said so was written by this very transaction, or the tables were made by it */
+};
+Feed read_feed();
+
+/* The rebuild itself, inside a transaction of the caller's (rebuild.cpp). False: it stood already. `cause` may be null:
+ * found out. */
 bool rebuild_hot_set(const char *cause);
+
+/* Whether a rebuild or a reconcile pass is under way in another process. */
+bool rebuild_under_way();
+
+/*
+ * The net under it all: open jobs, created before `created_before`, that are in no place of the hot set are put back,
+ * and reported with a WARNING. How many; -1: another process is at it.
+ */
+int64 reconcile_hot_set(TimestampTz created_before);
+/* The same now and then: every five minutes, or more rarely where a pass takes long. For every tick. */
+void reconcile_if_due();
 
 /* One bounded pass of upkeep inside the caller's transaction (tick.cpp); true: there was more to do than `budget`. */
 bool tick_once(int budget);
+
+/* --- processes (launcher.cpp, worker.cpp) --- */
+
+void register_launcher();
+
+/* Registers a worker for a database; `main` is the exported function. Null: no room in max_worker_processes. */
+BackgroundWorkerHandle *start_process(const char *name, const char *main, Oid database, int notify_pid);
+
+/* Whether an upkeep worker serves this database, by its lock: works without preload. */
+bool worker_present();
+
+/* Whether someone is dropping, renaming or copying the database, or waits to: then our processes must leave it. */
+bool database_in_use_by_ddl(Oid database);
 
 } // namespace ojs

@@ -11,6 +11,7 @@ begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead)
 {
     scan = {};
     scan.kill_dead = kill_dead;
+    scan.direction = ForwardScanDirection;
     scan.table = &table;
     scan.index = index_open(index_oid(index), AccessShareLock);
     InitDirtySnapshot(scan.dirty);
@@ -58,7 +59,7 @@ next(Scan &scan)
     Table &table = *scan.table;
     ItemPointer tid;
 
-    while ((tid = index_getnext_tid(scan.desc, ForwardScanDirection)) != nullptr) {
+    while ((tid = index_getnext_tid(scan.desc, scan.direction)) != nullptr) {
         bool again = false;
         bool all_dead = false;
 
@@ -118,17 +119,35 @@ find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid)
     ScanKeyData key;
     Scan scan;
     Row row;
+    bool arriving = false;        /* passed a row whose maker is still at work: … */
+    bool take_arriving = false;   /* … good enough only where there is no other, such as the version it replaces */
 
     key_uuid(&key, id);
     begin(scan, table, index, &key, 1, false);
-    /* A dirty scan can miss a row that moves between the visits of index and table. If it came by an entry that led
-     * nowhere, only a snapshot can say for certain that there is no row. */
-    while ((row = next(scan)) == Row::none && scan.saw_dead) {
-        Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-        bool there = read(table, index, id, snapshot);
-        UnregisterSnapshot(snapshot);
-        if (!there)
+    for (;;) {
+        row = next(scan);
+        if (row == Row::arriving && !take_arriving) {
+            arriving = true;
+            continue;
+        }
+        if (row != Row::none)
             break;
+        if (arriving && !take_arriving)
+            take_arriving = true;
+        else {
+            if (!scan.saw_dead)
+                break;
+            /* A dirty scan can miss a row that moves between the visits of index and table. If it came by an entry that
+             * led nowhere, only a snapshot can say for certain that there is no row; one that knows what this very
+             * command has deleted. */
+            Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+            snapshot->curcid = GetCurrentCommandId(false) + 1;
+            bool there = read(table, index, id, snapshot);
+            UnregisterSnapshot(snapshot);
+            if (!there)
+                break;
+            arriving = take_arriving = false;
+        }
         rescan(scan, &key, 1);
     }
     *tid = scan.tid;

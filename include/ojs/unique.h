@@ -1,0 +1,54 @@
+/*
+ * unique.h: uniqueness of jobs, and deduplication keys. What both promise, and why it holds: docs/unique-jobs.md.
+ */
+#pragma once
+
+#include "ojs/canonical.h"
+#include "ojs/enqueue.h"
+
+namespace ojs
+{
+
+/* A job's policy and its key, worked out once. */
+struct Uniqueness {
+    UniquePolicy policy;
+    Fingerprint key;
+};
+Uniqueness uniqueness_of(const Envelope &envelope);
+
+/*
+ * Takes the keys of a call in their own order, so that two calls never wait for each other: afterwards no other
+ * transaction can decide about them before this one has ended. `ids` are the jobs that want them; fresh[i] says that
+ * the key was free and is theirs.
+ */
+void lock_keys(const Uniqueness *keys, const pg_uuid_t *ids, int n, bool *fresh);
+
+/*
+ * Whether the job may be stored, whose key is locked: false, and `existing` is the job in its way (on_conflict ignore);
+ * raises DUPLICATE_JOB (reject); or true, the jobs in its way are cancelled (replace) and the key is its own. May set
+ * the envelope's scheduled_at (replace_except_schedule).
+ */
+bool admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz now, Pushed &existing);
+
+/* The same for a policy that only rejects or ignores, without a lock and without writing: false if a committed job is in
+ * the way; true says nothing yet. */
+bool admit_at_first_sight(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &existing);
+
+/*
+ * Takes the deduplication key for the job (null: for a batch), or finds that it is taken: then `existing` is the
+ * marker's job, if it has one. Waits for a transaction that is taking the same key.
+ */
+struct Marker {
+    bool taken;  /* by this call */
+    bool has_job;
+    pg_uuid_t job_id;
+};
+Marker take_marker(int64 queue, std::string_view key, const pg_uuid_t *job_id, int64 ttl_ms, TimestampTz now);
+
+/* A marker of this call's that names another job after all: the one that uniqueness put in its place. */
+void point_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id);
+
+/* Removes markers whose time is over, at most `limit`; how many. */
+int prune_markers(int limit, TimestampTz now);
+
+} // namespace ojs

@@ -1,0 +1,17 @@
+-- rebuild.sql: how the hot set learns that the truth was changed by SQL, and the net under it. C++: src/rebuild.cpp.
+
+-- Fires for COPY and INSERT, as in a restore; direct table access fires no trigger.
+create function ojs_store.hot_set_lost() returns trigger
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_hot_set_lost';
+
+create trigger hot_set_lost after insert on ojs_store.job for each statement execute function ojs_store.hot_set_lost();
+create trigger hot_set_lost after insert on ojs_store.event for each statement execute function ojs_store.hot_set_lost();
+create trigger hot_set_lost after insert on ojs_store.done for each statement execute function ojs_store.hot_set_lost();
+alter table ojs_store.job enable always trigger hot_set_lost;
+alter table ojs_store.event enable always trigger hot_set_lost;
+alter table ojs_store.done enable always trigger hot_set_lost;
+
+create function ojs_store.reconcile(older_than interval default '1 minute') returns bigint
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_reconcile';
+comment on function ojs_store.reconcile(interval)
+    is 'Puts back open jobs that are in no place of the hot set, and counts them; done by the tick now and then';

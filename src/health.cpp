@@ -1,0 +1,130 @@
+/*
+ * health.cpp: ojs.health and ojs.ready: how the extension is doing, for people and for load balancers.
+ */
+#include "ojs/error.h"
+#include "ojs/guard.h"
+#include "ojs/guc.h"
+#include "ojs/shared.h"
+#include "ojs/spi.h"
+#include "ojs/store.h"
+#include "ojs/worker.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constinit Statement feed_row = {R"sql(
+    select
+        to_jsonb((select rebuilt from (
+            select rebuilt_at, extract(epoch from took)::float8 * 1000 as took_ms, jobs, cause
+            from ojs_store.feed where cause <> 'reconcile' and rebuilt_at > '-infinity'
+            order by rebuilt_at desc limit 1) rebuilt))::text,
+        to_jsonb((select pass from (
+            select rebuilt_at as at, extract(epoch from took)::float8 * 1000 as took_ms, jobs
+            from ojs_store.feed where cause = 'reconcile') pass))::text
+)sql", {}, nullptr};
+
+constinit Statement queues = {R"sql(
+    select jsonb_build_object('total', count(*), 'active', count(*) filter (where state = 'active'),
+        'paused', count(*) filter (where state = 'paused'), 'draining', count(*) filter (where state = 'draining'))::text
+    from (select distinct on (name) state from ojs_store.queue order by name, revised_at desc) queue
+)sql", {}, nullptr};
+
+struct Report {
+    StringInfoData hot_set, reconciled, queues;
+};
+
+void
+copy(StringInfo to, int column)
+{
+    bool null;
+    Datum value = cell(0, column, &null);
+    appendStringInfoString(to, null ? "null" : TextDatumGetCString(value));
+}
+
+const char *
+worker_state(bool runs)
+{
+    return runs                    ? "running"
+           : RecoveryInProgress() ? "in recovery"
+           : !settings.worker     ? "off"
+           : shared_memory()      ? "starting"
+                                   : "not started";
+}
+
+const char *
+wake_up()
+{
+    return worker_running()    ? "latch and NOTIFY by the worker"
+           : shared_memory()   ? (settings.notify ? "latch and NOTIFY by each transaction" : "latch")
+           : settings.notify   ? "NOTIFY by each transaction"
+                               : "polling";
+}
+
+} // namespace
+
+} // namespace ojs
+
+using namespace ojs;
+
+/* ojs.health() returns jsonb */
+OJS_FUNCTION(ojs_health)
+{
+    bool recovery = RecoveryInProgress();
+    bool present = worker_present();
+    bool stands = !recovery && read_feed().stands;
+    Database *database = my_database();
+    TimestampTz at = now();
+    StringInfoData json;
+    Report report;
+
+    initStringInfo(&json);
+    initStringInfo(&report.hot_set);
+    initStringInfo(&report.reconciled);
+    initStringInfo(&report.queues);
+    with_spi([&] {
+        if (!recovery) {
+            (void)execute_latest(feed_row);
+            copy(&report.hot_set, 1);
+            copy(&report.reconciled, 2);
+        }
+        (void)execute(queues);
+        copy(&report.queues, 1);
+    });
+    appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
+                     stands || recovery ? "ok" : "degraded", OJS_VERSION, "healthy");
+    appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,
+                     recovery ? "true" : "false", shared_memory() ? "true" : "false",
+                     (GetCurrentTimestamp() - PgStartTime) / USECS_PER_SEC);
+    appendStringInfo(&json, ", \"timestamp\": \"%s\"", DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(at))));
+    appendStringInfo(&json, ", \"worker\": {\"state\": \"%s\"", worker_state(present));
+    if (present && database != nullptr && pg_atomic_read_u32(&database->worker) != 0)
+        appendStringInfo(&json, ", \"pid\": %d, \"started_at\": \"%s\"", database->worker_pid,
+                         DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(database->worker_started_at))));
+    appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s", wake_up(), shared_memory() ? "true" : "false");
+    if (recovery)
+        appendStringInfoString(&json, ", \"hot_set\": {\"state\": \"not on a standby\"}");
+    else
+        appendStringInfo(&json, ", \"hot_set\": {\"state\": \"%s\", \"last_rebuild\": %s, \"last_reconcile\": %s}",
+                         stands ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
+    appendStringInfo(&json, ", \"queues\": %s}", report.queues.data);
+    return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
+}
+
+/* ojs.ready() returns boolean: whether calls that write can be served; has the hot set rebuilt if need be */
+OJS_FUNCTION(ojs_ready)
+{
+    if (RecoveryInProgress())
+        PG_RETURN_BOOL(false);
+    ensure_hot_set();
+    PG_RETURN_BOOL(read_feed().stands);
+}
+
+/* ojs_store.ask_for_worker() returns void */
+OJS_FUNCTION(ojs_ask_for_worker)
+{
+    ask_for_worker_at_commit();
+    PG_RETURN_VOID();
+}

@@ -1,0 +1,762 @@
+"""client.py: the sessions. Each writes down what it asks before it asks, and what it was told.
+
+A log is a file of JSON arrays, one per line, times in seconds of one clock:
+  ["conn", t, era]                      connected; era counts the crashes of the server so far
+  ["op", t0, op, tx, kind, args]        asked; tx is 0 where the call is its own transaction
+  ["ok", t1, op, result] | ["err", t1, op, sqlstate, message] | ["dead", t1, op]
+  ["begin", t, tx, isolation]           a transaction of several calls
+  ["void", tx, op]                      rolled back to a savepoint: its calls from op on never happened
+  ["commit", t0, tx] then ["end", t1, tx, "ok" | "rb" | "dead"]
+"""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pq
+
+RETRIES = {
+    # name: (policy, least delay in seconds)
+    "default": (None, 0.5),
+    "fast": ({"max_attempts": 5, "initial_interval": "PT0.3S", "backoff_coefficient": 1.0, "jitter": False}, 0.3),
+    "exp": ({"max_attempts": 4, "initial_interval": "PT0.2S", "backoff_coefficient": 2.0, "jitter": False}, 0.2),
+    "once": ({"max_attempts": 1}, 0.5),
+    "picky": ({"max_attempts": 6, "initial_interval": "PT0.4S", "jitter": True,
+               "non_retryable_errors": ["fatal.*"]}, 0.2),
+}
+MAX_ATTEMPTS = {name: (policy or {}).get("max_attempts", 3) for name, (policy, _) in RETRIES.items()}
+QUEUES = ["crowd0", "crowd1", "crowd2"]
+SPECIAL = {"unique": "uniq", "dedup": "uniq"}
+CLAIMED = ("id, lease_id, attempt, deliveries, extract(epoch from started_at), extract(epoch from lease_expires_at),"
+           " priority, seq, queue, state, type")
+
+
+class Clock:
+    """Wall-clock seconds that never step back, the same in all processes of a run."""
+
+    base = time.time() - time.monotonic()
+
+    @classmethod
+    def now(cls):
+        return round(cls.base + time.monotonic(), 6)
+
+
+class Log:
+    def __init__(self, path):
+        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, *line):
+        os.write(self.fd, (json.dumps(line, separators=(",", ":")) + "\n").encode())
+
+
+class Stopped(Exception):
+    pass
+
+
+class Rollback(Exception):
+    """The open transaction was rolled back by the server."""
+
+
+class Held:
+    """A lease as its holder sees it."""
+
+    __slots__ = ("id", "lease", "attempt", "queue", "deadline", "fate")
+
+    def __init__(self, row, fate):
+        self.id, self.lease, self.attempt, self.queue = row[0], row[1], int(row[2]), row[8]
+        self.deadline, self.fate = float(row[5]), fate
+
+
+def uuid_list(ids):
+    return "{" + ",".join(ids) + "}"
+
+
+def parse_list(text):
+    return [] if text is None or text == "{}" else text[1:-1].split(",")
+
+
+def finite(value):
+    """An epoch in text, or null for none and for infinity."""
+    if value is None or "nfinity" in value:
+        return None
+    return float(value)
+
+
+class Session:
+    """One connection after another, and the log of what was said on them."""
+
+    def __init__(self, name, world, seed):
+        self.name, self.world = name, world
+        self.rng = random.Random(seed)
+        self.log = Log(os.path.join(world.directory, f"{name}.jsonl"))
+        self.connection, self.era = None, None
+        self.op, self.tx, self.in_tx = 0, 0, 0
+        self.undo = []              # what a rollback of the open transaction restores
+        self.worker = name
+
+    def connect(self):
+        while True:
+            if self.world.stopping():
+                raise Stopped
+            try:
+                c = self.world.connect(self.name)
+                c.execute("set statement_timeout = '25s'")
+                rows = c.execute("select n from torture.era")
+                if rows:
+                    self.connection, self.era = c, int(rows[0][0])
+                    self.log.write("conn", Clock.now(), self.era)
+                    self.connected()
+                    return
+                c.close()
+            except (pq.Dead, pq.SqlError):
+                pass
+            time.sleep(0.03)
+
+    def connected(self):
+        pass
+
+    def lost(self):
+        """The connection died."""
+        if self.connection:
+            self.connection.close()
+            self.connection = None
+        self.in_tx = 0
+        self.undo = []
+
+    def call(self, kind, args, sql, *parameters):
+        """One logged call; rows, or None where the server refused."""
+        self.op += 1
+        op = self.op
+        self.world.count()
+        self.log.write("op", Clock.now(), op, self.in_tx, kind, args)
+        try:
+            return self.connection.query(sql, *parameters)
+        except pq.SqlError as e:
+            self.log.write("err", Clock.now(), op, e.sqlstate, f"{e.message} {e.detail}"[:300])
+            self.error = e.sqlstate
+            if self.in_tx:
+                raise Rollback
+            return None
+        except pq.Dead:
+            self.log.write("dead", Clock.now(), op)
+            raise
+
+    def ok(self, result):
+        self.log.write("ok", Clock.now(), self.op, result)
+
+    # --- transactions ---
+
+    def remember(self, restore):
+        if self.in_tx:
+            self.undo.append((self.op, restore))
+
+    def restore_from(self, op):
+        while self.undo and self.undo[-1][0] >= op:
+            self.undo.pop()[1]()
+
+    def begin(self, isolation):
+        self.tx += 1
+        self.connection.execute(f"begin isolation level {isolation}")
+        self.in_tx = self.tx
+        self.undo = []
+        self.log.write("begin", Clock.now(), self.tx, isolation)
+
+    def commit(self):
+        tx = self.in_tx
+        self.log.write("commit", Clock.now(), tx)
+        try:
+            self.connection.execute("commit")
+        except pq.SqlError as e:
+            self.log.write("end", Clock.now(), tx, "rb")
+            self.in_tx = 0
+            self.restore_from(0)
+            return
+        except pq.Dead:
+            self.log.write("end", Clock.now(), tx, "dead")
+            raise
+        self.log.write("end", Clock.now(), tx, "ok")
+        self.in_tx = 0
+        self.undo = []
+
+    def rollback(self):
+        tx, self.in_tx = self.in_tx, 0
+        self.restore_from(0)
+        self.log.write("end", Clock.now(), tx, "rb")
+        self.connection.execute("rollback")
+
+    def transaction(self, body, isolation="read committed", commit=True, savepoint=None):
+        """Runs body(i) for i in 0, 1, … while it returns true; savepoint: (i, roll back)."""
+        self.begin(isolation)
+        try:
+            i, from_op = 0, None
+            while True:
+                if savepoint and i == savepoint[0]:
+                    self.connection.execute("savepoint s")
+                    from_op = self.op + 1
+                try:
+                    more = body(i)
+                except Rollback:
+                    if from_op is None:
+                        raise
+                    self.connection.execute("rollback to s")
+                    self.restore_from(from_op)
+                    self.log.write("void", self.in_tx, from_op)
+                    more = True
+                if savepoint and i == savepoint[0] + 1 and savepoint[1] and from_op is not None:
+                    self.connection.execute("rollback to s")
+                    self.restore_from(from_op)
+                    self.log.write("void", self.in_tx, from_op)
+                i += 1
+                if not more:
+                    break
+        except Rollback:
+            self.rollback()
+            return False
+        except pq.SqlError:
+            self.rollback()
+            return False
+        if commit:
+            self.commit()
+        else:
+            self.rollback()
+        return commit
+
+    def run(self):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            while not self.world.stopping():
+                try:
+                    if self.connection is None:
+                        self.connect()
+                    self.step()
+                except pq.Dead:
+                    self.lost()
+                except pq.SqlError as e:
+                    # a transaction command or the like, between calls
+                    self.log.write("note", Clock.now(), e.sqlstate, e.message)
+                    self.lost()
+        except Stopped:
+            pass
+        finally:
+            if self.connection:
+                self.connection.close()
+
+
+class Calls(Session):
+    """The calls of ojs, one method each: asks, logs, and keeps the list of held leases."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.held = {}              # job -> Held
+        self.stale = []             # leases that may be over
+        self.seen = []              # ids of jobs to disturb
+        self.serial = 0
+
+    def tag(self):
+        self.serial += 1
+        return f"{self.name}.{self.serial}"
+
+    def note_seen(self, id):
+        self.seen.append(id)
+        if len(self.seen) > 200:
+            del self.seen[:100]
+
+    def hold(self, rows, fate=None):
+        for row in rows:
+            held = Held(row, fate)
+            before = self.held.get(held.id)
+            self.held[held.id] = held
+            self.remember(lambda id=held.id, before=before:
+                          self.held.pop(id, None) if before is None else self.held.__setitem__(id, before))
+
+    def drop(self, id):
+        held = self.held.pop(id, None)
+        if held:
+            self.remember(lambda: self.held.__setitem__(id, held))
+            self.stale.append(held)
+            if len(self.stale) > 60:
+                del self.stale[:30]
+
+    def lost(self):
+        super().lost()
+        self.stale.extend(self.held.values())
+        del self.stale[:-60]
+        self.held = {}
+
+    # --- producing ---
+
+    def push(self, queue, **o):
+        """Options: pr, delay, sched, exp, retry, uniq, key, ttl, id, timeout, pending, keyval."""
+        tag = o["tag"] = self.tag()
+        args = json.dumps([{"tag": tag, "k": o["keyval"]}] if "keyval" in o else [{"tag": tag}])
+        names, values = ["type", "args", "queue"], ["t." + o.get("retry", "default"), args, queue]
+
+        def give(name, cast, value):
+            names.append(f"{name} => ${len(values) + 1}::{cast}")
+            values.append(value)
+        if o.get("pr"):
+            give("priority", "int", str(o["pr"]))
+        if "delay" in o:
+            give("delay", "interval", f"{o['delay']} seconds")
+        if "sched" in o:
+            give("scheduled_at", "timestamptz", time.strftime("%Y-%m-%d %H:%M:%S+00", time.gmtime(o["sched"])))
+        if "exp" in o:
+            give("expires_at", "timestamptz", time.strftime("%Y-%m-%d %H:%M:%S+00", time.gmtime(o["exp"])))
+        if "id" in o:
+            give("id", "uuid", o["id"])
+        if "timeout" in o:
+            give("timeout", "interval", f"{o['timeout']} seconds")
+        if o.get("pending"):
+            give("pending", "boolean", "true")
+        if RETRIES[o.get("retry", "default")][0]:
+            give("retry", "jsonb", json.dumps(RETRIES[o["retry"]][0]))
+        if "uniq" in o:
+            give('"unique"', "jsonb", json.dumps(o["uniq"]))
+        if "key" in o:
+            give("deduplication_key", "text", o["key"])
+            give("deduplication_ttl", "interval", f"{o['ttl']} seconds")
+        sql = ("select id, seq, state, extract(epoch from created_at), deduplicated, extract(epoch from scheduled_at)"
+               " from ojs.push(type => $1, args => $2::jsonb, queue => $3" + "".join(", " + n for n in names[3:]) + ")")
+        o["q"] = queue
+        rows = self.call("push", o, sql, *values)
+        if rows is not None:
+            r = rows[0]
+            self.ok([r[0], int(r[1]), r[2], float(r[3]), r[4] == "t", finite(r[5])])
+            self.note_seen(r[0])
+        return rows
+
+    def push_many(self, queue, n, **o):
+        tags = [self.tag() for _ in range(n)]
+        pr = o.get("pr", 0)
+        jobs = [dict(type="t.default", queue=queue, priority=pr, args=[{"tag": t}]) for t in tags]
+        rows = self.call("push_many", dict(o, q=queue, tags=tags),
+                         "select index, id, status from ojs.push_many($1::jsonb) order by index", json.dumps(jobs))
+        if rows is not None:
+            self.ok([r[1] for r in rows])
+            self.note_seen(rows[-1][1])
+        return rows
+
+    # --- working ---
+
+    def logged_claim(self, kind, args, sql, *parameters):
+        rows = self.call(kind, args, sql, *parameters)
+        if rows is not None:
+            self.ok([[r[0], r[1], int(r[2]), int(r[3]), float(r[4]), float(r[5]), int(r[6]), int(r[7]), r[8], r[9],
+                      r[10][2:]] for r in rows])
+        return rows
+
+    def claim(self, queues, n, lease=None, wait=None):
+        args = {"q": queues, "n": n, "w": self.worker}
+        target = "queue => $1" if isinstance(queues, str) else "queues => $1::text[]"
+        sql = f"select {CLAIMED} from ojs.claim({target}, worker => $2, max => $3::int, lease => $4::interval"
+        if wait:
+            args["wait"] = wait
+            sql += f", wait => '{wait} s'"
+        rows = self.logged_claim("claim", args, sql + ")",
+                                 queues if isinstance(queues, str) else "{" + ",".join(queues) + "}", self.worker,
+                                 str(n), f"{lease} seconds" if lease else None)
+        if rows:
+            self.hold(rows)
+        return rows
+
+    def holder(self, held, how):
+        """What an operation tells of its holder: b(oth), l(ease), w(orker), n(othing)."""
+        return (held.lease if how in "bl" else None, self.worker if how in "bw" else None)
+
+    def ack(self, held, how="b", effect=False):
+        lease, worker = self.holder(held, how)
+        rows = self.call("ack", {"id": held.id, "l": lease, "w": worker, "my": held.lease},
+                         "select state, attempt, deliveries from ojs.ack($1::uuid, $2::jsonb, lease_id => $3,"
+                         " worker => $4)", held.id, '{"by": "%s"}' % self.name, lease, worker)
+        if rows is not None:
+            self.ok([rows[0][0], int(rows[0][1]), int(rows[0][2])])
+            self.drop(held.id)
+            if effect:
+                self.effect(held)
+        elif self.error.startswith("OJ"):
+            self.drop(held.id)
+
+    def effect(self, held):
+        rows = self.call("effect", {"id": held.id, "attempt": held.attempt},
+                         "insert into torture.effects values ($1::uuid, $2::int, $3) returning 1", held.id,
+                         str(held.attempt), self.worker)
+        if rows is not None:
+            self.ok(1)
+
+    def fail(self, held, how="b", fatal=False, requeue=False, delay=None):
+        lease, worker = self.holder(held, how)
+        error = {"type": "fatal.error" if fatal else "net.error", "message": "torture"}
+        rows = self.call("fail", {"id": held.id, "l": lease, "w": worker, "my": held.lease, "fatal": fatal,
+                                  "requeue": requeue, "delay": delay},
+                         "select state, attempt, extract(epoch from next_attempt_at) from ojs.fail($1::uuid, $2::jsonb,"
+                         " lease_id => $3, worker => $4, requeue => $5::boolean, delay => $6::interval)", held.id,
+                         json.dumps(error), lease, worker, "true" if requeue else "false",
+                         None if delay is None else f"{delay} seconds")
+        if rows is not None:
+            self.ok([rows[0][0], int(rows[0][1]), finite(rows[0][2])])
+            self.drop(held.id)
+        elif self.error.startswith("OJ"):
+            self.drop(held.id)
+
+    def nack(self, held, how="b", delay=0.0):
+        lease, worker = self.holder(held, how)
+        rows = self.call("nack", {"id": held.id, "l": lease, "w": worker, "my": held.lease, "delay": delay},
+                         "select state, attempt from ojs.nack($1::uuid, $2::interval, lease_id => $3, worker => $4)",
+                         held.id, f"{delay} seconds", lease, worker)
+        if rows is not None:
+            self.ok([rows[0][0], int(rows[0][1])])
+            self.drop(held.id)
+        elif self.error.startswith("OJ"):
+            self.drop(held.id)
+
+    def extend(self, held, lease, how="b"):
+        lease_id, worker = self.holder(held, how)
+        rows = self.call("extend", {"id": held.id, "l": lease_id, "w": worker, "my": held.lease, "for": lease},
+                         "select state from ojs.extend($1::uuid, $2::interval, lease_id => $3, worker => $4)", held.id,
+                         f"{lease} seconds", lease_id, worker)
+        if rows is not None:
+            self.ok([rows[0][0]])
+        elif self.error.startswith("OJ"):
+            self.drop(held.id)
+
+    def many(self, kind, helds, extra="", extra_value=None, with_leases=True):
+        args = {"ids": [h.id for h in helds], "l": [h.lease for h in helds] if with_leases else None,
+                "w": self.worker, "my": [h.lease for h in helds]}
+        if extra_value is not None:
+            args["for"] = extra_value
+        third = ", extract(epoch from deadline)" if kind == "extend_many" else ""
+        parameters = [self.worker, uuid_list(args["ids"]), uuid_list(args["l"]) if with_leases else None]
+        if extra:
+            parameters.append(f"{extra_value} seconds")
+        rows = self.call(kind, args, f"select done, skipped{third} from ojs.{kind}(worker => $1, job_ids => $2::uuid[],"
+                         f" lease_ids => $3::text[]{extra})", *parameters)
+        if rows is not None:
+            skipped = parse_list(rows[0][1])
+            self.ok([int(rows[0][0]), skipped] + ([finite(rows[0][2])] if third else []))
+            for h in helds:
+                if kind != "extend_many" or h.id in skipped:
+                    self.drop(h.id)
+
+    def ack_and_claim(self, queue, helds, n, lease=None):
+        args = {"q": queue, "n": n, "w": self.worker, "ids": [h.id for h in helds], "l": [h.lease for h in helds],
+                "my": [h.lease for h in helds]}
+        rows = self.logged_claim("ack_and_claim", args,
+                                 f"select {CLAIMED} from ojs.ack_and_claim($1, $2, $3::uuid[], lease_ids => $4::text[],"
+                                 " max => $5::int, lease => $6::interval)", self.worker, queue, uuid_list(args["ids"]),
+                                 uuid_list(args["l"]), str(n), f"{lease} seconds" if lease else None)
+        if rows is not None:
+            for h in helds:
+                self.drop(h.id)
+            self.hold(rows)
+        elif self.error.startswith("OJ"):
+            for h in helds:
+                self.drop(h.id)
+
+    def beat(self, helds, lease=None):
+        rows = self.call("beat", {"ids": [h.id for h in helds], "my": [h.lease for h in helds], "w": self.worker,
+                                  "for": lease},
+                         "select directive, extended, cancelled, lost from ojs.beat($1, $2::uuid[],"
+                         " lease => $3::interval)", self.worker, uuid_list([h.id for h in helds]),
+                         f"{lease} seconds" if lease else None)
+        if rows is not None:
+            extended, cancelled, lost = (parse_list(v) for v in rows[0][1:])
+            self.ok([rows[0][0], extended, cancelled, lost])
+            for id in cancelled + lost:
+                self.drop(id)
+
+    def cancel(self, id):
+        rows = self.call("cancel", {"id": id}, "select state from ojs.cancel($1::uuid)", id)
+        if rows is not None:
+            self.ok([rows[0][0]])
+            self.drop(id)
+
+    def activate(self, id):
+        rows = self.call("activate", {"id": id}, "select state from ojs.activate($1::uuid)", id)
+        if rows is not None:
+            self.ok([rows[0][0]])
+
+    def tick(self):
+        rows = self.call("tick", {}, "select ojs.tick()")
+        if rows is not None:
+            self.ok(1)
+
+    def simple(self, kind, queue):
+        rows = self.call(kind, {"q": queue}, f"select ojs.{kind}($1)", queue)
+        if rows is not None:
+            self.ok(1)
+
+
+class Mixed(Calls):
+    """Everything at random: the crowd."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.hunger = 0.5           # how much it wants to claim rather than push
+        self.pendings = []
+        self.beats = self.rng.random() < 0.3
+
+    def step(self):
+        if self.rng.random() < 0.3:
+            n = self.rng.choice((2, 2, 3, 4, 6))
+            isolation = self.rng.choices(("read committed", "repeatable read", "serializable"), (6, 2, 2))[0]
+            savepoint = (self.rng.randrange(n), self.rng.random() < 0.6) if self.rng.random() < 0.4 else None
+            commit = self.rng.random() < 0.75
+            dawdle = self.rng.random() < 0.03
+
+            def body(i):
+                self.action()
+                if dawdle:
+                    time.sleep(self.rng.random() * 1.5)
+                return i + 1 < n and not self.world.stopping()
+            self.transaction(body, isolation, commit, savepoint)
+        else:
+            self.action()
+        if self.rng.random() < 0.002:
+            time.sleep(self.rng.random() * 2)
+
+    def action(self):
+        r = self.rng
+        if len(self.held) > 30 or (self.held and r.random() < 0.45):
+            self.work()
+        elif r.random() < self.hunger:
+            self.take()
+        else:
+            self.produce()
+        if r.random() < 0.03:
+            self.disturb()
+
+    def take(self):
+        r = self.rng
+        queues = r.choice(QUEUES) if r.random() < 0.7 else r.sample(QUEUES + self.world.extra, r.choice((2, 2, 3)))
+        n = r.choice((1, 1, 2, 5, 20))
+        rows = self.claim(queues, n, r.choice((None, 0.4, 1, 2, 5)))
+        if rows is not None:
+            self.hunger = min(0.8, self.hunger + 0.02) if len(rows) == n else max(0.2, self.hunger - 0.02)
+
+    def produce(self):
+        r, w = self.rng, self.world
+        kind = r.random()
+        if kind < 0.14:
+            self.push("fifo", pr=r.choice((0, 0, 0, 1, 2, -1)))
+        elif kind < 0.15:
+            self.push("wake")
+        elif kind < 0.22 and w.has("unique"):
+            policy = {"keys": ["type", "args"], "args_keys": ["k"],
+                      "on_conflict": r.choice(("reject", "reject", "ignore", "replace", "replace_except_schedule"))}
+            o = {"delay": round(r.uniform(0.2, 3), 2)} if r.random() < 0.2 else {}
+            self.push("uniq", uniq=policy, keyval=r.randrange(12), **o)
+        elif kind < 0.26 and w.has("dedup"):
+            self.push("uniq", key=f"d{r.randrange(10)}", ttl=r.choice((1, 2, 4)))
+        elif kind < 0.38:
+            self.push_many(r.choice(QUEUES), r.choice((2, 5, 20, 50)), pr=r.choice((0, 0, 5)))
+        else:
+            o = {}
+            if r.random() < 0.3:
+                o["pr"] = r.choice((-5, 1, 5, 50))
+            if r.random() < 0.5:
+                o["retry"] = r.choice(("fast", "exp", "once", "picky"))
+            when = r.random()
+            if when < 0.10:
+                o["delay"] = round(r.uniform(0.1, 3), 2)
+            elif when < 0.15:
+                o["sched"] = int(Clock.now() + w.offset() + r.randrange(1, 5))
+            elif when < 0.17:
+                o["pending"] = True
+            if r.random() < 0.04:
+                o["exp"] = int(Clock.now() + w.offset() + r.randrange(2, 8))
+            if r.random() < 0.05:
+                o["id"] = "%08x-%04x-4%03x-a%03x-%012x" % tuple(r.getrandbits(b) for b in (32, 16, 12, 12, 48))
+            if r.random() < 0.02:
+                o["timeout"] = 2
+            rows = self.push(r.choice(QUEUES + w.extra), **o)
+            if rows and o.get("pending"):
+                self.pendings.append(rows[0][0])
+            if self.pendings and r.random() < 0.1:
+                self.activate(self.pendings.pop(0))
+
+    def work(self):
+        r = self.rng
+        helds = list(self.held.values())
+        held = r.choice(helds)
+        if r.random() < 0.08:       # forget about it: it will lapse, and perhaps be acknowledged late
+            self.drop(held.id)
+            return
+        how = r.choices("blwn", (80, 10, 9, 1))[0]
+        kind = r.random()
+        if kind < 0.34:
+            if r.random() < 0.4 and not self.in_tx:
+                self.transaction(lambda i: self.ack(held, how, True), "read committed", r.random() < 0.85)
+            else:
+                self.ack(held, how, bool(self.in_tx))
+        elif kind < 0.52:
+            self.many("ack_many", r.sample(helds, min(len(helds), r.choice((1, 3, 10, 30)))),
+                      with_leases=r.random() < 0.8)
+        elif kind < 0.64:
+            batch = r.sample(helds, min(len(helds), r.choice((1, 1, 3, 10))))
+            self.ack_and_claim(r.choice(QUEUES), batch, r.choice((1, 1, 3, 10)), r.choice((None, 1, 3)))
+        elif kind < 0.76:
+            if r.random() < 0.15:
+                self.fail(held, how, requeue=True)
+            else:
+                self.fail(held, how, fatal=r.random() < 0.1)
+        elif kind < 0.83:
+            self.nack(held, how, r.choice((0, 0, round(r.uniform(0.1, 1.5), 2))))
+        elif kind < 0.85:
+            self.many("nack_many", r.sample(helds, min(len(helds), 5)), ", delay => $4::interval", 0.2)
+        elif kind < 0.91:
+            self.extend(held, r.choice((0.3, 1, 4)), how)
+        elif kind < 0.94:
+            self.many("extend_many", r.sample(helds, min(len(helds), 10)), ", lease => $4::interval",
+                      r.choice((0.3, 1, 3)))
+        elif self.beats:
+            self.beat(r.sample(helds, min(len(helds), 10)), r.choice((None, 2)))
+
+    def disturb(self):
+        r = self.rng
+        kind = r.random()
+        if kind < 0.65 and self.stale:      # a stale holder tries its luck
+            held = self.stale.pop(r.randrange(len(self.stale)))
+            if held.id in self.held:
+                return
+            self.rng.choice((lambda: self.ack(held, "b"), lambda: self.ack(held, "l"), lambda: self.fail(held, "b"),
+                             lambda: self.nack(held, "l"), lambda: self.extend(held, 3, "b"),
+                             lambda: self.many("ack_many", [held])))()
+        elif kind < 0.85 and self.seen:
+            self.cancel(r.choice(self.seen))
+        elif kind < 0.95:
+            self.tick()
+        elif self.world.has("pause_queue"):
+            queue = self.world.extra[0]
+            self.simple("pause_queue", queue)
+            time.sleep(r.random() * 0.3)
+            self.simple("resume_queue", queue)
+
+
+class Fifo(Calls):
+    """The one claimer of the queue "fifo": its order is promised."""
+
+    size = 3
+
+    def step(self):
+        rows = self.claim("fifo", self.size, 20)
+        if rows is None:
+            return
+        if rows:
+            self.many("ack_many", list(self.held.values()))
+        if len(rows) < self.size:
+            self.size = max(1, self.size - 1)
+            time.sleep(self.rng.uniform(0.5, 2.5))
+        else:
+            self.size = min(100, self.size + (self.rng.random() < 0.1))
+            time.sleep(0.02)
+
+
+class Waiter(Calls):
+    """The one claimer of the queue "wake", always waiting."""
+
+    def step(self):
+        rows = self.claim("wake", 20, 20, wait=4)
+        if rows:
+            self.many("ack_many", list(self.held.values()))
+
+
+class Waker(Calls):
+    """Pushes to "wake" now and then, mostly after something was rolled back."""
+
+    def step(self):
+        r = self.rng
+        time.sleep(r.uniform(0.05, 0.8))
+        kind = r.randrange(4)
+        if kind == 0:
+            self.push("wake")
+        elif kind == 1:             # a rolled back transaction, then one that commits
+            self.transaction(lambda i: self.push("wake") and None, commit=False)
+            self.push("wake")
+        elif kind == 2:             # push, then a savepoint with another push, rolled back
+            self.transaction(lambda i: (self.push("wake") and None, i < 2)[1], savepoint=(1, True))
+        else:                       # a savepoint rolled back before the push
+            self.transaction(lambda i: (self.push("wake") and None, i < 2)[1], savepoint=(0, True))
+
+
+class Working(Calls):
+    """Push mode: work_open, work_next, work_close."""
+
+    def connected(self):
+        self.open = False
+
+    def step(self):
+        r = self.rng
+        if not self.open:
+            self.size = r.choice((1, 4, 8))
+            rows = self.call("work_open", {"q": "working", "n": self.size, "w": self.worker},
+                             "select ojs.work_open($1, $2, $3::int, '2 s')", "working", self.worker, str(self.size))
+            if rows is None:
+                time.sleep(0.2)
+                return
+            self.ok(1)
+            self.open = True
+        rows = self.logged_claim("work_next", {"q": "working", "n": self.size, "w": self.worker},
+                                 f"select {CLAIMED} from ojs.work_next('0.2 s')")
+        if rows:
+            self.hold(rows)
+        for held in list(self.held.values()):
+            if r.random() < 0.8:
+                self.ack(held)
+        if r.random() < 0.3:
+            self.push("working")
+        if r.random() < 0.01:
+            if self.call("work_close", {"w": self.worker}, "select ojs.work_close()") is not None:
+                self.ok(1)
+                for id in list(self.held):
+                    self.drop(id)
+            self.open = False
+
+
+class Auditor(Session):
+    """Looks at the whole store in one snapshot, again and again: each open job in one place, each finished one in none."""
+
+    def step(self):
+        c = self.connection
+        t0 = Clock.now()
+        c.execute("begin isolation level repeatable read read only")
+        try:
+            c.execute("set local enable_indexscan = off; set local enable_bitmapscan = off;"
+                      " set local enable_indexonlyscan = off; set local statement_timeout = '60s';"
+                      " set local max_parallel_workers_per_gather = 0")
+            rows = c.execute(AUDIT)
+            twins = c.execute(TWINS) if self.world.has("unique") else []
+        finally:
+            c.execute("rollback")
+        t1 = Clock.now()
+        self.log.write("audit", t0, t1, rows[0][0] == "t", [[r[1], int(r[2]), int(r[3])] for r in rows if r[1]],
+                       [[r[0], int(r[1])] for r in twins])
+        until = t1 + max(0.5, 8 * (t1 - t0))
+        while Clock.now() < until and not self.world.stopping():
+            time.sleep(0.1)
+
+
+# Jobs that are not in exactly one place, in one snapshot: (id, places, done rows), after whether the hot set stands.
+AUDIT = """
+with place as (
+    select job_id, count(*) as n from (
+        select job_id from ojs_store.ready union all select job_id from ojs_store.lease
+        union all select job_id from ojs_store.later where kind <> 5) p group by job_id),
+done as (select job_id, count(*) as n from ojs_store.done group by job_id),
+wrong as (
+    select j.id, coalesce(p.n, 0) as places, coalesce(d.n, 0) as ends
+    from ojs_store.job j left join place p on p.job_id = j.id left join done d on d.job_id = j.id
+    where coalesce(p.n, 0) + coalesce(d.n, 0) <> 1
+    union all
+    select p.job_id, p.n, -1 from place p where not exists (select from ojs_store.job j where j.id = p.job_id)
+    limit 20)
+select exists (select from ojs_store.feed), w.id, w.places, w.ends from (values (1)) v(x) left join wrong w on true
+"""
+
+TWINS = """
+select j.args #>> '{0,k}', count(*) from ojs_store.job j
+where j.uniq is not null and j.args #>> '{0,k}' is not null
+  and not exists (select from ojs_store.done d where d.job_id = j.id)
+group by 1 having count(*) > 1
+"""

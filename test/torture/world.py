@@ -1,0 +1,483 @@
+"""world.py: one round of the torture: a server, its sessions, its faults, the drain, and what is left at the end."""
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import signal
+import time
+
+import client
+import cluster
+import pq
+
+fork = multiprocessing.get_context("fork")
+
+SETTINGS = {
+    "max_connections": "80", "fsync": "off", "shared_buffers": "128MB", "deadlock_timeout": "200ms",
+    "autovacuum_naptime": "3s", "max_wal_size": "2GB", "log_checkpoints": "off", "jit": "off",
+    "max_prepared_transactions": "10", "log_min_messages": "warning", "max_worker_processes": "16",
+    "wal_receiver_status_interval": "1s", "restart_after_crash": "on", "track_activities": "on",
+}
+STATES = ("scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded")
+COMPLAINTS = re.compile(r"PANIC|TRAP|terminated by signal (?!9\b)|C\+\+ exception|leak|corrupt|was in no place", re.I)
+
+FAULTS = {"kill client": 18, "terminate": 20, "cancel": 8, "kill -9": 6, "immediate stop": 3, "restart": 2,
+          "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10}
+
+
+class World:
+    """What the sessions of a round share."""
+
+    def __init__(self, directory, servers):
+        self.directory, self.servers = directory, servers
+        self.primary = fork.Value("i", 0, lock=False)
+        self.stop_flag = fork.Value("i", 0, lock=False)
+        self.clock_offset = fork.Value("d", 0.0, lock=False)
+        self.calls = fork.Array("q", 256, lock=False)
+        self.slot = 0
+        self.features, self.extra = set(), []
+
+    def connect(self, application):
+        return self.servers[self.primary.value].connect(application)
+
+    def stopping(self):
+        return self.stop_flag.value
+
+    def offset(self):
+        return self.clock_offset.value
+
+    def has(self, feature):
+        return feature in self.features
+
+    def count(self):
+        self.calls[self.slot] += 1
+
+
+class Round:
+    def __init__(self, number, kind, seed, directory, config, options):
+        self.number, self.kind, self.options = number, kind, options
+        self.rng = random.Random(f"{seed}/{number}")
+        self.seed = f"{seed}/{number}"
+        self.directory = os.path.join(directory, f"round{number}")
+        os.makedirs(self.directory)
+        os.chmod(self.directory, 0o755)
+        self.config = config
+        self.log = client.Log(os.path.join(self.directory, "faults.jsonl"))
+        self.era = 0
+        self.children = {}          # slot -> (process, class, incarnation)
+        self.faults_made = {}
+        self.preload = kind != "plain"
+
+    # --- setting up ---
+
+    def set_up(self):
+        environment = {"OJS_PLANT": str(self.options.plant)} if self.options.plant else None
+        server = cluster.Cluster(self.config, os.path.join(self.directory, "server0"), environment)
+        settings = dict(SETTINGS)
+        if self.preload:
+            settings["shared_preload_libraries"] = "ojs"
+        server.create(settings)
+        server.start()
+        self.world = World(self.directory, [server])
+        c = self.control = server.connect("torture control")
+        c.execute("create extension ojs")
+        c.execute("create schema torture; create unlogged table torture.era (n int);"
+                  " insert into torture.era values (0);"
+                  " create table torture.effects (job_id uuid, attempt int, worker text)")
+        self.discover(c)
+        self.log.write("round", {"kind": self.kind, "preload": self.preload, "seed": self.seed})
+        setup = client.Calls("setup", self.world, "setup")
+        setup.connect()
+        for queue in client.QUEUES + self.world.extra + ["fifo", "wake", "uniq", "working"]:
+            setup.push(queue)
+        setup.connection.close()
+        if self.kind == "failover":
+            self.add_standby()
+
+    def discover(self, c):
+        """Leaves out what the extension does not have yet."""
+        names = {r[0] for r in c.execute("select distinct proname from pg_proc where pronamespace = 'ojs'::regnamespace")}
+        self.world.features |= names
+        for feature, call in (("unique", "ojs.push('probe', queue => 'probe', \"unique\" => '{}')"),
+                              ("dedup", "ojs.push('probe', queue => 'probe', deduplication_key => 'x')")):
+            try:
+                c.execute(f"begin; select {call}")
+                job = c.execute(f"select \"unique\" is not null from ({call.replace('ojs.push', 'select (ojs.push')}"
+                                ").*) p" if False else "select 1")
+                self.world.features.add(feature)
+            except pq.SqlError as e:
+                if e.sqlstate != "OJ700":
+                    raise
+            finally:
+                c.execute("rollback")
+        if "unique" in self.world.features and not self.really_unique(c):
+            self.world.features.discard("unique")
+        if "create_queue" in names:
+            try:
+                c.execute("""select ojs.create_queue('crowd1', '{"lease_ms": 1500}'),
+                    ojs.create_queue('crowd2', '{"lease_ms": 600}')""")
+                c.execute("select ojs.create_queue('extra', '{}')")
+                self.world.extra = ["extra"]
+            except pq.SqlError:
+                self.world.features.discard("create_queue")
+        known = {"unique", "dedup", "work_open", "pause_queue", "create_queue", "queue_stats", "tick", "beat"}
+        self.missing = sorted(known - self.world.features)
+
+    def really_unique(self, c):
+        try:
+            c.execute("begin; select ojs.push('probe', queue => 'probe', \"unique\" => '{}');"
+                      " select ojs.push('probe', queue => 'probe', \"unique\" => '{}')")
+            return False
+        except pq.SqlError as e:
+            return e.sqlstate == "OJ301"
+        finally:
+            c.execute("rollback")
+
+    def spawn(self, slot, kind, incarnation=0):
+        name = f"{kind.__name__.lower()}{slot}.{incarnation}"
+        self.world.slot = slot
+
+        def body():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self.world.slot = slot
+            kind(name, self.world, f"{self.seed}/{name}").run()
+            os._exit(0)
+        process = fork.Process(target=body, daemon=True)
+        process.start()
+        self.children[slot] = (process, kind, incarnation)
+
+    def spawn_all(self):
+        kinds = [client.Auditor, client.Fifo, client.Waiter, client.Waker]
+        if self.world.has("work_open"):
+            kinds += [client.Working] * 2
+        kinds += [client.Mixed] * self.options.clients
+        for slot, kind in enumerate(kinds):
+            self.spawn(slot, kind)
+
+    # --- the life of a round ---
+
+    def run(self):
+        started = client.Clock.now()
+        self.set_up()
+        self.spawn_all()
+        until = client.Clock.now() + self.seconds()
+        mean = self.seconds() / max(1, self.options.faults)
+        next_fault = client.Clock.now() + min(2.0, mean)
+        while client.Clock.now() < until and not self.enough():
+            time.sleep(0.05)
+            self.watch()
+            if self.options.faults and client.Clock.now() >= next_fault:
+                self.fault()
+                next_fault = client.Clock.now() + self.rng.expovariate(1 / mean) * 0.9
+        self.finish()
+        self.wall = client.Clock.now() - started
+
+    def seconds(self):
+        return self.options.round_seconds
+
+    def enough(self):
+        return self.options.round_operations and sum(self.world.calls) >= self.options.round_operations
+
+    def watch(self):
+        """Sessions that ended by themselves, and crashes that nobody ordered."""
+        for slot, (process, kind, incarnation) in list(self.children.items()):
+            if not process.is_alive():
+                self.log.write("note", client.Clock.now(), "57P01", f"session {slot} ended with {process.exitcode}")
+                if process.exitcode not in (0, -9):
+                    self.log.write("note", client.Clock.now(), "XX000", f"session {slot} failed: {process.exitcode}")
+                self.spawn(slot, kind, incarnation + 1)
+        try:
+            rows = self.control.execute("select n from torture.era")
+        except pq.Dead:
+            self.control = self.world.servers[self.world.primary.value].wait_ready()
+            rows = self.control.execute("select n from torture.era")
+        if not rows:
+            now = client.Clock.now()
+            self.log.write("note", now, "XX000", "the server crashed, and nobody had ordered it")
+            self.new_era(now, "unexpected")
+
+    def new_era(self, t0, kind):
+        until = time.monotonic() + 120
+        while True:
+            self.control.close()
+            try:
+                self.control = self.world.servers[self.world.primary.value].wait_ready()
+                if not self.control.execute("select n from torture.era"):
+                    self.era += 1
+                    self.control.execute(f"insert into torture.era values ({self.era})")
+                    break
+            except (pq.Dead, pq.SqlError):
+                pass
+            if time.monotonic() > until:
+                raise SystemExit("the server did not come back")
+            time.sleep(0.02)
+        self.log.write("crash", t0, client.Clock.now(), self.era, kind)
+
+    def server(self):
+        return self.world.servers[self.world.primary.value]
+
+    # --- faults ---
+
+    def fault(self):
+        names, weights = zip(*FAULTS.items())
+        name = self.rng.choices(names, weights)[0]
+        if self.kind == "failover":
+            name = self.rng.choices(("failover", "kill client", "terminate", "hold", "clock", "kill worker"),
+                                    (4, 3, 3, 2, 2, 2))[0]
+        t0 = client.Clock.now()
+        try:
+            done = getattr(self, "fault_" + re.sub(r"\W+", "_", name))(t0)
+        except (pq.Dead, pq.SqlError) as e:
+            self.log.write("note", client.Clock.now(), "57P01", f"fault {name}: {e}")
+            self.control = self.server().wait_ready()
+            done = None
+        if done:
+            self.faults_made[name] = self.faults_made.get(name, 0) + 1
+            if done != "crash":
+                self.log.write("fault", t0, client.Clock.now() + (done if isinstance(done, float) else 0), name)
+
+    def fault_kill_client(self, t0):
+        slot = self.rng.choice(sorted(self.children))
+        process, kind, incarnation = self.children[slot]
+        process.kill()
+        process.join()
+        self.spawn(slot, kind, incarnation + 1)
+        return True
+
+    def pick_backend(self):
+        rows = self.control.execute("select pid from pg_stat_activity where backend_type = 'client backend'"
+                                    " and application_name not like 'torture%' and application_name not like 'aud%'")
+        return self.rng.choice(sorted(rows))[0] if rows else None
+
+    def fault_terminate(self, t0):
+        pid = self.pick_backend()
+        return pid and bool(self.control.execute(f"select pg_terminate_backend({pid})"))
+
+    def fault_cancel(self, t0):
+        pid = self.pick_backend()
+        return pid and bool(self.control.execute(f"select pg_cancel_backend({pid})"))
+
+    def fault_kill_9(self, t0):
+        if self.server().kill_a_backend(self.rng) is None:
+            return None
+        self.new_era(t0, "kill -9")
+        return "crash"
+
+    def fault_immediate_stop(self, t0):
+        self.server().stop("immediate")
+        self.server().start()
+        self.new_era(t0, "immediate stop")
+        return "crash"
+
+    def fault_restart(self, t0):
+        self.server().stop("fast")
+        self.server().start()
+        self.control.close()
+        self.control = self.server().wait_ready()
+        return True
+
+    def fault_kill_worker(self, t0):
+        pid = self.server().background_worker()
+        if pid is None:
+            return None
+        os.kill(pid, signal.SIGTERM)
+        return True
+
+    def fault_snapshot(self, t0):
+        seconds = self.rng.uniform(2, 12)
+        self.side(lambda session: (session.connection.execute("begin isolation level repeatable read;"
+                                                              " select count(*) from pg_class"), time.sleep(seconds),
+                                   session.connection.execute("rollback")))
+        return seconds
+
+    def fault_hold(self, t0):
+        """A transaction that has pushed, claimed and acknowledged stays open, then ends one way or the other."""
+        seconds, commit = self.rng.uniform(1, 12), self.rng.random() < 0.5
+
+        def body(session):
+            def act(i):
+                session.push(self.rng.choice(client.QUEUES + ["fifo", "wake"]))
+                session.claim(self.rng.choice(client.QUEUES), 3, 20)
+                if session.held:
+                    session.ack(next(iter(session.held.values())))
+                if i == 2:
+                    time.sleep(seconds)
+                return i < 2
+            session.transaction(act, commit=commit)
+        self.side(body)
+        return seconds
+
+    def side(self, body):
+        self.sides = getattr(self, "sides", 0) + 1
+        name = f"side{self.sides}"
+
+        def run():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self.world.slot = 255
+            session = client.Calls(name, self.world, f"{self.seed}/{name}")
+            try:
+                session.connect()
+                body(session)
+            except (pq.Dead, pq.SqlError, client.Stopped, client.Rollback):
+                pass
+            os._exit(0)
+        process = fork.Process(target=run, daemon=True)
+        process.start()
+
+    def fault_clock(self, t0, seconds=None):
+        seconds = seconds or self.rng.choice((0.3, 1, 3, 10, 40))
+        offset = round(self.world.clock_offset.value + seconds, 3)
+        before = client.Clock.now()
+        for server in self.world.servers:
+            if server.postmaster() is None:
+                continue
+            c = self.control if server is self.server() else server.connect("torture control")
+            c.execute("load 'ojs'")
+            c.execute(f"alter system set ojs.clock_offset = {offset * 1000:.0f}")
+            c.execute("select pg_reload_conf()")
+        self.world.clock_offset.value = offset
+        self.log.write("clock", before, client.Clock.now(), offset)
+        return True
+
+    # --- a standby ---
+
+    def add_standby(self):
+        server = self.server()
+        number = len(self.world.servers)
+        other = server.standby(os.path.join(self.directory, f"server{number}"))
+        self.control.execute("alter system set synchronous_standby_names = '*'")
+        self.control.execute("select pg_reload_conf()")
+        until = time.monotonic() + 30
+        while self.control.execute("select count(*) from pg_stat_replication where sync_state = 'sync'")[0][0] != "1":
+            if time.monotonic() > until:
+                raise SystemExit("the standby does not become synchronous")
+            time.sleep(0.1)
+        time.sleep(1)   # a session reads the setting before its next commit
+        self.world.servers.append(other)
+
+    def fault_failover(self, t0):
+        if len(self.world.servers) - 1 == self.world.primary.value:
+            self.add_standby()
+            return None
+        old, new = self.server(), self.world.servers[-1]
+        t0 = client.Clock.now()
+        old.stop("immediate")
+        new.run("pg_ctl", "promote", "-D", new.data, "-w", check=False)
+        self.world.primary.value += 1
+        self.new_era(t0, "failover")
+        old.destroy()
+        return "crash"
+
+    # --- the end ---
+
+    def finish(self):
+        self.world.stop_flag.value = 1
+        until = time.monotonic() + 20
+        for process, kind, _ in self.children.values():
+            process.join(max(0.1, until - time.monotonic()))
+            if process.is_alive():
+                self.log.write("note", client.Clock.now(), "XX000", f"a {kind.__name__} hangs")
+                process.kill()
+        self.control.close()
+        self.control = self.server().wait_ready()
+        if len(self.world.servers) - 1 > self.world.primary.value:
+            self.control.execute("alter system set synchronous_standby_names = ''")
+            self.control.execute("select pg_reload_conf()")
+        self.control.execute("select pg_terminate_backend(pid) from pg_stat_activity"
+                             " where backend_type = 'client backend' and pid <> pg_backend_pid()")
+        if self.options.faults and self.rng.random() < 0.5:
+            t0 = client.Clock.now()
+            self.server().stop("immediate")
+            self.server().start()
+            self.new_era(t0, "immediate stop")
+            self.faults_made["immediate stop"] = self.faults_made.get("immediate stop", 0) + 1
+        self.world.stop_flag.value = 0
+        # what the fault maker's own side processes leave open ends with the server's statement
+        differences = self.statistics()
+        self.drain()
+        differences += self.statistics()
+        self.dump(differences)
+        for server in self.world.servers[self.world.primary.value:]:
+            server.stop("fast")
+
+    def drain(self):
+        drain = client.Calls("drain", self.world, "drain")
+        drain.connect()
+        self.fault_clock(client.Clock.now(), 86400)
+        time.sleep(3.2)
+        queues = client.QUEUES + self.world.extra + ["fifo", "wake", "uniq", "working"]
+        if self.world.has("resume_queue"):
+            for queue in self.world.extra:
+                drain.simple("resume_queue", queue)
+        for row in self.control.execute("select job_id from ojs_store.later where kind = 3"):
+            drain.activate(row[0])
+        idle = 0
+        while idle < 5:
+            rows = drain.claim(queues, 1000, 300)
+            if rows:
+                drain.many("ack_many", list(drain.held.values()))
+                idle = 0
+                continue
+            for _ in range(3):
+                drain.tick()
+            if self.control.execute("select count(*) from ojs_store.job j where not exists"
+                                    " (select from ojs_store.done d where d.job_id = j.id)")[0][0] == "0":
+                break
+            idle += 1
+            if idle == 2:
+                self.fault_clock(client.Clock.now(), 86400)
+            time.sleep(1)
+        drain.connection.close()
+
+    def statistics(self):
+        """What queue_stats says, where nothing moves, against the rows."""
+        if not self.world.has("queue_stats"):
+            return []
+        columns = "available, active, scheduled, retryable, pending, completed, cancelled, discarded".split(", ")
+        try:
+            rows = self.control.execute(
+                "select 'said', queue, " + ", ".join(columns) + " from ojs.queue_stats() union all select 'counted', queue, "
+                + ", ".join(f"count(*) filter (where state = '{c}')" for c in columns)
+                + " from ojs.jobs group by queue order by 2, 1")
+        except pq.SqlError as e:
+            return [] if e.sqlstate == "OJ700" else [str(e)]
+        said = {r[1]: r[2:] for r in rows if r[0] == "said"}
+        return [f"queue {r[1]}: counted {r[2:]}, said {said.get(r[1])}" for r in rows
+                if r[0] == "counted" and r[2:] != said.get(r[1])]
+
+    def dump(self, differences):
+        c = self.control
+        c.execute("set statement_timeout = 0")
+        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority from ojs_store.job")
+        done = c.execute("select job_id, state, attempt, deliveries, extract(epoch from finished_at), error ->> 'type'"
+                         " from ojs_store.done")
+        events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, deliveries,"
+                           " worker from ojs_store.event order by at")
+        effects = c.execute("select * from torture.effects")
+        left = {t: int(c.execute(f"select count(*) from ojs_store.{t}")[0][0]) for t in ("ready", "lease", "later")}
+        complaints = []
+        for server in self.world.servers:
+            if os.path.exists(server.log):
+                with open(server.log, errors="replace") as f:
+                    complaints += [line.strip() for line in f if COMPLAINTS.search(line)]
+        final = {
+            "jobs": [dict(zip(("id", "tag", "seq", "priority"), r)) for r in jobs],
+            "done": [dict(job_id=r[0], state=STATES[int(r[1])], attempt=int(r[2]), deliveries=int(r[3]),
+                          finished_at=float(r[4]), error=r[5]) for r in done],
+            "events": [dict(job_id=r[0], kind=int(r[1]), at=float(r[2]), due_at=r[3], attempt=int(r[4]),
+                            deliveries=int(r[5]), worker=r[6]) for r in events],
+            "effects": [dict(job_id=r[0], attempt=int(r[1]), worker=r[2]) for r in effects],
+            "left": left, "differences": differences, "server": complaints[:50],
+        }
+        with open(os.path.join(self.directory, "final.json"), "w") as f:
+            json.dump(final, f)
+
+    def clean_up(self):
+        for process, _, _ in self.children.values():
+            if process.is_alive():
+                process.kill()
+        if hasattr(self, "world"):
+            for server in self.world.servers:
+                server.destroy()
