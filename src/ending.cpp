@@ -80,6 +80,8 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
         LeaseRow lease;
 
         CHECK_FOR_INTERRUPTS();
+        if (strict && k > 0 && memcmp(&id, named.ids.ids[order[k - 1]], UUID_LEN) == 0)
+            raise_field(Code::invalid_payload, "job_ids", "Name each job once.", "job_ids names a job twice");
         done[i] = take_lease(tables, id, holder_of(named, i), lease);
         if (!done[i]) {
             if (strict)

@@ -22,18 +22,25 @@ locate(Tables &tables, const pg_uuid_t &id)
         place.row.flags = ready.flags;
         place.row.attempt = ready.attempt;
         place.row.deliveries = ready.deliveries;
-        return place;
+        if (place.seen != store::Row::arriving)
+            return place;
     }
+    /* On its way from one to the other, it is still where it leaves: who waits, waits for that row. */
+    Place other = {};
     ScanKeyData key;
     store::Scan scan;
     store::key_uuid(&key, id);
     store::begin(scan, tables.later(), store::Idx::later_job, &key, 1, false);
-    while (place.table == nullptr && (place.seen = store::next(scan)) != store::Row::none) {
-        read(tables.later().slot, place.row);
-        if (place.row.kind != LaterKind::expiry)
-            place.table = &tables.later();
+    while ((other.seen = store::next(scan)) != store::Row::none) {
+        read(tables.later().slot, other.row);
+        if (other.row.kind == LaterKind::expiry || (other.seen == store::Row::arriving && place.table != nullptr))
+            continue;
+        other.table = &tables.later();
+        other.tid = scan.tid;
+        place = other;
+        if (other.seen != store::Row::arriving)
+            break;
     }
-    place.tid = scan.tid;
     store::end(scan);
     return place;
 }

@@ -40,9 +40,12 @@ forget_all()
 extern "C" void
 queue_xact(XactEvent event, void *)
 {
-    if (event == XACT_EVENT_ABORT && made_here)
+    if (!made_here)
+        return;
+    if (event == XACT_EVENT_COMMIT)
+        made_here = false;
+    else if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
         forget_all();
-    made_here = false;
 }
 
 extern "C" void

@@ -181,6 +181,14 @@ check_meta(Envelope &e)
     return bound;
 }
 
+/* A parameter may be JSON's null as well as SQL's (ENV-23). */
+void
+forget_null(Jsonb *&json)
+{
+    if (json != nullptr && JB_ROOT_IS_SCALAR(json) && JBE_ISNULL(json->root.children[0]))
+        json = nullptr;
+}
+
 /* The text of {"type": …, "args": …} with whatever else was given, as if it had come as JSON. */
 int64
 envelope_length(const Envelope &e)
@@ -344,6 +352,8 @@ set_tags(Envelope &e, ArrayType *tags)
 void
 validate(Envelope &e)
 {
+    for (Jsonb **json : {&e.args, &e.meta, &e.retry, &e.uniq})
+        forget_null(*json);
     e.flags = (e.flags & job_bare_object) | (e.pending ? job_pending : 0);
     if (e.has_id && !is_uuid_v7(e.id))
         raise_bad_id();

@@ -70,7 +70,7 @@ begin
     select id into job from ojs.push('test.job', queue => 'machine', pending => state = 'pending',
         delay => case when state = 'scheduled' then interval '1 hour' end);
     if state in ('active', 'completed', 'retryable', 'discarded') then
-        perform from ojs.claim('machine', 'w', lease => '1 hour');
+        perform from ojs.claim('machine', 'w', lease => '10 minutes');
     end if;
     case state
     when 'completed' then perform ojs.ack(job, '"done"');
@@ -117,8 +117,8 @@ begin
                 and (refused -> 'details' ->> 'current_state' <> state
                     or coalesce(refused -> 'details' ->> 'attempted', '') = '') then ', names no state' else '' end
         when op = 'cancel anyway' and before = after then 'unchanged'
-        when before is not distinct from after and (now_at is null or reply like '%' || job || '%'
-            or op like 'claim%' or op like 'tick%') then 'skipped'
+        when before is not distinct from after and (reply = array[job]::text or op like 'claim%' or op like 'tick%')
+        then 'skipped'
         else now_at end;
         raise exception using errcode = 'UNDO1', message = result;
     exception when sqlstate 'UNDO1' then

@@ -686,8 +686,8 @@ class Checker:
 
     def check_waits(self):
         """Who waits in a claim learns of a commit soon."""
-        commits = sorted((op.after, op) for op in self.h.ops
-                         if op.kind == "push" and op.args["q"] == "wake" and op.certain)
+        commits = sorted(((op.after, op) for op in self.h.ops
+                          if op.kind == "push" and op.args["q"] == "wake" and op.certain), key=lambda c: c[0])
         times = [c[0] for c in commits]
         n = 0
         for op in self.h.ops:

@@ -503,7 +503,7 @@ class Mixed(Calls):
             isolation = self.rng.choices(("read committed", "repeatable read", "serializable"), (6, 2, 2))[0]
             savepoint = (self.rng.randrange(n), self.rng.random() < 0.6) if self.rng.random() < 0.4 else None
             commit = self.rng.random() < 0.75
-            dawdle = self.rng.random() < 0.03
+            dawdle = self.rng.random() < 0.004
 
             def body(i):
                 self.action()
@@ -513,7 +513,7 @@ class Mixed(Calls):
             self.transaction(body, isolation, commit, savepoint)
         else:
             self.action()
-        if self.rng.random() < 0.002:
+        if self.rng.random() < 0.0003:
             time.sleep(self.rng.random() * 2)
 
     def action(self):
@@ -567,7 +567,8 @@ class Mixed(Calls):
             if r.random() < 0.04:
                 o["exp"] = int(Clock.now() + w.offset() + r.randrange(2, 8))
             if r.random() < 0.05:
-                o["id"] = "%08x-%04x-4%03x-a%03x-%012x" % tuple(r.getrandbits(b) for b in (32, 16, 12, 12, 48))
+                ms = int(Clock.now() * 1000)
+                o["id"] = "%08x-%04x-7%03x-a%03x-%012x" % (ms >> 16, ms & 65535, *(r.getrandbits(b) for b in (12, 12, 48)))
             if r.random() < 0.02:
                 o["timeout"] = 2
             rows = self.push(r.choice(QUEUES + w.extra), **o)

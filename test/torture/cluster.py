@@ -30,7 +30,7 @@ class Cluster:
 
     def conninfo(self, application="torture"):
         user = self.user.pw_name if self.user else pwd.getpwuid(os.geteuid()).pw_name
-        return f"host={self.directory} dbname=postgres user={user} application_name={application} connect_timeout=5"
+        return f"host={self.directory} dbname=postgres user={user} application_name='{application}' connect_timeout=5"
 
     def connect(self, application="torture"):
         return pq.Connection(self.conninfo(application))

@@ -104,8 +104,6 @@ class Round:
                               ("dedup", "ojs.push('probe', queue => 'probe', deduplication_key => 'x')")):
             try:
                 c.execute(f"begin; select {call}")
-                job = c.execute(f"select \"unique\" is not null from ({call.replace('ojs.push', 'select (ojs.push')}"
-                                ").*) p" if False else "select 1")
                 self.world.features.add(feature)
             except pq.SqlError as e:
                 if e.sqlstate != "OJ700":
