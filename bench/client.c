@@ -510,7 +510,7 @@ static double mean(const float *values, long n) {
 /* From push to received ------------------------------------------------------------------------------------------- */
 
 static double *sent, *received;
-static long nsent;
+static long nsent, first_sent;
 
 static void note_received(PGresult *result) {
     double at = now();
@@ -518,7 +518,7 @@ static void note_received(PGresult *result) {
         for (int column = 0; column < PQnfields(result); column++) {
             const char *mark = strstr(PQgetvalue(result, row, column), "\"n\":");
             if (mark) {
-                long n = atol(mark + 4);
+                long n = atol(mark + 4) - first_sent;
                 if (n >= 0 && n < nsent && received[n] == 0)
                     received[n] = at;
                 break;
@@ -574,6 +574,8 @@ static void latency(void) {
     need(strcmp(via, "listen") == 0 ? "listen" : "claim_wait");
     open_session(&pusher, 0);
     open_session(&receiver, 1);
+    run_quietly(&pusher, statement, 1); /* a queue exists from its first job on */
+    first_sent = atomic_load(&payload_number);
     pthread_create(&thread, NULL, receive, &receiver);
     usleep(300000);
     for (long i = 0; i < nsent; i++) {

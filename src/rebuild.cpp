@@ -446,7 +446,7 @@ rebuild_hot_set(const char *cause)
             (void)execute_latest(clear_ready);
             (void)execute_latest(clear_later);
         }
-        place_lost_jobs(placing, nullptr, IsBackgroundWorker && !restored);
+        place_lost_jobs(placing, nullptr, MyBackendType == B_BG_WORKER && !restored);
         discard_begun(placing);
         const char *why = restored                        ? "restore"
                           : cause != nullptr              ? cause

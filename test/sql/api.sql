@@ -15,7 +15,7 @@ insert into resolves_no_name values
 -- FUNCTIONS --------------------------------------------------------------------------------------------------------
 
 create temp view functions as
-select p.oid, p.*, l.lanname from pg_proc p join pg_language l on l.oid = p.prolang
+select p.*, l.lanname from pg_proc p join pg_language l on l.oid = p.prolang
 where p.pronamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace);
 
 select cmp_ok((select count(*)::int from functions where pronamespace = 'ojs'::regnamespace), '>', 15,

@@ -8,7 +8,7 @@ create extension ojs;
 -- Grantees of an object, but for its owner.
 create function pg_temp.grants(acl aclitem[], owner oid) returns text language sql as $$
     select coalesce(string_agg(grantee || case when privileges = array['EXECUTE'] then ''
-        else ' (' || lower(array_to_string(privileges, ', ')) || ')' end, ', ' order by grantee), 'nobody')
+        else ' (' || lower(array_to_string(privileges, ', ')) || ')' end, ', ' order by grantee collate "C"), 'nobody')
     from (
         select case when a.grantee = 0 then 'PUBLIC' else a.grantee::regrole::text end as grantee,
             array_agg(a.privilege_type order by a.privilege_type) as privileges
@@ -27,7 +27,7 @@ select format(E'\nojs.%s(%s)\n    returns %s\n    %s%s%s, parallel %s%s; granted
     pg_temp.grants(coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner),
     coalesce(obj_description(p.oid, 'pg_proc'), 'no comment'))
 from pg_proc p where p.pronamespace = 'ojs'::regnamespace
-order by p.proname, pg_get_function_arguments(p.oid);
+order by p.proname, pg_get_function_arguments(p.oid) collate "C";
 
 \echo
 \echo VIEWS AND TYPES
@@ -45,10 +45,10 @@ order by c.relkind, c.relname;
 \echo SETTINGS
 select format('%s = %s%s (%s; %s)', name, boot_val, coalesce(' ' || unit, ''),
     coalesce(array_to_string(enumvals, ', '), min_val || ' to ' || max_val, vartype), context)
-from pg_settings where name like 'ojs.%' order by name;
+from pg_settings where name like 'ojs.%' order by name collate "C";
 
 \echo
 \echo ROLES
 select rolname || coalesce(', member of ' || (
-    select string_agg(m.roleid::regrole::text, ', ' order by 1) from pg_auth_members m where m.member = r.oid), '')
+    select string_agg(m.roleid::regrole::text, ', ' order by m.roleid::regrole::text collate "C") from pg_auth_members m where m.member = r.oid), '')
 from pg_roles r where rolname like 'ojs\_%' order by rolname;
