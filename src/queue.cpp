@@ -34,7 +34,6 @@ forget_all()
         hash_destroy(cache_by_id);
     }
     cache = cache_by_id = nullptr;
-    made_here = false;
 }
 
 extern "C" void
@@ -42,10 +41,10 @@ queue_xact(XactEvent event, void *)
 {
     if (!made_here)
         return;
-    if (event == XACT_EVENT_COMMIT)
-        made_here = false;
-    else if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+    if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
         forget_all();
+    if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE || event == XACT_EVENT_COMMIT)
+        made_here = false;
 }
 
 extern "C" void

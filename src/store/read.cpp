@@ -71,7 +71,7 @@ next(Scan &scan)
                 scan.desc->kill_prior_tuple = true;
             else if (scan.kill_dead)
                 scan.desc->kill_prior_tuple =
-                    !(TransactionIdIsValid(GetCurrentTransactionIdIfAny()) && deleted_by_us(table, tid));
+                    !(TransactionIdIsValid(GetTopTransactionIdIfAny()) && deleted_by_us(table, tid));
             continue;
         }
         scan.tid = table.slot->tts_tid; /* the newest version, where a heap-only update moved it */

@@ -846,6 +846,9 @@ class Checker:
                         f" {what} [{op.status}]")
         for event in getattr(self, "events", {}).get(id, ()):
             text.append(f"  event: {event}")
+        for place in self.h.final.get("places", ()):
+            if place[0] == id:
+                text.append(f"  at the end in {place[1:]}")
         if id in getattr(self, "done", {}):
             text.append(f"  at the end: {self.done[id]}")
         return "\n".join(text)

@@ -1,0 +1,60 @@
+# A database with a worker in it can be dropped, renamed and used as a template, and DROP EXTENSION is not blocked.
+use strict;
+use warnings;
+use Ojs;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+for my $preload (1, 0) {
+    my $how = $preload ? 'preloaded' : 'start_worker';
+    my $node = server("ddl_$how", preload => $preload);
+    my $with_worker = sub {
+        my ($database) = @_;
+        $node->safe_psql($database, 'select ojs.start_worker()') unless $preload;
+        $node->poll_query_until('postgres', 'select ' . workers($database) . ' = 1') or die "no worker in $database";
+    };
+
+    $node->safe_psql('postgres', 'create database shop');
+    $node->safe_psql('shop', 'create extension ojs');
+    $with_worker->('shop');
+    my ($code, $out, $err) = $node->psql('postgres', 'create database copy template shop');
+    is($code, 0, "PGX-04: CREATE DATABASE TEMPLATE, $how") or diag $err;
+    is($node->safe_psql('copy', 'select ojs.ready()'), 't', "PGX-04: the copy works, $how");
+
+    $with_worker->('shop');
+    ($code, $out, $err) = $node->psql('postgres', 'alter database shop rename to store');
+    is($code, 0, "PGX-04: ALTER DATABASE RENAME, $how") or diag $err;
+    $with_worker->('store');
+    pass("PGX-04: a worker comes back after it, $how");
+
+    ($code, $out, $err) = $node->psql('postgres', 'drop database store');
+    is($code, 0, "PGX-04: DROP DATABASE, $how") or diag $err;
+
+    $node->safe_psql('postgres', 'create database shop');
+    $node->safe_psql('shop', 'create extension ojs');
+    $with_worker->('shop');
+    ($code, $out, $err) = $node->psql('postgres', 'drop database shop with (force)');
+    is($code, 0, "PGX-04: DROP DATABASE WITH (FORCE), $how") or diag $err;
+
+    # DROP EXTENSION while the worker ticks and a session has used it; then anew, in the same sessions.
+    $with_worker->('postgres');
+    my $session = $node->background_psql('postgres', on_error_stop => 0);
+    $session->query_safe("select from ojs.push('test.job')");
+    for my $round (1 .. 5) {
+        ($code, $out, $err) = $node->psql('postgres', "set lock_timeout = '5s'; drop extension ojs cascade");
+        is($code, 0, "PGX-02: DROP EXTENSION in use, $how, round $round") or diag $err;
+        $node->safe_psql('postgres', 'create extension ojs');
+        is($session->query_safe("select state from ojs.push('test.job', queue => 'q$round')"), 'available',
+            "PGX-02: the session goes on with the new one, $how, round $round");
+        is($session->query_safe("select queue from ojs.claim('q$round', 'w')"), "q$round", "PGX-02: and claims, $how, round $round");
+    }
+    $session->quit;
+    is($node->safe_psql('postgres', "select count(*) from pg_namespace where nspname like 'ojs%'"), 2, "PGX-02: two schemas, $how");
+    $node->safe_psql('postgres', 'drop extension ojs cascade');
+    is($node->safe_psql('postgres', "select count(*) from pg_namespace where nspname like 'ojs%'"), 0, "PGX-02: and none after DROP, $how");
+    awaits($node, 'select ' . workers() . ' = 0', "PGX-04: without the extension the worker ends, $how");
+    $node->stop;
+    unlike(slurp_file($node->logfile), qr/PANIC|TRAP|deadlock detected/, "PGX-04: a clean log, $how");
+}
+
+done_testing();

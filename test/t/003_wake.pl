@@ -1,0 +1,104 @@
+# Waking those who wait: NOTIFY and waiting claims, with the worker and without preload (PGX-07 to PGX-09, OP-11).
+use strict;
+use warnings;
+use Ojs;
+use PostgreSQL::Test::Utils;
+use Time::HiRes 'time';
+use Test::More;
+
+for my $preload (1, 0) {
+    my $how = $preload ? 'preloaded' : 'not preloaded';
+    my $node = server('wake_' . ($preload ? 'preloaded' : 'plain'), preload => $preload);
+    worker_pid($node) if $preload;
+
+    # Listen, claim until short, then wait.
+    $node->safe_psql('postgres', "select from ojs.push('test.job', queue => 'news')");
+    my $session = listener($node);
+    $session->query_safe("select from ojs.claim('news', 'w', max => 10)");
+    $session->query_safe("select from ojs.claim('news', 'w', max => 10)");
+    pushed($node, 'news');
+    ok(heard($session, 'news', 1), "PGX-08: a listener hears of a push within a second, $how");
+    is($session->query_safe("select count(*) from ojs.claim('news', 'w', max => 10)"), 1, "PGX-08: and finds it, $how");
+
+    my $other = $node->background_psql('postgres');
+    $other->query_safe("begin; select from ojs.push('test.job', queue => 'news')");
+    ok(!heard($session, 'news', 0.3), "PGX-07: nothing is heard before the commit, $how");
+    $other->query_safe('rollback');
+    ok(!heard($session, 'news', 0.7), "PGX-09: nothing is heard after a rollback, $how");
+    $other->query_safe("begin; savepoint s; select from ojs.push('test.job', queue => 'news'); rollback to s; commit");
+    ok(!heard($session, 'news', 0.7), "PGX-09: nor after the rollback of a savepoint, $how");
+
+    $session->query_safe("select from ojs.claim('news', 'w', max => 10)");
+    $other->query_safe("begin; savepoint s; select count(*) from generate_series(1, 1000), ojs.push('test.job', queue => 'news'); release s; commit");
+    ok(heard($session, 'news', 1), "PGX-08: a thousand pushes in a released savepoint are heard, $how");
+    if (!$preload) {
+        $other->query_safe("set ojs.notify = off; select from ojs.push('test.job', queue => 'news'); reset ojs.notify");
+        ok(!heard($session, 'news', 0.5), 'PGX-07: ojs.notify = off keeps quiet');
+    }
+    if ($preload) {
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+        pushed($node, 'news', "delay => '400 ms'");
+        ok(heard($session, 'news', 2), 'PGX-08: a scheduled job that falls due is heard of');
+
+        # Two-phase commit leaves no mark; the worker looks again at the queues that somebody wants.
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+        $other->query_safe("begin; select from ojs.push('test.job', queue => 'news'); prepare transaction 'p'");
+        ok(!heard($session, 'news', 0.7), 'PGX-07: nothing is heard of a prepared push');
+        $other->query_safe("commit prepared 'p'");
+        ok(heard($session, 'news', 2), 'PGX-08: but of its commit');
+    }
+
+    # A claim that waits.
+    my $waits = $node->background_psql('postgres');
+    my $wait = sub {
+        my ($queue, $time) = @_;
+        $waits->{stdin} .= "select 'claimed ' || count(*) from ojs.claim('$queue', 'w', wait => '$time');\n";
+        $waits->{run}->pump_nb;
+        $node->poll_query_until('postgres', "select exists (select from pg_stat_activity where state = 'active' and wait_event_type = 'Extension' and query like '%wait =>%')")
+            or die 'does not wait';
+    };
+    pushed($node, 'slow');
+    $node->safe_psql('postgres', "select from ojs.claim('slow', 'w')");
+    $wait->('slow', '20 s');
+    is($node->safe_psql('postgres', "select count(*) from pg_locks l join pg_stat_activity a using (pid) where a.wait_event_type = 'Extension' and a.query like '%wait =>%' and l.relation::regclass::text like 'ojs_store.%' and l.mode <> 'AccessShareLock'"),
+        0, "OP-11: a waiting claim holds no lock on a table, $how");
+    my $start = time;
+    pushed($node, 'slow');
+    like($waits->query_until(qr/claimed \d/, ''), qr/claimed 1/, "OP-11: a waiting claim gets the job, $how");
+    cmp_ok(time - $start, '<', 2, "OP-11: at once, $how");
+
+    $wait->('slow', '20 s');
+    $start = time;
+    pushed($node, 'slow', "delay => '300 ms'");
+    like($waits->query_until(qr/claimed \d/, ''), qr/claimed 1/, "OP-11: and one that falls due, $how");
+    cmp_ok(time - $start, '<', 3, "OP-11: soon after, $how");
+
+    $wait->('slow', '20 s');
+    $start = time;
+    my $cancel = "select pg_cancel_backend(pid) from pg_stat_activity where query like '%wait =>%' and pid <> pg_backend_pid()";
+    $node->safe_psql('postgres', $cancel);
+    $waits->{stdin} .= "\\echo back\n";
+    $waits->query_until(qr/back/, '');
+    cmp_ok(time - $start, '<', 3, "OP-11: a waiting claim can be cancelled, $how");
+    $waits->{stderr} = '';
+    $waits->quit;
+
+    # A waiter that is killed leaves its place, and jobs go to the others.
+    my @waiters = map { $node->background_psql('postgres') } 1 .. 3;
+    for my $waiter (@waiters) {
+        $waiter->{stdin} .= "select 'claimed ' || count(*) from ojs.claim('slow', 'w', wait => '20 s');\n";
+        $waiter->{run}->pump_nb;
+    }
+    $node->poll_query_until('postgres', "select count(*) = 3 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'") or die;
+    $node->safe_psql('postgres', "select pg_terminate_backend(min(pid)) from pg_stat_activity where query like '%wait =>%' and pid <> pg_backend_pid()");
+    $node->poll_query_until('postgres', "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'") or die;
+    pushed($node, 'slow') for 1 .. 2;
+    $node->poll_query_until('postgres', "select count(*) = 2 from ojs.leases where queue = 'slow' and claimed_at > now() - interval '10 s' and worker = 'w' and lease_expires_at > now()") ;
+    ok($node->poll_query_until('postgres', "select count(*) = 0 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'"),
+        "OP-11: both other waiters got theirs, $how");
+    eval { $_->{run}->kill_kill } for @waiters;
+    eval { $_->quit } for $session, $other;
+    $node->stop;
+}
+
+done_testing();

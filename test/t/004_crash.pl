@@ -1,0 +1,113 @@
+# After a crash or a promotion the hot set is rebuilt from the truth, and no job is lost.
+use strict;
+use warnings;
+use Ojs;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# Jobs in every state; what each must be after the leases are forgotten.
+sub fill {
+    my ($node) = @_;
+    $node->safe_psql('postgres', q{
+        select from ojs.push('test.job', queue => 'ready', priority => 5), generate_series(1, 3);
+        select from ojs.push('test.job', queue => 'scheduled', delay => '1 hour');
+        select from ojs.push('test.job', queue => 'pending', pending => true);
+        select from ojs.push('test.job', queue => 'leased');
+        select from ojs.claim('leased', 'w', lease => '1 hour');
+        select from ojs.push('test.job', queue => 'done');
+        select ojs.ack(id) from ojs.claim('done', 'w');
+        select from ojs.push('test.job', queue => 'retryable');
+        select ojs.fail(id, '{"type": "E", "message": "m"}', delay => '1 hour') from ojs.claim('retryable', 'w');
+        select from ojs.push('test.job', queue => 'released');
+        select ojs.nack(id, '1 hour') from ojs.claim('released', 'w');
+        select from ojs.push('test.job', queue => 'returned');
+        select ojs.nack(id) from ojs.claim('returned', 'w');
+        select from ojs.push('test.job', queue => 'returned');
+        select from ojs.push('test.job', queue => 'expiring', expires_at => now() + interval '1 hour');
+    });
+    my $pending = $node->safe_psql('postgres', q{select id from ojs.push('test.job', queue => 'activated', pending => true)});
+    $node->safe_psql('postgres', "select ojs.activate('$pending')");
+}
+
+my $states = q{select string_agg(format('%s %s %s/%s', queue, state, attempt, deliveries), ', ' order by queue, seq) from ojs.jobs};
+
+sub expected {
+    my ($before) = @_;
+    $before =~ s{leased active 1/1}{leased available 0/0}; # the lease and what it counted are forgotten
+    return $before;
+}
+
+for my $preload (1, 0) {
+    my $how = $preload ? 'preloaded' : 'not preloaded';
+    my $node = server('crash_' . ($preload ? 'preloaded' : 'plain'), preload => $preload, conf => "restart_after_crash = on\n");
+    fill($node);
+    my $before = $node->safe_psql('postgres', $states);
+    my $later = q{select string_agg(format('%s %s %s', kind, flags, date_trunc('second', due_at)), ', ' order by kind, due_at) from ojs_store.later};
+    my $later_before = $node->safe_psql('postgres', $later);
+    $node->stop('immediate');
+    $node->start;
+    is($node->safe_psql('postgres', 'select ojs.ready()'), 't', "PGX-04: ready after an immediate stop, $how");
+    is(health($node, 'hot_set,last_rebuild,cause'), 'crash or promotion', "OBS-01: health says why there was a rebuild, $how");
+    cmp_ok(health($node, 'hot_set,last_rebuild,took_ms'), '>', 0, "OBS-01: and how long it took, $how");
+    is(health($node, 'hot_set,last_rebuild,jobs'), 12, "OBS-01: and how many jobs it put back, $how");
+    is($node->safe_psql('postgres', $states), expected($before), "SM: every job stands as before, $how");
+    is($node->safe_psql('postgres', $later), $later_before, "SM: each waits for what it waited for, $how");
+    is($node->safe_psql('postgres', "select string_agg(deliveries::text, ' ') from ojs.claim('returned', 'w', max => 2)"), '2 1',
+        "Q: what was delivered before comes first, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('leased', 'w', max => 2)"), 1, "SM: the leased job is claimable, $how");
+
+    # kill -9 of a backend that has claimed and not committed, beside one that has.
+    my $session = $node->background_psql('postgres', on_error_stop => 0);
+    my $pid = $session->query_safe('select pg_backend_pid()');
+    $session->query_safe("begin; select from ojs.claim('ready', 'w', max => 2)");
+    my $open = $node->safe_psql('postgres', 'select count(*) from ojs_store.job j where not exists (select from ojs_store.done d where d.job_id = j.id)');
+    kill 9, $pid;
+    ok($node->poll_query_until('postgres', "select not exists (select from pg_stat_activity where pid = $pid)"), "the server restarts after a kill -9, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('ready', 'w', max => 10)"), 3, "SM: all jobs of the queue are there, each once, $how");
+    is($node->safe_psql('postgres', 'select count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.later) hot'),
+        $open, "SM: every open job is in a place, $how");
+    eval { $session->quit };
+
+    # A prepared push survives a crash, its hot row does not.
+    $node->safe_psql('postgres', "begin; select from ojs.push('test.job', queue => 'prepared'); prepare transaction 'p'");
+    $node->stop('immediate');
+    $node->start;
+    $node->safe_psql('postgres', 'select ojs.ready()');
+    $node->safe_psql('postgres', "commit prepared 'p'");
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('prepared', 'w')"), 0, "after COMMIT PREPARED its job is in no place, $how");
+    is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 1, "SM: reconcile finds it, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('prepared', 'w')"), 1, "SM: and puts it back, $how");
+    is($node->safe_psql('postgres', "select ojs_store.reconcile('0')"), 0, "SM: once, $how");
+    is(health($node, 'hot_set,last_reconcile,jobs'), 1, "OBS-01: health counts it, $how");
+    $node->stop;
+}
+
+# Promotion.
+my $primary = server('primary', preload => 1, streaming => 1);
+fill($primary);
+my $before = $primary->safe_psql('postgres', $states);
+$primary->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'base', has_streaming => 1);
+$standby->start;
+pushed($primary, 'ready');
+$before = $primary->safe_psql('postgres', $states);
+$primary->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', 'select ojs.ready()'), 'f', 'PGX-17: a standby is not ready for writers');
+is(health($standby, 'in_recovery'), 'true', 'PGX-17: health works on a standby');
+is($standby->safe_psql('postgres', "select count(*) from pg_stat_activity where backend_type like 'ojs%'"), 0, 'PGX-17: and has no worker');
+is($standby->safe_psql('postgres', $states), expected($before), 'PGX-17: views answer from the truth');
+my ($code, $out, $err) = $standby->psql('postgres', "select from ojs.push('test.job')");
+like($err, qr/during recovery|read-only transaction/, 'PGX-17: writers raise the ordinary error');
+my $survivor = $standby->background_psql('postgres');
+$survivor->query_safe('select count(*) from ojs.jobs');
+$standby->promote;
+is($survivor->query_safe("select count(*) from ojs.claim('leased', 'w')"), 1, 'PGX-17: a session that lived through the promotion claims');
+is($standby->safe_psql('postgres', "select count(*) from ojs.claim('ready', 'w', max => 10)"), 4, 'PGX-17: all jobs are there after it');
+awaits($standby, 'select ' . workers() . ' = 1', 'PGX-04: and a worker');
+$survivor->quit;
+$standby->stop;
+$primary->stop;
+
+done_testing();

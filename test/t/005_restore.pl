@@ -1,0 +1,44 @@
+# pg_dump and pg_restore into a server with a live worker keep all jobs (PGX-13).
+use strict;
+use warnings;
+use Ojs;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = server('restore', preload => 1);
+$node->safe_psql('postgres', q{
+    select from ojs.push('test.job', queue => 'ready'), generate_series(1, 5);
+    select from ojs.push('test.job', queue => 'scheduled', delay => '1 hour');
+    select from ojs.push('test.job', queue => 'retryable');
+    select ojs.fail(id, '{"type": "E", "message": "m"}', delay => '1 hour') from ojs.claim('retryable', 'w');
+    select from ojs.push('test.job', queue => 'done'), generate_series(1, 2);
+    select ojs.ack(id) from ojs.claim('done', 'w', max => 2);
+    select from ojs.push('test.job', queue => 'leased');
+    select from ojs.claim('leased', 'w', lease => '1 hour');
+});
+my $states = q{select string_agg(format('%s %s %s', queue, case state when 'active' then 'available' else state end, case state when 'active' then 0 else attempt end), ', ' order by queue, seq) from ojs.jobs};
+my $before = $node->safe_psql('postgres', $states);
+my $dump = $node->basedir . '/dump';
+$node->command_ok(['pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('postgres')], 'PGX-13: pg_dump');
+
+for my $mode ('one by one', 'in one transaction', 'two at a time') {
+    $node->safe_psql('postgres', 'create database target');
+    my @options = $mode eq 'in one transaction' ? '--single-transaction' : $mode eq 'two at a time' ? '--jobs=2' : ();
+    # Sessions and the worker use the database while it is filled.
+    $node->safe_psql('target', 'create extension ojs; select ojs.ready()') if $mode eq 'one by one';
+    my $extension_there = $mode eq 'one by one';
+    $node->command_ok(['pg_restore', '--exit-on-error', @options, ($extension_there ? '--data-only' : ()), '-d', $node->connstr('target'), $dump], "PGX-13: pg_restore $mode");
+    $node->poll_query_until('target', 'select ' . workers('target') . ' = 1') or die;
+    is($node->safe_psql('target', 'select ojs.ready()'), 't', "PGX-13: ready, $mode");
+    is($node->safe_psql('target', $states), $before, "PGX-13: all jobs stand as they did, $mode");
+    is($node->safe_psql('target', "select ojs.health() #>> '{hot_set,last_rebuild,cause}'"), 'restore', "OBS-01: health says that they were restored, $mode");
+    is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6, "PGX-13: what was available or leased can be claimed, $mode");
+    is($node->safe_psql('target', "select count(*) from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), 6, "PGX-13: once, $mode");
+    is($node->safe_psql('target', 'select count(*) from ojs_store.later'), 2, "PGX-13: what waits still waits, $mode");
+    $node->safe_psql('target', "select from ojs.push('test.job', queue => 'more')");
+    is($node->safe_psql('target', 'select max(seq) = (select last_value from ojs_store.seq) from ojs_store.job'), 't', "PGX-13: the sequence goes on, $mode");
+    $node->safe_psql('postgres', 'drop database target');
+}
+$node->stop;
+
+done_testing();

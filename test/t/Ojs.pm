@@ -1,0 +1,69 @@
+# Ojs.pm: what the TAP tests of ojs have in common.
+package Ojs;
+use strict;
+use warnings;
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(server awaits health worker_pid workers pushed listener heard);
+
+# A server, started. Options: preload, conf (lines), extension (0: none yet), streaming (0).
+sub server {
+    my ($name, %with) = @_;
+    my $node = PostgreSQL::Test::Cluster->new($name);
+    $node->init(allows_streaming => $with{streaming} // 0);
+    $node->append_conf('postgresql.conf', "max_prepared_transactions = 5\nautovacuum = off\n");
+    $node->append_conf('postgresql.conf', "shared_preload_libraries = 'ojs'\n") if $with{preload};
+    $node->append_conf('postgresql.conf', $with{conf}) if $with{conf};
+    $node->start;
+    $node->safe_psql('postgres', 'create extension ojs') if $with{extension} // 1;
+    return $node;
+}
+
+# The condition becomes true within the time limit of PostgreSQL's tests.
+sub awaits {
+    my ($node, $query, $name, $database) = @_;
+    ok($node->poll_query_until($database // 'postgres', $query), $name);
+}
+
+sub health { my ($node, $path) = @_; return $node->safe_psql('postgres', "select ojs.health() #>> '{$path}'"); }
+
+sub workers {
+    my ($database) = @_;
+    return "(select count(*) from pg_stat_activity where backend_type = 'ojs worker' and datname = '" . ($database // 'postgres') . "')";
+}
+
+sub worker_pid {
+    my ($node, $database) = @_;
+    $node->poll_query_until($database // 'postgres', 'select ' . workers($database) . ' = 1');
+    return $node->safe_psql('postgres', "select pid from pg_stat_activity where backend_type = 'ojs worker' and datname = '" . ($database // 'postgres') . "'");
+}
+
+# Pushes one job and gives its id.
+sub pushed {
+    my ($node, $queue, $more) = @_;
+    return $node->safe_psql('postgres', "select id from ojs.push('test.job', queue => '$queue'" . ($more ? ", $more" : '') . ')');
+}
+
+# A session that listens, and whether it has heard of a queue: psql prints notifications with the next answer.
+sub listener {
+    my ($node) = @_;
+    my $session = $node->background_psql('postgres', on_error_stop => 1);
+    $session->query_safe('listen ojs');
+    return $session;
+}
+
+sub heard {
+    my ($session, $queue, $within_s) = @_;
+    my $end = time + $within_s;
+    my $attempts = 0;
+    while (time <= $end) {
+        return 1 if $session->query_safe('select pg_sleep(0.02)') =~ /notification "ojs" with payload "$queue"/;
+        $attempts++;
+    }
+    return 0;
+}
+
+1;
