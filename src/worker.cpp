@@ -203,6 +203,12 @@ duty(void (*body)())
 
 /* --- the loop --- */
 
+void
+look_for_signals()
+{
+    CHECK_FOR_INTERRUPTS();
+}
+
 [[noreturn]] void
 leave(const char *why)
 {
@@ -247,7 +253,7 @@ serve()
     for (;;) {
         MemoryContextReset(pass_context);
         MemoryContextSwitchTo(pass_context);
-        CHECK_FOR_INTERRUPTS();
+        (void)duty(look_for_signals); /* a cancel that comes while nothing is done cancels nothing */
         reload_if_asked();
         if (!settings.worker)
             leave("ojs.worker is off");

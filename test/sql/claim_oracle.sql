@@ -7,14 +7,12 @@ select no_plan();
 -- What a claim must take, as SQL would choose it: queue by queue, then priority, the returned, the order of entry.
 create function pg_temp.oracle(queues text[], max int) returns uuid[] language plpgsql as $$
 declare
-    taken uuid[] := '{}'; queue text; here uuid;
+    taken uuid[] := '{}'; name text; here uuid;
 begin
-    foreach queue in array queues loop
+    foreach name in array queues loop
         for here in
-            select r.job_id from ojs_store.ready r
-            where r.queue = hashtextextended($1[array_position($1, queue)], 0) and r.job_id <> all (taken)
-            order by r.npriority, r.place limit greatest(max - cardinality(taken), 0)
-            for update skip locked
+            select job_id from ojs_store.ready where queue = hashtextextended(name, 0)
+            order by npriority, place limit max - cardinality(taken) for update skip locked
         loop
             taken := taken || here;
         end loop;

@@ -29,7 +29,7 @@ for my $preload (1, 0) {
     ok(!heard($session, 'news', 0.7), "PGX-09: nor after the rollback of a savepoint, $how");
 
     $session->query_safe("select from ojs.claim('news', 'w', max => 10)");
-    $other->query_safe("begin; savepoint s; select count(*) from generate_series(1, 1000), ojs.push('test.job', queue => 'news'); release s; commit");
+    $other->query_safe("begin; savepoint s; select count(ojs.push('test.job', queue => 'news')) from generate_series(1, 1000); release s; commit");
     ok(heard($session, 'news', 1), "PGX-08: a thousand pushes in a released savepoint are heard, $how");
     if (!$preload) {
         $other->query_safe("set ojs.notify = off; select from ojs.push('test.job', queue => 'news'); reset ojs.notify");
@@ -49,7 +49,7 @@ for my $preload (1, 0) {
     }
 
     # A claim that waits.
-    my $waits = $node->background_psql('postgres');
+    my $waits = $node->background_psql('postgres', on_error_stop => 0);
     my $wait = sub {
         my ($queue, $time) = @_;
         $waits->{stdin} .= "select 'claimed ' || count(*) from ojs.claim('$queue', 'w', wait => '$time');\n";

@@ -10,7 +10,7 @@ use Test::More;
 sub fill {
     my ($node) = @_;
     $node->safe_psql('postgres', q{
-        select from ojs.push('test.job', queue => 'ready', priority => 5), generate_series(1, 3);
+        select ojs.push('test.job', queue => 'ready', priority => 5) from generate_series(1, 3);
         select from ojs.push('test.job', queue => 'scheduled', delay => '1 hour');
         select from ojs.push('test.job', queue => 'pending', pending => true);
         select from ojs.push('test.job', queue => 'leased');

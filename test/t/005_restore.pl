@@ -7,11 +7,11 @@ use Test::More;
 
 my $node = server('restore', preload => 1);
 $node->safe_psql('postgres', q{
-    select from ojs.push('test.job', queue => 'ready'), generate_series(1, 5);
+    select ojs.push('test.job', queue => 'ready') from generate_series(1, 5);
     select from ojs.push('test.job', queue => 'scheduled', delay => '1 hour');
     select from ojs.push('test.job', queue => 'retryable');
     select ojs.fail(id, '{"type": "E", "message": "m"}', delay => '1 hour') from ojs.claim('retryable', 'w');
-    select from ojs.push('test.job', queue => 'done'), generate_series(1, 2);
+    select ojs.push('test.job', queue => 'done') from generate_series(1, 2);
     select ojs.ack(id) from ojs.claim('done', 'w', max => 2);
     select from ojs.push('test.job', queue => 'leased');
     select from ojs.claim('leased', 'w', lease => '1 hour');

@@ -58,10 +58,8 @@ sub listener {
 sub heard {
     my ($session, $queue, $within_s) = @_;
     my $end = time + $within_s;
-    my $attempts = 0;
     while (time <= $end) {
-        return 1 if $session->query_safe('select pg_sleep(0.02)') =~ /notification "ojs" with payload "$queue"/;
-        $attempts++;
+        return 1 if $session->query_safe('select pg_sleep(0.1)') =~ /notification "ojs" with payload "$queue"/;
     }
     return 0;
 }
