@@ -31,7 +31,10 @@ grant execute on function
     ojs.nack_many(text, uuid[], interval, text[]),
     ojs.extend(uuid, interval, text, text),
     ojs.extend_many(text, uuid[], interval, text[]),
-    ojs.beat(text, uuid[], text, jsonb, interval)
+    ojs.beat(text, uuid[], text, jsonb, interval),
+    ojs.work_open(text, text, int, interval),
+    ojs.work_next(interval),
+    ojs.work_close()
 to ojs_worker, ojs_admin;
 
 -- Observing

@@ -340,7 +340,7 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
 {
     Walk walk = {tables, request, now, nullptr, 0, false};
     if (request.max == 0 || worker_stopped(request.worker))
-        return {0, false};
+        return {0, false, nullptr};
     walk.taken = static_cast<Taken *>(palloc(sizeof(Taken) * request.max));
 
     bool upkept = now - last_upkeep > upkeep_every_us || now < last_upkeep;
@@ -356,11 +356,14 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
             do_upkeep(walk);
         walk_queues(walk, true);
     }
+    HandedOut out = {walk.n, walk.wrote, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1)))};
     if (walk.n > 0) {
         store_leases(walk);
         emit(walk, set);
     }
-    return {walk.n, walk.wrote};
+    for (int i = 0; i < walk.n; i++)
+        out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
+    return out;
 }
 
 Request

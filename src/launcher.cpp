@@ -89,7 +89,7 @@ serve(Served &one, TimestampTz at)
             return DT_NOEND; /* its end wakes us */
         pfree(one.handle);
         one.handle = nullptr;
-        bool absent = slot != nullptr && pg_atomic_read_u32(&slot->absent) != 0;
+        bool absent = slot == nullptr || pg_atomic_read_u32(&slot->absent) != 0;
         one.try_at = one.started_at + (absent ? no_extension_us : restart_us);
     }
     if (slot != nullptr && pg_atomic_read_u32(&slot->worker) != 0) { /* one that ojs.start_worker() started */

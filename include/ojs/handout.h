@@ -19,9 +19,15 @@ struct Request {
 };
 static_assert(std::is_trivially_destructible_v<Request>);
 
+struct Delivery {
+    pg_uuid_t job_id;
+    int64 token;
+};
+
 struct HandedOut {
     int jobs;
     bool wrote; /* something was written, even if no job was handed out */
+    Delivery *deliveries;
 };
 
 /* Claims up to request.max jobs and puts them into `set` as rows of ojs.claimed_job. */

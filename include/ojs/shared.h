@@ -12,12 +12,12 @@
 namespace ojs
 {
 
-constexpr int max_databases = 256; /* one beyond works as if not preloaded */
+constexpr int max_databases = 1000; /* one beyond works as if not preloaded */
 constexpr int max_marks = 4096;    /* queues somebody may listen to; beyond, transactions notify themselves */
 constexpr int max_waiter_queues = 16;
 constexpr int max_mark_name = 128;
 
-/* Slots are taken at first use and never freed: a cluster rarely sees 256 databases with the extension. */
+/* Slots are taken at first use and never freed before a restart. */
 struct Database {
     Oid oid;
     pg_atomic_uint32 worker;  /* number of the upkeep worker's process, plus 1; 0: none runs */
