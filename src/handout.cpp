@@ -157,6 +157,24 @@ lease_length(const Walk &walk, const Queue &queue, const JobRow &job)
     return clamp_lease(queue.lease_ms > 0 ? queue.lease_ms : settings.default_lease_ms);
 }
 
+/*
+ * At most once (DLV-01): that the job was delivered must outlive a crash, so it is written down, and this commit is
+ * waited for. A rebuild discards the job instead of handing it out again.
+ */
+void
+mark_delivered(Walk &walk, const LeaseRow &lease)
+{
+    EventRow event = {};
+    event.job_id = lease.job_id;
+    event.at = walk.now;
+    event.kind = EventKind::claimed;
+    event.attempt = lease.attempt;
+    event.deliveries = lease.deliveries;
+    event.worker = lease.worker;
+    store::insert(walk.tables.event(), form(walk.tables.event().rel, event));
+    ForceSyncCommit();
+}
+
 /* The row in the slot of `ready` was taken: it becomes a lease, unless the job has expired. */
 void
 hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
@@ -198,6 +216,8 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
     lease.deliveries = ready.deliveries + 1;
     lease.session = walk.request.session;
     lease.worker = walk.request.worker;
+    if (lease.flags & job_at_most_once)
+        mark_delivered(walk, lease);
 }
 
 void

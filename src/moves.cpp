@@ -215,6 +215,12 @@ lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *erro
 Standing
 release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
 {
+    if (lease.flags & job_at_most_once) { /* it has been delivered, and never will be again */
+        DoneRow row = end_of(lease, State::discarded, now);
+        row.error = server_error("released", "the worker gave the job back, which may be delivered only once", lease.attempt, now);
+        finish(tables, row, lease.flags);
+        return standing_of(row, job_has_events);
+    }
     LeaseRow back = lease;
     back.flags |= job_has_events;
     back.attempt = std::max(0, lease.attempt - 1);

@@ -11,7 +11,7 @@ create function pg_temp.claimed(queue text, max int default 1, worker text defau
 $$ select coalesce(string_agg(args ->> 0, '' order by ordinality), '') from ojs.claim($1, $3, $2) with ordinality $$;
 create function pg_temp.claimed(queues text[], max int default 1) returns text language sql as
 $$ select coalesce(string_agg(args ->> 0, '' order by ordinality), '') from ojs.claim($1, 'w', $2) with ordinality $$;
-create function pg_temp.named(queue text, name text) returns uuid language sql as
+create function pg_temp.named(queue text, name text) returns uuid language sql stable as
 $$ select id from ojs.jobs j where j.queue = $1 and j.args ->> 0 = $2 $$;
 
 -- The envelope -------------------------------------------------------------------------------------------------------

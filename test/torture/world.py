@@ -366,6 +366,7 @@ class Round:
         self.world.primary.value += 1
         self.new_era(t0, "failover")
         old.destroy()
+        self.add_standby()
         return "crash"
 
     # --- the end ---
@@ -409,10 +410,11 @@ class Round:
         if self.world.has("resume_queue"):
             for queue in self.world.extra:
                 drain.simple("resume_queue", queue)
-        for row in self.control.execute("select job_id from ojs_store.later where kind = 3"):
-            drain.activate(row[0])
+        drain.tick()    # whatever must be rebuilt is, before the pending ones are looked up
         idle = 0
         while idle < 5:
+            for row in self.control.execute("select job_id from ojs_store.later where kind = 3"):
+                drain.activate(row[0])
             rows = drain.claim(queues, 1000, 300)
             if rows:
                 drain.many("ack_many", list(drain.held.values()))
@@ -456,9 +458,9 @@ class Round:
         events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, deliveries,"
                            " worker from ojs_store.event order by at")
         effects = c.execute("select * from torture.effects")
-        places = c.execute("select job_id, 'ready', place, xmin, ctid from ojs_store.ready union all"
-                           " select job_id, 'lease', token, xmin, ctid from ojs_store.lease union all"
-                           " select job_id, 'later ' || kind, extract(epoch from due_at)::bigint, xmin, ctid"
+        places = c.execute("select job_id, 'ready', place::text, xmin, ctid from ojs_store.ready union all"
+                           " select job_id, 'lease', token::text, xmin, ctid from ojs_store.lease union all"
+                           " select job_id, 'later ' || kind, due_at::text, xmin, ctid"
                            " from ojs_store.later limit 200")
         left = {t: int(c.execute(f"select count(*) from ojs_store.{t}")[0][0]) for t in ("ready", "lease", "later")}
         complaints = []
