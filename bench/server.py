@@ -45,8 +45,9 @@ def run(*command, **options):
 
 
 class Server:
-    def __init__(self, pg_config="pg_config", extension=True, preload=True, keep=False, extra="", flags=""):
+    def __init__(self, pg_config="pg_config", extension=True, preload=True, keep=False, extra="", flags="", valgrind=None):
         self.keep = keep
+        self.valgrind = valgrind
         self.running = False
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ojs-bench-"))
         self.owner = pwd.getpwnam("postgres") if os.getuid() == 0 else None
@@ -95,6 +96,14 @@ class Server:
     def start(self):
         # Not through a pipe: the server would hold it open.
         command = [str(self.bin / "pg_ctl"), "-D", str(self.data), "-l", str(self.dir / "log"), "-w", "-t", "120", "start"]
+        if self.valgrind:
+            # pg_ctl starts what stands beside it: a server of its own name, run by valgrind.
+            program = self.bin / "postgres"
+            if not (self.bin / "postgres.bin").exists():
+                program.rename(self.bin / "postgres.bin")
+                program.write_text(f"#!/bin/sh\nexec valgrind -q --trace-children=yes {self.valgrind} "
+                                   f"--callgrind-out-file={self.dir}/callgrind.%p {self.bin}/postgres.bin \"$@\"\n")
+                program.chmod(0o755)
         owner = {"user": self.owner.pw_uid, "group": self.owner.pw_gid, "extra_groups": []} if self.owner else {}
         if subprocess.run(command, stdout=subprocess.DEVNULL, cwd=self.dir, **owner).returncode:
             raise SystemExit("the server did not start:\n" + (self.dir / "log").read_text()[-2000:])

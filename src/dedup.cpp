@@ -3,6 +3,7 @@
  * the job (DDP-01 to DDP-06).
  */
 #include "ojs/args.h"
+#include "ojs/guc.h"
 #include "ojs/spi.h"
 #include "ojs/unique.h"
 
@@ -36,18 +37,33 @@ constinit Statement delete_markers = {
 
 } // namespace
 
+void
+check_deduplication_key(std::string_view key)
+{
+    constexpr const char *field = "deduplication_key";
+    constexpr size_t longest = 1024; /* bytes: an index entry must hold it */
+    if (key.empty())
+        raise_field(Code::invalid_payload, field, "Give a key, or none.", "%s must not be empty", field);
+    if (key.size() > longest)
+        raise_field(Code::invalid_payload, field, "Give a hash of the key instead.", "%s is longer than %d bytes", field,
+                    static_cast<int>(longest));
+}
+
 Marker
-take_marker(int64 queue, std::string_view key, const pg_uuid_t *job_id, int64 ttl_ms, TimestampTz now)
+take_marker(int64 queue, std::string_view key, const pg_uuid_t *job_id, int64 ttl_ms)
 {
     Marker marker = {};
+    check_deduplication_key(key);
     Datum key_text = PointerGetDatum(cstring_to_text_with_len(key.data(), static_cast<int>(key.size())));
     SpiArg job = job_id != nullptr ? SpiArg(UUIDPGetDatum(job_id)) : nullptr;
 
     with_spi([&] {
-        /* Between the two looks the marker may go; then the key is free again. */
+        /* Between the two looks the marker may go; then the key is free again. Each look has its own time: a wait for
+         * another transaction may outlast a marker. */
         for (;;) {
             CHECK_FOR_INTERRUPTS();
-            if (execute_latest(find_marker, {Int64GetDatum(queue), key_text, TimestampTzGetDatum(now)}) > 0) {
+            TimestampTz at = now();
+            if (execute_latest(find_marker, {Int64GetDatum(queue), key_text, TimestampTzGetDatum(at)}) > 0) {
                 bool is_null;
                 Datum id = cell(0, 1, &is_null);
                 marker.has_job = !is_null;
@@ -56,8 +72,8 @@ take_marker(int64 queue, std::string_view key, const pg_uuid_t *job_id, int64 tt
                 return;
             }
             marker.taken = execute_latest(insert_marker, {Int64GetDatum(queue), key_text, job,
-                                                          TimestampTzGetDatum(now + ttl_ms * 1000),
-                                                          TimestampTzGetDatum(now)}) > 0;
+                                                          TimestampTzGetDatum(at + ttl_ms * 1000),
+                                                          TimestampTzGetDatum(at)}) > 0;
             if (marker.taken)
                 return;
         }

@@ -94,6 +94,10 @@ report(Code code, Details details, const char *hint, const char *message)
     ereport(ERROR, (errcode(sqlstate(entry.sqlstate)), errmsg_internal("%s", message),
                     errdetail_internal("{\"code\":\"%s\",\"retryable\":%s,\"details\":{%s}}", entry.name,
                                        entry.retryable ? "true" : "false", details.json.data),
+                    details.logged.len > 0
+                        ? errdetail_log("{\"code\":\"%s\",\"retryable\":%s,\"details\":{%s}}", entry.name,
+                                        entry.retryable ? "true" : "false", details.logged.data)
+                        : 0,
                     hint != nullptr ? errhint("%s", hint) : 0));
     pg_unreachable();
 }
@@ -139,6 +143,14 @@ error_init()
 Details::Details()
 {
     initStringInfo(&json);
+    initStringInfo(&logged);
+}
+
+Details &
+Details::add_unlogged(const char *key, std::string_view value)
+{
+    appendBinaryStringInfo(&logged, json.data, json.len);
+    return add(key, value);
 }
 
 Details &

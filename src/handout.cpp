@@ -20,6 +20,7 @@
 
 #include "ojs/guc.h"
 #include "ojs/moves.h"
+#include "ojs/plant.h"
 #include "ojs/upkeep.h"
 #include "ojs/wake.h"
 #include "ojs/workers.h"
@@ -238,10 +239,11 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
         ReadyRow row;
         read(ready.slot, row);
         /* Rows that this transaction has taken lie below the hint; should it roll back, all hints are forgotten. */
-        if (!hinted)
+        if (!hinted || planted(Bug::stale_hint))
             level.hint[klass] = row.place;
         hinted = true;
-        if (seen == store::Row::live && store::take(ready, &scan.tid) == store::Outcome::ok)
+        if ((seen == store::Row::live || (seen == store::Row::leaving && planted(Bug::claim_ignores_lock))) &&
+            (store::take(ready, &scan.tid) == store::Outcome::ok || planted(Bug::claim_ignores_lock)))
             hand_over(walk, queue_position, row);
     }
 }
@@ -251,7 +253,8 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
 {
     const Queue &queue = walk.request.queues[queue_position];
     Levels &levels = levels_of(queue.id);
-    if (from_start || walk.now - levels.since > hints_live_us || walk.now < levels.since) {
+    if (!planted(Bug::stale_hint) &&
+        (from_start || walk.now - levels.since > hints_live_us || walk.now < levels.since)) {
         for (int i = 0; i < levels.n; i++)
             levels.level[i] = {levels.level[i].npriority, {PG_INT64_MIN, 0}};
         levels.since = walk.now;

@@ -94,7 +94,7 @@ OJS_FUNCTION(ojs_health)
         copy(&report.queues, 1);
     });
     appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
-                     stands || recovery ? "ok" : "degraded", OJS_VERSION, "healthy");
+                     !stands && !recovery && rebuild_under_way() ? "degraded" : "ok", OJS_VERSION, "healthy");
     appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,
                      recovery ? "true" : "false", shared_memory() ? "true" : "false",
                      (GetCurrentTimestamp() - PgStartTime) / USECS_PER_SEC);

@@ -31,31 +31,48 @@ is_text(Datum datum, std::string_view expected)
     return std::string_view(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value)) == expected;
 }
 
-/* Another process does it; in a caller's open transaction it would hold up everybody until that ends. */
+void
+rest()
+{
+    constexpr long poll_ms = 10;
+    static uint32 event;
+    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms, wait_event("OjsRebuildWait", &event));
+    ResetLatch(MyLatch);
+    CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Another process does it; in a caller's open transaction it would hold up everybody until that ends. The worker does,
+ * or else one of those who need it starts a process for it. Gives up when for a while nobody has been at it.
+ */
 void
 have_it_rebuilt()
 {
     constexpr int64 patience_us = 5 * USECS_PER_SEC;
-    static uint32 event;
+    constexpr int64 no_process_us = USECS_PER_SEC;
+    LOCKTAG asking = process_lock(ProcessLock::asking);
+    TimestampTz idle_since = GetCurrentTimestamp();
 
-    if (worker_running() || rebuild_under_way()) {
-        TimestampTz idle_since = GetCurrentTimestamp();
-        worker_poke();
-        while (!read_feed().stands && GetCurrentTimestamp() - idle_since < patience_us) {
-            constexpr long poll_ms = 10;
-            if (rebuild_under_way())
-                idle_since = GetCurrentTimestamp();
-            (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms,
-                            wait_event("OjsRebuildWait", &event));
-            ResetLatch(MyLatch);
-            CHECK_FOR_INTERRUPTS();
-        }
-        if (read_feed().stands)
+    worker_poke();
+    while (!read_feed().stands) {
+        bool by_worker = worker_running();
+        if (rebuild_under_way())
+            idle_since = GetCurrentTimestamp();
+        else if (GetCurrentTimestamp() - idle_since > (by_worker ? patience_us : no_process_us))
             return;
+        else if (!by_worker && LockAcquire(&asking, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL) {
+            BackgroundWorkerHandle *handle = start_process("ojs rebuild", "ojs_rebuild_main", MyDatabaseId, MyProcPid);
+            if (handle != nullptr)
+                (void)WaitForBackgroundWorkerShutdown(handle);
+            LockRelease(&asking, ExclusiveLock, false);
+            if (handle != nullptr) { /* it has done what it can */
+                if (!rebuild_under_way())
+                    return;
+                continue;
+            }
+        }
+        rest();
     }
-    BackgroundWorkerHandle *handle = start_process("ojs rebuild", "ojs_rebuild_main", MyDatabaseId, MyProcPid);
-    if (handle != nullptr)
-        (void)WaitForBackgroundWorkerShutdown(handle);
 }
 
 void

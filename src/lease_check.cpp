@@ -5,6 +5,8 @@
  */
 #include "ojs/moves.h"
 
+#include "ojs/plant.h"
+
 namespace ojs
 {
 
@@ -40,7 +42,7 @@ reach(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease
         if (seen == store::Row::none || seen == store::Row::arriving)
             return false;
         read(table.slot, lease);
-        if (!held_by(lease, holder))
+        if (!held_by(lease, holder) && !planted(take ? Bug::ack_ignores_token : Bug::extend_ignores_token))
             return false;
         /* The row outlives the slot: the lock below puts the newest version there. */
         lease.worker = reinterpret_cast<text *>(

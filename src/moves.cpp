@@ -4,6 +4,7 @@
 #include "ojs/moves.h"
 
 #include "ojs/guc.h"
+#include "ojs/plant.h"
 #include "ojs/wake.h"
 
 namespace ojs
@@ -174,7 +175,8 @@ fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const Rep
     if (lease.flags & job_at_most_once)
         verdict = Verdict::discard; /* DLV-01 */
     if (verdict == Verdict::retry) {
-        TimestampTz due_at = now + delay_ms.value_or(retry_delay_ms(policy, lease.attempt)) * 1000;
+        int64 wait_ms = delay_ms.value_or(retry_delay_ms(policy, lease.attempt));
+        TimestampTz due_at = now + wait_ms * (planted(Bug::retry_too_early) ? 500 : 1000);
         record(tables, lease, EventKind::failed, due_at, lease.attempt, error.stored, now);
         put_later(tables, lease, LaterKind::retryable, due_at, lease.attempt);
         Standing standing = waiting(lease, State::retryable, lease.attempt);

@@ -54,18 +54,39 @@ stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Sta
     return exists;
 }
 
-/* Takes an open job out of the place it is in; `end` is how it will read. */
+static State
+state_of(const Tables &tables, const Place &place, TimestampTz now)
+{
+    if (place.table == &tables.tables[static_cast<int>(store::Rel::ready)] || place.row.due_at <= now)
+        return State::available;
+    switch (place.row.kind) {
+    case LaterKind::scheduled:
+        return State::scheduled;
+    case LaterKind::retryable:
+        return State::retryable;
+    case LaterKind::pending:
+        return State::pending;
+    default:
+        return State::available;
+    }
+}
+
+/* Takes a job out of the place it is in, if that place stands for one of `states`; `end` is how it will read. */
 static bool
-take_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, DoneRow &end, int32 &flags)
+take_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, DoneRow &end, int32 &flags, State &was)
 {
     LeaseRow lease;
-    if (take_lease(tables, id, {}, lease)) {
+    if ((states & state_bit(State::active)) && take_lease(tables, id, {}, lease)) {
         end = end_of(lease, State::cancelled, now);
         flags = lease.flags;
+        was = State::active;
         return true;
     }
     Place place = locate(tables, id);
     if (place.table == nullptr || place.seen == store::Row::arriving)
+        return false;
+    was = state_of(tables, place, now);
+    if (!(states & state_bit(was)))
         return false;
     end = {};
     end.job_id = id;
@@ -78,23 +99,67 @@ take_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, DoneRow &end, in
     return store::take_waiting(*place.table, &place.tid) == store::Outcome::ok;
 }
 
+/*
+ * A job that was on its way from one place to the next while we looked is found in the next round. One that never is
+ * has no place: the reconcile pass will put it back.
+ */
+static void
+next_round(int &round, const pg_uuid_t &id)
+{
+    CHECK_FOR_INTERRUPTS();
+    if (++round > 1000)
+        raise(Code::unavailable, Details().add("job_id", id), "Try again: upkeep puts such a job back.",
+              "job %s could not be found where it should be",
+              DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+    if (round > 10)
+        pg_usleep(1000);
+}
+
 bool
-cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists)
+cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was)
 {
     DoneRow end;
     int32 flags;
+    JobRow job;
+    Standing standing;
 
-    /* A job that is on its way from one place to the next while we look is found in the next round. */
-    while (!take_open(tables, id, now, end, flags)) {
-        CHECK_FOR_INTERRUPTS();
+    for (int round = 0; !take_in(tables, id, states, now, end, flags, was); next_round(round, id))
+        if (!stand_now(tables, id, now, job, standing) || !(states & state_bit(standing.state)))
+            return false;
+    finish(tables, end, flags);
+    CommandCounterIncrement();
+    return true;
+}
+
+bool
+cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists)
+{
+    State was;
+    exists = true;
+    while (!cancel_in(tables, id, open_states, now, was)) {
         exists = stand_now(tables, id, now, job, standing);
         if (!exists || terminal(standing.state))
             return false;
     }
-    exists = true;
-    finish(tables, end, flags);
-    CommandCounterIncrement();
     return true;
+}
+
+void
+hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now)
+{
+    for (int round = 0;; next_round(round, id)) {
+        JobRow job;
+        Standing standing;
+        LeaseRow lease;
+        ItemPointerData tid;
+        if (!stand_now(tables, id, now, job, standing) || terminal(standing.state) ||
+            lock_lease(tables, id, {}, lease, &tid))
+            return;
+        Place place = locate(tables, id);
+        if (place.table != nullptr && place.seen != store::Row::arriving &&
+            store::lock(*place.table, &place.tid, true) == store::Outcome::ok)
+            return;
+    }
 }
 
 } // namespace ojs

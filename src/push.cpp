@@ -104,7 +104,8 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
 struct Answer {
     Pushed pushed;
     bool duplicate;
-    bool gone; /* the job of a deduplication key that has outlived it: only its id is known */
+    bool gone; /* the job of a deduplication key that has outlived it: only its id is known, */
+    bool named; /* … or, if the key was a batch's, not even that */
 };
 
 /* The job of a deduplication key that was taken before. */
@@ -115,6 +116,7 @@ marked(Tables &tables, const Marker &marker, TimestampTz at)
     answer.duplicate = true;
     if (!marker.has_job || !stand_now(tables, marker.job_id, at, answer.pushed.job, answer.pushed.standing)) {
         answer.gone = true;
+        answer.named = marker.has_job;
         answer.pushed.job.id = marker.job_id;
         return answer;
     }
@@ -129,29 +131,33 @@ marker_ttl(std::optional<int64> ttl_ms)
     return ttl_ms.value_or(static_cast<int64>(settings.deduplication_ttl_s) * 1000);
 }
 
+/* `at` moves on where the call had to wait: who comes after another in the order of a key comes after it in time. */
 Answer
 push_one(Tables &tables, Envelope &envelope, TimestampTz at)
 {
     Answer answer = {};
     int64 queue = 0;
     bool marks = !envelope.deduplication_key.empty();
+    Uniqueness unique = {};
 
+    if (envelope.uniq != nullptr)
+        unique = uniqueness_of(envelope);
     assign_ids(&envelope, 1);
     if (marks) {
         queue = queue_for_push(envelope.queue)->id;
         Marker marker = take_marker(queue, envelope.deduplication_key, &envelope.id,
-                                    marker_ttl(envelope.deduplication_ttl_ms), at);
+                                    marker_ttl(envelope.deduplication_ttl_ms));
         if (!marker.taken)
             return marked(tables, marker, at);
     }
     reserve_ids(tables, &envelope, 1, false);
     if (envelope.uniq != nullptr) {
-        Uniqueness unique = uniqueness_of(envelope);
-        bool reads_first = unique.policy.on_conflict == OnConflict::reject || unique.policy.on_conflict == OnConflict::ignore;
-        answer.duplicate = reads_first && !admit_at_first_sight(tables, unique, at, answer.pushed);
+        Sight sight = first_sight(tables, unique, at, answer.pushed);
+        answer.duplicate = sight == Sight::in_the_way;
         if (!answer.duplicate) {
             bool fresh;
-            lock_keys(&unique, &envelope.id, 1, &fresh);
+            lock_keys(tables, &unique, &envelope.id, 1, sight == Sight::free, &fresh);
+            at = now();
             answer.duplicate = !fresh && !admit(tables, envelope, unique, at, answer.pushed);
         }
         if (answer.duplicate) {
@@ -159,7 +165,8 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
                 point_marker(queue, envelope.deduplication_key, answer.pushed.job.id);
             return answer;
         }
-    }
+    } else if (marks)
+        at = now();
     enqueue(tables, &envelope, 1, at, &answer.pushed, false);
     return answer;
 }
@@ -216,48 +223,66 @@ put_result(ReturnSetInfo *set, int index, const pg_uuid_t *id, const char *statu
 
 /* False: the batch's key was taken before, and nothing is pushed. */
 bool
-mark_batch(const Batch &batch, text *key, Interval *ttl, TimestampTz at)
+mark_batch(const Batch &batch, text *key, Interval *ttl)
 {
     if (key == nullptr)
         return true;
-    if (VARSIZE_ANY_EXHDR(key) == 0)
-        raise_field(Code::invalid_payload, "deduplication_key", "Give a key, or none.",
-                    "deduplication_key must not be empty");
+    check_deduplication_key(view(key));
     for (int i = 1; i < batch.n; i++)
         if (batch.envelopes[i].queue != batch.envelopes[0].queue)
             raise_field(Code::invalid_payload, "deduplication_key", "Push the jobs of each queue in a batch of their own.",
-                        "a batch with a deduplication key must go to one queue");
+                        "a batch with a deduplication key must go to one queue: deduplication_key covers one queue");
     std::optional<int64> ttl_ms;
     if (ttl != nullptr)
         ttl_ms = positive_ms(ttl, "deduplication_ttl");
-    return take_marker(queue_for_push(batch.envelopes[0].queue)->id, view(key), nullptr, marker_ttl(ttl_ms), at).taken;
+    if (ttl_ms && *ttl_ms == 0)
+        raise_field(Code::invalid_payload, "deduplication_ttl", "Leave it out to have the default.",
+                    "deduplication_ttl must be longer than zero");
+    return take_marker(queue_for_push(batch.envelopes[0].queue)->id, view(key), nullptr, marker_ttl(ttl_ms)).taken;
+}
+
+/* The jobs of a batch that want a key, in the order of the batch. */
+struct Wanted {
+    Uniqueness *unique;
+    pg_uuid_t *ids;
+    int *of; /* by job: which of them, or -1 */
+    int n;
+};
+
+Wanted
+keys_of(const Batch &batch)
+{
+    Wanted wanted = {static_cast<Uniqueness *>(palloc(sizeof(Uniqueness) * batch.n)),
+                     static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * batch.n)),
+                     static_cast<int *>(palloc(sizeof(int) * batch.n)), 0};
+    for (int i = 0; i < batch.n; i++) {
+        error_item = i;
+        CHECK_FOR_INTERRUPTS();
+        wanted.of[i] = -1;
+        if (batch.envelopes[i].uniq == nullptr)
+            continue;
+        wanted.of[i] = wanted.n;
+        wanted.ids[wanted.n] = batch.envelopes[i].id;
+        wanted.unique[wanted.n++] = uniqueness_of(batch.envelopes[i]);
+    }
+    error_item = -1;
+    return wanted;
 }
 
 /* One after the other, since what one does may be what stands in the way of the next (UNQ-26). */
 void
-push_unique_batch(Tables &tables, Batch &batch, TimestampTz at, ReturnSetInfo *set)
+push_unique_batch(Tables &tables, Batch &batch, const Wanted &wanted, ReturnSetInfo *set)
 {
-    auto *unique = static_cast<Uniqueness *>(palloc(sizeof(Uniqueness) * batch.n));
-    auto *ids = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * batch.n));
-    auto *key_of = static_cast<int *>(palloc(sizeof(int) * batch.n));
     auto *fresh = static_cast<bool *>(palloc(sizeof(bool) * batch.n));
-    int n_keys = 0;
-    for (int i = 0; i < batch.n; i++) {
-        error_item = i;
-        key_of[i] = batch.envelopes[i].uniq != nullptr ? n_keys : -1;
-        if (key_of[i] < 0)
-            continue;
-        ids[n_keys] = batch.envelopes[i].id;
-        unique[n_keys++] = uniqueness_of(batch.envelopes[i]);
-    }
-    error_item = -1;
-    lock_keys(unique, ids, n_keys, fresh);
+    lock_keys(tables, wanted.unique, wanted.ids, wanted.n, false, fresh);
+    TimestampTz at = now();
+    hold_replaceable(tables, wanted.unique, fresh, wanted.n, at);
     for (int i = 0; i < batch.n; i++) {
         Pushed pushed;
+        int key = wanted.of[i];
         error_item = i;
         CHECK_FOR_INTERRUPTS();
-        bool admitted = key_of[i] < 0 || fresh[key_of[i]] ||
-                        admit(tables, batch.envelopes[i], unique[key_of[i]], at, pushed);
+        bool admitted = key < 0 || fresh[key] || admit(tables, batch.envelopes[i], wanted.unique[key], at, pushed);
         if (admitted) {
             enqueue(tables, &batch.envelopes[i], 1, at, &pushed, false);
             CommandCounterIncrement();
@@ -270,21 +295,20 @@ push_unique_batch(Tables &tables, Batch &batch, TimestampTz at, ReturnSetInfo *s
 void
 push_batch(Tables &tables, Batch &batch, text *key, Interval *ttl, TimestampTz at, ReturnSetInfo *set)
 {
-    bool any_unique = false;
-    for (int i = 0; i < batch.n; i++)
-        any_unique |= batch.envelopes[i].uniq != nullptr;
-
     assign_ids(batch.envelopes, batch.n);
-    if (!mark_batch(batch, key, ttl, at)) {
+    Wanted wanted = keys_of(batch);
+    if (!mark_batch(batch, key, ttl)) {
         for (int i = 0; i < batch.n; i++)
             put_result(set, i, nullptr, "duplicate");
         return;
     }
     reserve_ids(tables, batch.envelopes, batch.n, true);
-    if (any_unique) {
-        push_unique_batch(tables, batch, at, set);
+    if (wanted.n > 0) {
+        push_unique_batch(tables, batch, wanted, set);
         return;
     }
+    if (key != nullptr)
+        at = now();
     auto *pushed = static_cast<Pushed *>(palloc(sizeof(Pushed) * batch.n));
     enqueue(tables, batch.envelopes, batch.n, at, pushed, true);
     for (int i = 0; i < batch.n; i++)
@@ -293,14 +317,15 @@ push_batch(Tables &tables, Batch &batch, text *key, Interval *ttl, TimestampTz a
 
 /* What is left to say of a deduplicated push whose job has been removed. */
 Datum
-only_id(const pg_uuid_t &id)
+only_id(const Answer &answer)
 {
     Datum values[job_columns] = {};
     bool nulls[job_columns];
     memset(nulls, true, sizeof nulls);
-    values[0] = UUIDPGetDatum(&id);
+    values[0] = UUIDPGetDatum(&answer.pushed.job.id);
     values[job_columns - 1] = BoolGetDatum(true);
-    nulls[0] = nulls[job_columns - 1] = false;
+    nulls[0] = !answer.named;
+    nulls[job_columns - 1] = false;
     TupleDesc desc = lookup_rowtype_tupdesc(store::composite_type(false), -1);
     Datum row = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
     ReleaseTupleDesc(desc);
@@ -308,10 +333,13 @@ only_id(const pg_uuid_t &id)
 }
 
 Jsonb *
-only_id_json(const pg_uuid_t &id)
+only_id_json(const Answer &answer)
 {
-    char *text = psprintf("{\"id\": \"%s\", \"deduplicated\": true}",
-                          DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+    const pg_uuid_t &id = answer.pushed.job.id;
+    const char *text = "{\"deduplicated\": true}";
+    if (answer.named)
+        text = psprintf("{\"id\": \"%s\", \"deduplicated\": true}",
+                        DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
     return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
 }
 
@@ -326,7 +354,7 @@ OJS_FUNCTION(ojs_push)
     validate(envelope);
     Tables tables;
     Answer answer = push_one(tables, envelope, at);
-    Datum job = answer.gone ? only_id(answer.pushed.job.id) : render_job(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
+    Datum job = answer.gone ? only_id(answer) : render_job(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
     tables.close();
     store::end_write();
     return job;
@@ -345,7 +373,7 @@ OJS_FUNCTION(ojs_push_job)
     validate(envelope);
     Tables tables;
     Answer answer = push_one(tables, envelope, at);
-    Jsonb *job = answer.gone ? only_id_json(answer.pushed.job.id) : job_json(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
+    Jsonb *job = answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
     tables.close();
     store::end_write();
     return JsonbPGetDatum(job);

@@ -5,6 +5,8 @@
 
 #include "ojs/error.h"
 #include "ojs/guc.h"
+#include "ojs/json.h"
+#include "ojs/retry.h"
 #include "ojs/store.h"
 
 namespace ojs
@@ -21,8 +23,11 @@ struct ById {
     Queue *queue;
 };
 
+MemoryContext context;   /* of the cache and of what its queues point to */
 HTAB *cache;             /* Queue by name */
 HTAB *cache_by_id;       /* ById: leads into `cache` */
+const Jsonb *policy;     /* the default policy's configuration, once it has been looked up */
+bool policy_known;
 uint64 cache_generation; /* of the queue table when the cache was made */
 bool made_here;          /* this transaction has made queues, which a rollback takes away again */
 
@@ -61,10 +66,13 @@ cache_now()
     if (cache != nullptr && generation != cache_generation)
         forget_all();
     if (cache == nullptr) {
+        if (context == nullptr)
+            context = AllocSetContextCreate(TopMemoryContext, "ojs queues", ALLOCSET_DEFAULT_SIZES);
+        MemoryContextReset(context); /* of what a failure on the way here has left */
         HASHCTL control = {};
         control.keysize = max_queue_name + 1;
         control.entrysize = sizeof(Queue);
-        control.hcxt = TopMemoryContext;
+        control.hcxt = context;
         HTAB *by_name = hash_create("ojs queues", 64, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
         control.keysize = sizeof(int64);
         control.entrysize = sizeof(ById);
@@ -76,63 +84,115 @@ cache_now()
 }
 
 int64
-number_in(Jsonb *config, const char *key, int64 otherwise)
+number_in(const Jsonb *config, const char *key, int scale, int64 otherwise)
 {
     JsonbValue value;
-    if (getKeyJsonValueFromContainer(&config->root, key, strlen(key), &value) == nullptr || value.type != jbvNumeric)
-        return otherwise;
-    return DatumGetInt64(DirectFunctionCall1(numeric_int8, NumericGetDatum(value.val.numeric)));
+    int64 n;
+    return find_member(root_of(config), key, value) && number_of(value, scale, n) ? n : otherwise;
 }
 
 bool
-bool_in(Jsonb *config, const char *key, bool otherwise)
+bool_in(const Jsonb *config, const char *key, bool otherwise)
 {
     JsonbValue value;
-    if (getKeyJsonValueFromContainer(&config->root, key, strlen(key), &value) == nullptr || value.type != jbvBool)
-        return otherwise;
-    return value.val.boolean;
+    return find_member(root_of(config), key, value) && value.type == jbvBool ? value.val.boolean : otherwise;
 }
 
+std::string_view
+text_in(const Jsonb *config, const char *key)
+{
+    JsonbValue value;
+    return find_member(root_of(config), key, value) && value.type == jbvString ? text_of(value) : std::string_view();
+}
+
+/* A member that is an object or an array, copied into the cache. */
+const Jsonb *
+json_in(const Jsonb *config, const char *key)
+{
+    JsonbValue value;
+    if (!find_member(root_of(config), key, value) || value.type != jbvBinary)
+        return nullptr;
+    MemoryContext old = MemoryContextSwitchTo(context);
+    const Jsonb *copy = jsonb_of(value);
+    MemoryContextSwitchTo(old);
+    return copy;
+}
+
+/* `retention.completed` of zero says the same as delete_on_ack. */
 bool
-text_is(Jsonb *config, const char *key, std::string_view expected)
+keeps_no_completed(const Jsonb *config)
 {
-    JsonbValue value;
-    return getKeyJsonValueFromContainer(&config->root, key, strlen(key), &value) != nullptr &&
-           value.type == jbvString && std::string_view(value.val.string.val, value.val.string.len) == expected;
+    JsonbValue retention;
+    JsonbValue completed;
+    return find_member(root_of(config), "retention", retention) && is_object(retention) &&
+           find_member(retention.val.binary.data, "completed", completed) && completed.type == jbvString &&
+           text_of(completed) == "PT0S";
 }
 
-Queue
-from_row(TupleTableSlot *slot)
+/* A row of the table; what points, points into memory of the caller. */
+struct Row {
+    int64 id;
+    text *name;
+    QueueState state;
+    TimestampTz revised_at;
+    Jsonb *config;
+};
+
+Row
+row_in(TupleTableSlot *slot)
 {
     slot_getallattrs(slot);
-    Queue queue = {};
-    text *name = DatumGetTextPP(slot->tts_values[col_name]);
     text *state = DatumGetTextPP(slot->tts_values[col_state]);
     std::string_view state_text(VARDATA_ANY(state), VARSIZE_ANY_EXHDR(state));
-    Jsonb *config = DatumGetJsonbP(slot->tts_values[col_config]);
+    Row row = {};
+    row.id = DatumGetInt64(slot->tts_values[col_id]);
+    row.name = DatumGetTextPCopy(slot->tts_values[col_name]);
+    row.state = state_text == "paused"     ? QueueState::paused
+                : state_text == "draining" ? QueueState::draining
+                : state_text == "deleted"  ? QueueState::deleted
+                                           : QueueState::active;
+    row.revised_at = DatumGetTimestampTz(slot->tts_values[col_revised_at]);
+    row.config = DatumGetJsonbPCopy(slot->tts_values[col_config]);
+    return row;
+}
 
-    queue.id = DatumGetInt64(slot->tts_values[col_id]);
-    memcpy(queue.name, VARDATA_ANY(name), std::min<size_t>(VARSIZE_ANY_EXHDR(name), max_queue_name));
-    queue.state = state_text == "paused"     ? QueueState::paused
-                  : state_text == "draining" ? QueueState::draining
-                                             : QueueState::active;
-    queue.is_log = text_is(config, "type", "log");
-    queue.expiry_counts_attempt = bool_in(config, "expiry_counts_attempt", true);
-    queue.lease_ms = number_in(config, "lease_ms", 0);
-    queue.max_deliveries = number_in(config, "max_deliveries", 0);
+/* What a queue's configuration says, the default policy's behind it (QC-03). */
+Queue
+from_row(const Row &row)
+{
+    const Jsonb *config = merge_queue_config(default_policy(), row.config);
+    Queue queue = {};
+    std::string_view dead_letter = text_in(config, "dead_letter");
+
+    queue.id = row.id;
+    memcpy(queue.name, VARDATA_ANY(row.name), std::min<size_t>(VARSIZE_ANY_EXHDR(row.name), max_queue_name));
+    queue.state = row.state;
+    queue.revised_at = row.revised_at;
+    queue.is_log = text_in(config, "type") == "log";
+    queue.lease_ms = number_in(config, "lease_ms", 0, 0);
+    queue.max_deliveries = number_in(config, "max_deliveries", 0, 0);
+    if (dead_letter.size() <= max_queue_name && dead_letter != queue.name)
+        memcpy(queue.dead_letter, dead_letter.data(), dead_letter.size());
+    /* Where deliveries are bounded and dead letters collected, that is the bound on redelivery. */
+    bool bounded = queue.max_deliveries > 0 && queue.dead_letter[0] != '\0';
+    queue.expiry_counts_attempt = bool_in(config, "expiry_counts_attempt", !bounded);
+    queue.delete_on_ack = bool_in(config, "delete_on_ack", false) || keeps_no_completed(config);
+    queue.default_timeout_ms = number_in(config, "default_timeout", 3, 0);
+    queue.default_retry = json_in(config, "default_retry");
+    queue.allowed_types = json_in(config, "allowed_job_types");
+    queue.push_rules = queue.default_timeout_ms > 0 || queue.default_retry != nullptr || queue.allowed_types != nullptr;
     return queue;
 }
 
 /* The newest revision of a queue by an index on one column. Not the statement's snapshot: what is committed now. */
 bool
-load(store::Idx index, RegProcedure equal, Datum key_value, Queue &queue)
+load(store::Idx index, RegProcedure equal, Datum key_value, Row &row)
 {
     store::Table table = store::open(store::Rel::queue, AccessShareLock);
     Relation index_rel = index_open(store::index_oid(index), AccessShareLock);
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     IndexScanDesc scan = index_begin(table.rel, index_rel, snapshot, 1);
     ScanKeyData key;
-    TimestampTz newest = DT_NOBEGIN;
     bool found = false;
 
     ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid,
@@ -141,9 +201,8 @@ load(store::Idx index, RegProcedure equal, Datum key_value, Queue &queue)
     while (index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
         slot_getallattrs(table.slot);
         TimestampTz revised = DatumGetTimestampTz(table.slot->tts_values[col_revised_at]);
-        if (!found || revised > newest)
-            queue = from_row(table.slot);
-        newest = std::max(newest, revised);
+        if (!found || revised > row.revised_at)
+            row = row_in(table.slot);
         found = true;
     }
     index_endscan(scan);
@@ -153,10 +212,18 @@ load(store::Idx index, RegProcedure equal, Datum key_value, Queue &queue)
     return found;
 }
 
+bool
+load_named(std::string_view name, Row &row)
+{
+    Datum key = PointerGetDatum(cstring_to_text_with_len(name.data(), static_cast<int>(name.size())));
+    return load(store::Idx::queue_name, F_TEXTEQ, key, row);
+}
+
 const Queue *
 remember(const Queue &queue)
 {
-    auto *entry = static_cast<Queue *>(hash_search(cache_now(), queue.name, HASH_ENTER, nullptr));
+    /* Nothing may have looked up another table since it was read: what it points to is in the cache's memory. */
+    auto *entry = static_cast<Queue *>(hash_search(cache, queue.name, HASH_ENTER, nullptr));
     *entry = queue;
     static_cast<ById *>(hash_search(cache_by_id, &queue.id, HASH_ENTER, nullptr))->queue = entry;
     return entry;
@@ -170,8 +237,9 @@ id_of(std::string_view name)
         hash_bytes_extended(reinterpret_cast<const unsigned char *>(name.data()), static_cast<int>(name.size()), 0));
 }
 
+/* Any deliberate setting is newer than -infinity; a queue that is made anew after it was dropped must be newer yet. */
 Queue
-make(std::string_view name)
+make(std::string_view name, TimestampTz revised_at)
 {
     store::Table table = store::open(store::Rel::queue, RowExclusiveLock);
     TimestampTz at = now();
@@ -182,34 +250,46 @@ make(std::string_view name)
     values[col_name] = PointerGetDatum(cstring_to_text_with_len(name.data(), static_cast<int>(name.size())));
     values[col_state] = CStringGetTextDatum("active");
     values[col_created_at] = TimestampTzGetDatum(at);
-    values[col_revised_at] = TimestampTzGetDatum(DT_NOBEGIN); /* any deliberate setting is newer */
+    values[col_revised_at] = TimestampTzGetDatum(revised_at);
     values[col_config] = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
     HeapTuple tuple = heap_form_tuple(RelationGetDescr(table.rel), values, nulls);
     store::insert(table, tuple);
     ExecForceStoreHeapTuple(tuple, table.slot, false);
-    Queue queue = from_row(table.slot);
+    Row row = row_in(table.slot);
     store::close(table);
     CommandCounterIncrement();
+    cache_now();
+    Queue queue = from_row(row);
     made_here = true;
     return queue;
 }
 
 } // namespace
 
-const Queue *
-find_queue(std::string_view name)
+/* The queue of this name, deleted or not. */
+static const Queue *
+look_up(std::string_view name)
 {
     char key[max_queue_name + 1] = {};
-    if (name.size() > max_queue_name)
+    if (name.empty() || name.size() > max_queue_name || name.front() == '_')
         return nullptr;
     memcpy(key, name.data(), name.size());
 
     auto *entry = static_cast<Queue *>(hash_search(cache_now(), key, HASH_FIND, nullptr));
     if (entry != nullptr)
         return entry;
-    Queue queue;
-    Datum text_key = PointerGetDatum(cstring_to_text_with_len(name.data(), static_cast<int>(name.size())));
-    return load(store::Idx::queue_name, F_TEXTEQ, text_key, queue) ? remember(queue) : nullptr;
+    Row row = {};
+    if (!load_named(name, row))
+        return nullptr;
+    cache_now();
+    return remember(from_row(row));
+}
+
+const Queue *
+find_queue(std::string_view name)
+{
+    const Queue *queue = look_up(name);
+    return queue != nullptr && queue->state != QueueState::deleted ? queue : nullptr;
 }
 
 const Queue *
@@ -219,19 +299,67 @@ find_queue(int64 id)
     auto *entry = static_cast<ById *>(hash_search(cache_by_id, &id, HASH_FIND, nullptr));
     if (entry != nullptr)
         return entry->queue;
-    Queue queue;
-    return load(store::Idx::queue_id, F_INT8EQ, Int64GetDatum(id), queue) ? remember(queue) : nullptr;
+    Row row = {};
+    if (!load(store::Idx::queue_id, F_INT8EQ, Int64GetDatum(id), row))
+        return nullptr;
+    cache_now();
+    return remember(from_row(row));
 }
 
 const Queue *
 queue_for_push(std::string_view name)
 {
-    const Queue *queue = find_queue(name);
-    if (queue != nullptr)
+    if (settings.strict_queues) {
+        const Queue *queue = find_queue(name);
+        if (queue == nullptr)
+            raise_no_queue(name);
         return queue;
-    if (settings.strict_queues)
-        raise_no_queue(name);
-    return remember(make(name));
+    }
+    return queue_to_move_to(name);
+}
+
+const Queue *
+queue_to_move_to(std::string_view name)
+{
+    const Queue *queue = look_up(name);
+    if (queue != nullptr && queue->state != QueueState::deleted)
+        return queue;
+    return remember(make(name, queue == nullptr ? DT_NOBEGIN : std::max(GetCurrentTimestamp(), queue->revised_at + 1)));
+}
+
+const Jsonb *
+default_policy()
+{
+    cache_now();
+    if (!policy_known) {
+        Row row = {};
+        bool found = load_named(default_policy_name, row);
+        cache_now();
+        if (found && row.state != QueueState::deleted) {
+            void *copy = MemoryContextAlloc(context, VARSIZE(row.config));
+            policy = static_cast<Jsonb *>(memcpy(copy, row.config, VARSIZE(row.config)));
+        }
+        policy_known = true;
+    }
+    return policy;
+}
+
+Jsonb *
+merge_queue_config(const Jsonb *base, const Jsonb *over)
+{
+    if (base == nullptr || over == nullptr)
+        return const_cast<Jsonb *>(base == nullptr ? over : base);
+
+    ObjectBuilder out;
+    each_member(root_of(base), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    each_member(root_of(over), [&](std::string_view key, const JsonbValue &value) {
+        JsonbValue inherited;
+        if (key == "default_retry" && find_member(root_of(base), key, inherited))
+            out.add(key, merge_retry_policy(jsonb_of(inherited), jsonb_of(value)));
+        else
+            out.add(key, value);
+    });
+    return out.finish();
 }
 
 void

@@ -13,6 +13,7 @@
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/moves.h"
+#include "ojs/plant.h"
 #include "ojs/shared.h"
 #include "ojs/spi.h"
 #include "ojs/store.h"
@@ -305,6 +306,10 @@ place(Placing &placing, TupleTableSlot *slot)
         return;
     }
     count(placing, row.queue);
+    if (given(o_kind) && planted(Bug::rebuild_forgets_later))
+        return;
+    if (planted(Bug::rebuild_forgets_events))
+        row.attempt = row.deliveries = 0;
     if (given(o_kind)) {
         row.kind = static_cast<LaterKind>(DatumGetInt16(value(o_kind)));
         row.due_at = DatumGetTimestampTz(value(o_due_at));

@@ -179,6 +179,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     }
     if (standing.state == State::retryable && last->due_at) {
         standing.next_attempt_at = last->due_at;
+        standing.started_at = last->started_at;
         standing.retry_delay_ms = (*last->due_at - last->at) / 1000;
     }
     if (standing.state == State::available) {

@@ -4,6 +4,7 @@
 #include "ojs/upkeep.h"
 
 #include "ojs/place.h"
+#include "ojs/plant.h"
 
 namespace ojs
 {
@@ -151,7 +152,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         first_live = std::min(first_live, lease.reap_at);
         if (seen != store::Row::live)
             continue;
-        if (lease.deadline > now && lease.stop_at > now) {
+        if (lease.deadline > now && lease.stop_at > now && !planted(Bug::reap_ignores_extension)) {
             look_again_later(table, &scan.tid, now);
             continue;
         }

@@ -8,6 +8,7 @@
 #include "ojs/wake.h"
 
 #include "ojs/guc.h"
+#include "ojs/plant.h"
 #include "ojs/queue.h"
 #include "ojs/shared.h"
 #include "ojs/store.h"
@@ -254,7 +255,7 @@ wake_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
     } else if (event == SUBXACT_EVENT_ABORT_SUB) {
         if (waiting)
             leave(true);
-        while (n_made > 0 && made[n_made - 1].level >= level)
+        while (n_made > 0 && (made[n_made - 1].level >= level || planted(Bug::lost_wake_up)))
             n_made--;
     }
 }

@@ -28,25 +28,13 @@ constexpr int64 longest_backoff_us = 30 * USECS_PER_SEC;
 
 /* --- leadership --- */
 
-enum LockKey : uint32 { leading = 1, present = 2 };
-
-/* Field 4 is 1 and 2 for the keys that SQL functions take; ours is another kind. */
-LOCKTAG
-lock_tag(LockKey key)
-{
-    constexpr uint16 kind = 0x6a73;
-    LOCKTAG tag;
-    SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, key, kind);
-    return tag;
-}
-
 /* `leading` is asked for by workers only, so one that does not get it knows that another leads. `present` is for those
  * who want to know: they ask for it without waiting and let go at once. */
 bool
 become_leader()
 {
-    LOCKTAG lead = lock_tag(leading);
-    LOCKTAG here = lock_tag(present);
+    LOCKTAG lead = process_lock(ProcessLock::leading);
+    LOCKTAG here = process_lock(ProcessLock::present);
     if (LockAcquire(&lead, AccessExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
         return false;
     (void)LockAcquire(&here, AccessExclusiveLock, true, false);
@@ -323,10 +311,20 @@ check_extension()
 
 } // namespace
 
+LOCKTAG
+process_lock(ProcessLock which)
+{
+    /* Field 4 is 1 or 2 for the keys that SQL functions take. */
+    constexpr uint16 kind = 0x6a73;
+    LOCKTAG tag;
+    SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, static_cast<uint32>(which), kind);
+    return tag;
+}
+
 bool
 worker_present()
 {
-    LOCKTAG tag = lock_tag(present);
+    LOCKTAG tag = process_lock(ProcessLock::present);
     if (LockAcquire(&tag, AccessShareLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
         return true;
     LockRelease(&tag, AccessShareLock, true);

@@ -47,12 +47,14 @@ enum class Code {
 /* What an error says beside its message: members of a JSON object. */
 struct Details {
     StringInfoData json;
+    StringInfoData logged; /* the same without what the server's log must not show; empty while there is nothing such */
 
     Details();
     Details &add(const char *key, std::string_view value);
     Details &add(const char *key, const char *value) { return add(key, std::string_view(value)); }
     Details &add(const char *key, int64 value);
     Details &add(const char *key, const pg_uuid_t &value);
+    Details &add_unlogged(const char *key, std::string_view value); /* last */
 };
 static_assert(std::is_trivially_destructible_v<Details>);
 

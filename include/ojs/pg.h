@@ -155,6 +155,29 @@ index_begin(Relation table, Relation index, Snapshot snapshot, int nkeys)
 #endif
 }
 
+/* A new version of a row that we have locked; whether it needs index entries of its own. 16 made that three answers, of
+ * which the middle one is about BRIN. */
+inline bool
+update_tuple(Relation table, ItemPointer tid, TupleTableSlot *slot)
+{
+    TM_FailureData failure;
+    LockTupleMode mode;
+#if PG_VERSION_NUM >= 160000
+    TU_UpdateIndexes indexes;
+#else
+    bool indexes;
+#endif
+    TM_Result result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true), InvalidSnapshot, InvalidSnapshot,
+                                          true, &failure, &mode, &indexes);
+    if (result != TM_Ok)
+        elog(ERROR, "a locked row could not be updated: %d", result);
+#if PG_VERSION_NUM >= 160000
+    return indexes == TU_All;
+#else
+    return indexes;
+#endif
+}
+
 /* 15 gave set-returning functions a common start. */
 inline ReturnSetInfo *
 begin_set(FunctionCallInfo fcinfo)

@@ -18,11 +18,27 @@ struct Place {
 
 Place locate(Tables &tables, const pg_uuid_t &id);
 
+constexpr int
+state_bit(State state)
+{
+    return 1 << static_cast<int>(state);
+}
+constexpr int open_states = state_bit(State::scheduled) | state_bit(State::available) | state_bit(State::pending) |
+                            state_bit(State::active) | state_bit(State::retryable);
+
 /*
- * Cancels a job that is open, held or not, waiting for a transaction that is moving it. False: it has ended, or does
- * not exist; then `standing` says how it stands, and `exists` whether.
+ * Cancels a job if it is in one of `states` (bits of open ones), held or not, waiting for a transaction that is moving
+ * it; `was` is the state it was in. False: it is in none of them, or does not exist.
  */
+bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was);
+
+/* The same in whatever open state. False: it has ended, or does not exist; then `standing` says how it stands, and
+ * `exists` whether. */
 bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists);
+
+/* Locks the row of an open job where it is, waiting if need be, so that it moves no more until this transaction ends.
+ * Nothing for one that has ended. */
+void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 
 /* Where the job stands by a snapshot of this moment. */
 bool stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing);

@@ -8,7 +8,7 @@
 namespace ojs
 {
 
-enum class QueueState { active, paused, draining };
+enum class QueueState { active, paused, draining, deleted }; /* deleted: kept for the name of its finished jobs */
 
 constexpr size_t max_queue_name = 128;
 
@@ -18,12 +18,22 @@ struct Queue {
     QueueState state;
     bool is_log;                /* type "log": takes pushes, hands out nothing */
     bool expiry_counts_attempt; /* */
+    bool delete_on_ack;         /* */
+    bool push_rules;            /* what a push must look at: default_retry, default_timeout_ms, allowed_types */
     int64 lease_ms;             /* 0: the setting ojs.default_lease */
     int64 max_deliveries;       /* 0: no bound */
+    char dead_letter[max_queue_name + 1]; /* where jobs go after max_deliveries; empty: nowhere */
+    TimestampTz revised_at;
+
+    /* Not in copies: these point into the cache. */
+    int64 default_timeout_ms;    /* 0: none */
+    const Jsonb *default_retry;  /* null: none */
+    const Jsonb *allowed_types;  /* array of patterns; null: all */
 };
 static_assert(std::is_trivially_destructible_v<Queue>);
 
-/* Null: no such queue. The pointer holds until the next call that may find the cache outdated. */
+/* Null: no such queue. The pointer holds until the next call that may find the cache outdated. By id, a deleted queue is
+ * found too. */
 const Queue *find_queue(std::string_view name);
 const Queue *find_queue(int64 id);
 
@@ -32,6 +42,16 @@ const Queue *find_queue(int64 id);
  * the same queue at once do not wait for each other (see sql/tables.sql).
  */
 const Queue *queue_for_push(std::string_view name);
+/* The same for what the server itself sends there: made whatever the setting says. */
+const Queue *queue_to_move_to(std::string_view name);
+
+/* The policy that applies to every queue which does not say otherwise: a row of this name, no queue. */
+constexpr std::string_view default_policy_name = "_default";
+/* Its configuration, or null; good until the next look-up of a queue. */
+const Jsonb *default_policy();
+
+/* "base" with the members of "over" in place of its own; the retry policies in both are merged. Either may be null. */
+Jsonb *merge_queue_config(const Jsonb *base, const Jsonb *over);
 
 /* Raises NOT_FOUND, with `topic_not_found` in its details. */
 [[noreturn]] void raise_no_queue(std::string_view name);

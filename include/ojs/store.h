@@ -87,6 +87,14 @@ Outcome take_waiting(Table &table, ItemPointer tid);
 Outcome lock(Table &table, ItemPointer tid, bool wait);
 void replace(Table &table, ItemPointer tid, HeapTuple tuple);
 
+/*
+ * For a table whose only index is unique, on its first column, and may be partial, as long as all rows written here are
+ * ones that it holds. insert_unless_there() is INSERT … ON CONFLICT DO NOTHING without the wait: false, and nothing is
+ * there, if a row with that key is there, or arriving. replace_keyed() leaves the key as it is, in a row locked before.
+ */
+bool insert_unless_there(Table &table, Idx index, HeapTuple tuple);
+void replace_keyed(Table &table, Idx index, ItemPointer tid, HeapTuple tuple);
+
 /* --- reading --- */
 
 /* arriving: inserted by a transaction that is still open; leaving: deleted by one. */

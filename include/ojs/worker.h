@@ -59,6 +59,10 @@ void register_launcher();
 /* Registers a worker for a database; `main` is the exported function. Null: no room in max_worker_processes. */
 BackgroundWorkerHandle *start_process(const char *name, const char *main, Oid database, int notify_pid);
 
+/* Advisory locks of a kind that no SQL function can name, one set per database. */
+enum class ProcessLock : uint32 { leading = 1, present = 2, asking = 3 };
+LOCKTAG process_lock(ProcessLock which);
+
 /* Whether an upkeep worker serves this database, by its lock: works without preload. */
 bool worker_present();
 

@@ -3,6 +3,8 @@
  */
 #include "ojs/store.h"
 
+#include "ojs/plant.h"
+
 namespace ojs::store
 {
 
@@ -71,6 +73,7 @@ next(Scan &scan)
                 scan.desc->kill_prior_tuple = true;
             else if (scan.kill_dead)
                 scan.desc->kill_prior_tuple =
+                    planted(Bug::kills_own_deletes) ||
                     !(TransactionIdIsValid(GetTopTransactionIdIfAny()) && deleted_by_us(table, tid));
             continue;
         }
@@ -182,7 +185,9 @@ void
 wait_for(const Scan &scan)
 {
     TransactionId xid = TransactionIdIsValid(scan.dirty.xmin) ? scan.dirty.xmin : scan.dirty.xmax;
-    if (TransactionIdIsValid(xid)) {
+    if (TransactionIdIsValid(scan.dirty.xmin) && scan.dirty.speculativeToken != 0)
+        SpeculativeInsertionWait(xid, scan.dirty.speculativeToken); /* it may be taken back before that transaction ends */
+    else if (TransactionIdIsValid(xid)) {
         ItemPointerData tid = scan.tid;
         XactLockTableWait(xid, scan.table->rel, &tid, XLTW_Delete);
     }

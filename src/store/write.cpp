@@ -155,4 +155,45 @@ replace(Table &table, ItemPointer tid, HeapTuple tuple)
     CatalogTupleUpdateWithInfo(table.rel, tid, tuple, indexes_of(table));
 }
 
+/* The index entry of the row in `slot`. UNIQUE_CHECK_PARTIAL: false, without waiting, if there may be another one. */
+static bool
+insert_key(Table &table, Idx index, TupleTableSlot *slot, IndexUniqueCheck check)
+{
+    Relation index_rel = index_open(index_oid(index), RowExclusiveLock);
+    Datum values[INDEX_MAX_KEYS];
+    bool nulls[INDEX_MAX_KEYS];
+    values[0] = slot_getattr(slot, 1, &nulls[0]);
+    /* B-trees want no more description of the index than its relation. */
+    bool alone = index_insert(index_rel, values, nulls, &slot->tts_tid, table.rel, check, false, nullptr);
+    index_close(index_rel, NoLock);
+    return alone;
+}
+
+bool
+insert_unless_there(Table &table, Idx index, HeapTuple tuple)
+{
+    /* Speculative, as the executor does it: who meets the row before it is confirmed waits for the token only, and a row
+     * that is taken back was never there. Two that meet would otherwise wait for each other. */
+    TransactionId xid = GetCurrentTransactionId();
+    TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
+    ExecStoreHeapTuple(tuple, slot, false);
+    uint32 token = SpeculativeInsertionLockAcquire(xid);
+    table_tuple_insert_speculative(table.rel, slot, GetCurrentCommandId(true), 0, nullptr, token);
+    bool alone = insert_key(table, index, slot, UNIQUE_CHECK_PARTIAL);
+    table_tuple_complete_speculative(table.rel, slot, token, alone);
+    SpeculativeInsertionLockRelease(xid);
+    ExecDropSingleTupleTableSlot(slot);
+    return alone;
+}
+
+void
+replace_keyed(Table &table, Idx index, ItemPointer tid, HeapTuple tuple)
+{
+    TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
+    ExecStoreHeapTuple(tuple, slot, false);
+    if (update_tuple(table.rel, tid, slot))
+        insert_key(table, index, slot, UNIQUE_CHECK_YES);
+    ExecDropSingleTupleTableSlot(slot);
+}
+
 } // namespace ojs::store

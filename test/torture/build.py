@@ -8,12 +8,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SOURCES = ("Makefile", "ojs.control", "include", "sql", "src")
 
 
-def build(directory, plants=False, pg_config=None):
-    """Builds in `directory`, with the planted bugs compiled in or not; returns the path of the tree's pg_config."""
+def build(directory, plants=False, pg_config=None, as_it_is=False):
+    """Builds in `directory`, with the planted bugs compiled in or not; returns the path of the tree's pg_config.
+
+    as_it_is: uses what an earlier build left there, whatever has become of the sources since.
+    """
     os.makedirs(directory, exist_ok=True)
     os.chmod(directory, 0o755)
     command = [os.path.join(ROOT, "test", "private-postgres"), os.path.join(directory, "pg")]
     config = subprocess.check_output(command + ([pg_config] if pg_config else []), text=True).strip()
+    if as_it_is:
+        return config
     copy = os.path.join(directory, "source")
     for name in SOURCES:
         source, target = os.path.join(ROOT, name), os.path.join(copy, name)

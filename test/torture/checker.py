@@ -16,7 +16,8 @@ import client
 
 FINAL = ("completed", "cancelled", "discarded")
 GRACE = 1.5         # a late commit may be passed by for so long
-WAKE = 3.5          # a waiting claim learns of a job within so long, however busy the machine
+WAKE = 2.5          # a waiting claim learns of a job within so long, however busy the machine
+PROMPT = 0.25       # and mostly within so long, where the extension is preloaded
 SLOW = 9.0          # a call that need not wait for anyone takes no longer
 EPSILON = 0.002
 
@@ -695,17 +696,26 @@ class Checker:
                           if op.kind == "push" and op.args["q"] == "wake" and op.certain), key=lambda c: c[0])
         times = [c[0] for c in commits]
         n = 0
+        delays = defaultdict(list)      # whether a savepoint was rolled back in the pusher's transaction -> delays
         for op in self.h.ops:
             if op.kind != "claim" or op.args["q"] != "wake" or "wait" not in op.args or op.status != "ok":
                 continue
             i = bisect.bisect_left(times, op.t0 + 0.05)
-            if i == len(times) or times[i] >= op.t1:
+            if i == len(times) or times[i] >= op.t1 or self.disturbed(times[i] - 2, op.t1):
                 continue
             n += 1
+            push = commits[i][1]
             late = op.t1 - times[i]
-            if late > WAKE - (1.0 if not op.result else 0) and not self.disturbed(times[i] - 2, op.t1):
+            if late > WAKE:
                 self.bad("who waits in a claim learns of a commit soon", f"{op.client} waited {late:.2f} s longer",
-                         commits[i][1].result[0])
+                         push.result[0])
+            delays[push.tx is not None and any(o.void for o in push.tx.ops)].append((late, push))
+        for void, found in delays.items():
+            late = [d for d in found if d[0] > PROMPT]
+            if self.h.preload and len(late) > 2 and len(late) > 0.2 * len(found):
+                self.bad("who waits in a claim learns of a commit soon", f"{len(late)} of {len(found)} wake-ups"
+                         f" {'after a rollback to a savepoint ' if void else ''}took longer than {PROMPT} s",
+                         late[0][1].result[0])
         self.counts["wake-ups checked"] = n
 
     def lifetime(self, id, push):

@@ -669,7 +669,7 @@ class Waker(Calls):
     def step(self):
         r = self.rng
         time.sleep(r.uniform(0.05, 0.8))
-        kind = r.randrange(4)
+        kind = r.choice((0, 1, 2, 2, 2, 3))
         if kind == 0:
             self.push("wake")
         elif kind == 1:             # a rolled back transaction, then one that commits

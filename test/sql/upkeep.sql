@@ -1,0 +1,88 @@
+-- upkeep.sql: ojs.tick: SM-04, SM-11, SM-12, SM-15, R-17, R-18, Q-46, PGX-05, TMO-01. At once with other sessions: test/t.
+begin;
+select no_plan();
+\ir helpers.psql
+
+select pg_temp.held('tick') as held \gset
+select pg_temp.pushed('tick', '{"delay_until": "+PT1M"}') as scheduled, pg_temp.pushed('tick', '{"pending": true}') as pending,
+    pg_temp.pushed('tick', '{"expires_at": "+PT1M"}') as mortal, pg_temp.pushed('tick', '{"delay_until": "+PT2M", "expires_at": "+PT1M"}') as stillborn \gset
+select id as retryable from ojs.fail(pg_temp.held('tick2'), '{"type": "t", "message": "m"}', delay => '1 minute') \gset
+select id as released from ojs.nack(pg_temp.held('tick3'), '1 minute') \gset
+select is(ojs.tick() - 'more', '{"reaped": 0, "promoted": 0}', 'PGX-05: nothing to do: nothing done') where (select ojs.tick()) is not null;
+select is(pg_temp.at(:'scheduled'), 'scheduled/0/0', 'SM-04: not before its time');
+
+select pg_temp.clock('90 seconds') \g /dev/null
+select ojs.tick() as ticked \gset
+select is((:'ticked'::jsonb ->> 'reaped')::int, 1, 'Q-46: one lease reaped');
+select is(pg_temp.at(:'held'), 'available/1/1', 'SM-11 R-18 R-15: a lapsed job is available at once, its attempt counted'),
+    is(error ->> 'type', 'visibility_timeout', 'R-18: the lapse is an error'), is(started_at, null, 'SM-11: not started'), is(worker, null, 'SM-11: no worker')
+from ojs.jobs where id = :'held';
+select is(pg_temp.at(:'scheduled'), 'available/0/0', 'SM-04: a due job is available');
+select is(pg_temp.at(:'retryable'), 'available/1/1', 'SM-12: a retryable one too');
+select is(pg_temp.at(:'released'), 'available/0/1', 'Q-39: and a released one');
+select is(pg_temp.at(:'pending'), 'pending/0/0', 'SM-05: a pending one waits');
+select is(state || (error ->> 'type'), 'discardedexpired', 'SM-15: an expired job is discarded, with no claim') from ojs.jobs where id = :'mortal';
+select is(state || (error ->> 'type'), 'discardedexpired', 'ENV-15 SM-15: one that expires before it is due, too') from ojs.jobs where id = :'stillborn';
+select is((select count(*) from ojs_store.later), 1::bigint, 'PGX-05: nothing is left in later but the pending job');
+select is((select count(*) from ojs_store.ready where place < 0), 3::bigint, 'Q-25: what was delivered before is served first');
+select is(ojs.tick() - 'more', '{"reaped": 0, "promoted": 0}', 'PGX-05: a second tick finds nothing');
+
+-- Nothing is done twice: a job that was ended or moved meanwhile is left alone.
+select pg_temp.clock('0') \g /dev/null
+select ojs.cancel(pg_temp.pushed('gone', '{"delay_until": "+PT1M"}')) is null as cancelled, ojs.ack(pg_temp.held('gone2', 'w', '{"expires_at": "+PT1M"}')) is null as acked \gset
+select pg_temp.clock('2 minutes') \g /dev/null
+select is(ojs.tick() - 'more', '{"reaped": 0, "promoted": 0}', 'PGX-05 SM-28: ended jobs leave nothing to do');
+select pg_temp.clock('0') \g /dev/null
+
+-- Budget -------------------------------------------------------------------------------------------------------------
+
+select count(*) as pushed from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue', 'budget', 'priority', n % 3,
+    'options', '{"delay_until": "+PT1M"}'::jsonb)) from generate_series(1, 25) n)) \gset
+select pg_temp.clock('2 minutes') \g /dev/null
+select is(ojs.tick(10), '{"reaped": 0, "promoted": 10, "more": true}', 'PGX-05: at most budget rows, and says that there is more');
+select is((select count(*) from ojs_store.ready r join ojs.jobs j on r.job_id = j.id where j.queue = 'budget'), 10::bigint, 'PGX-05: ten are ready');
+select is((select array_agg(distinct -npriority) from ojs_store.ready r join ojs.jobs j on r.job_id = j.id where j.queue = 'budget'), '{1,2}', 'SM-04: those of higher priority first');
+select is(ojs.tick(10) ->> 'more', 'true', 'PGX-05: ten more');
+select is(ojs.tick(10), '{"reaped": 0, "promoted": 5, "more": false}', 'PGX-05: the rest');
+select is(left(pg_temp.refusal('select ojs.tick(0)'), 21), 'OJ100 INVALID_PAYLOAD', 'PGX-05: a budget of nothing');
+select is(left(pg_temp.refusal('select ojs.tick(-1)'), 21), 'OJ100 INVALID_PAYLOAD', 'PGX-05: or less');
+select count(*) as claimed from ojs.claim('budget', 'w', 25) \gset
+select pg_temp.clock('4 minutes') \g /dev/null
+select is(ojs.tick(10) -> 'reaped', '10', 'PGX-05: reaping keeps to the budget, too');
+select is((ojs.tick(10) ->> 'reaped')::int + (ojs.tick(10) ->> 'reaped')::int, 15, 'PGX-05: and gets to the end');
+select is((select count(*) from ojs.leases where queue = 'budget'), 0::bigint, 'Q-46: no lease is left');
+select pg_temp.clock('0') \g /dev/null
+
+-- Attempts spent -----------------------------------------------------------------------------------------------------
+
+select pg_temp.held('spent', 'w', '{"retry": {"max_attempts": 1}}') as spent, pg_temp.held('spent2', 'w', '{"retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}') as buried \gset
+select pg_temp.clock('1 minute') \g /dev/null
+select ojs.tick() is null as ticked \gset
+select is(pg_temp.at(:'spent'), 'discarded/1/1', 'R-17 R-18: a lapse counts against the budget');
+select is((select flags from ojs_store.done where job_id = :'buried') & 1, 1, 'R-18 R-37: on_exhaustion decides where it goes');
+select isnt(completed_at, null, 'R-26: it ran') from ojs.jobs where id = :'spent';
+select pg_temp.clock('0') \g /dev/null
+
+-- TMO-01, R-18: an execution timeout ends an attempt though the lease is kept alive, and costs a backoff.
+select pg_temp.held('slow', 'w', '{"timeout": 60}') as slow \gset
+select pg_temp.clock('20 seconds') \g /dev/null
+select ojs.extend(:'slow', '1 hour') is null as extended \gset
+select pg_temp.clock('59 seconds') \g /dev/null
+select ojs.tick() is null as ticked \gset
+select is(pg_temp.at(:'slow'), 'active/1/1', 'TMO-01: not before its time');
+select pg_temp.clock('61 seconds') \g /dev/null
+select ojs.tick() is null as ticked \gset
+select is(pg_temp.at(:'slow'), 'retryable/1/1', 'TMO-01 R-18: retryable, with backoff'), is(error ->> 'type', 'timeout', 'TMO-01: for its timeout') from ojs.jobs where id = :'slow';
+select pg_temp.clock('0') \g /dev/null
+
+-- A clock that goes back does not hide leases (reap hint).
+select pg_temp.clock('1 day') \g /dev/null
+select ojs.tick() is null as ticked \gset
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.held('clock') as held \gset
+select pg_temp.clock('31 seconds') \g /dev/null
+select ojs.tick() is null as ticked \gset
+select is(pg_temp.at(:'held'), 'available/1/1', 'Q-46: a clock that was set back hides nothing');
+
+select * from finish();
+rollback;

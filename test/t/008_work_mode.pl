@@ -1,0 +1,82 @@
+# Push mode: what a session was given comes back when it ends, in whatever way, and nothing else does (Q-62 to Q-67).
+use strict;
+use warnings;
+use Ojs;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes 'time';
+
+my $node = server('work');
+$node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'work') from generate_series(1, 40)});
+
+# A session of its own: psql prints a line when it has done what it was told.
+sub session {
+    my ($commands) = @_;
+    my ($in, $out) = ("\\set ON_ERROR_STOP on\n$commands\n\\echo ready\n", '');
+    my $session = IPC::Run::start(['psql', '-XAtq', '-d', $node->connstr('postgres')], '<', \$in, '>', \$out, '2>&1',
+        IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+    IPC::Run::pump $session until $out =~ /ready/ || !$session->pumpable;
+    like($out, qr/ready/, 'the session has its jobs') or diag $out;
+    return ($session, \$in, \$out);
+}
+
+sub held { my ($worker) = @_; return $node->safe_psql('postgres', "select count(*) from ojs.leases where worker = '$worker'"); }
+
+sub comes_back {
+    my ($worker, $name) = @_;
+    my $start = time;
+    $node->poll_query_until('postgres', "select not exists (select from ojs.leases where worker = '$worker')");
+    ok(time - $start < 1, "$name, within a second") or diag time - $start;
+}
+
+my ($session, $in, $out) = session(q{
+    select ojs.work_open('work', 'clean', 8);
+    select count(*) from ojs.work_next();
+    select count(*) from ojs.work_next();
+    select count(*) from ojs.claim('work', 'clean-too', 2);
+});
+is(held('clean'), 8, 'Q-63: with max 8 and no ack exactly 8 are delivered');
+$$in .= "\\q\n";
+$session->finish;
+comes_back('clean', 'Q-64: a clean end gives them back');
+is(held('clean-too'), 2, 'Q-64: a plain claim of the same session stays');
+
+($session, $in, $out) = session(q{
+    select ojs.work_open('work', 'terminated', 5);
+    select count(*) from ojs.work_next();
+});
+is(held('terminated'), 5, 'Q-62: a session works');
+$node->safe_psql('postgres', q{select pg_terminate_backend(pid) from pg_stat_activity where query like '%work_next%' and pid <> pg_backend_pid()});
+comes_back('terminated', 'Q-64: a terminated session gives them back');
+$session->kill_kill;
+
+($session, $in, $out) = session(q{
+    select ojs.work_open('work', 'killed', 5);
+    select count(*) from ojs.work_next();
+});
+is(held('killed'), 5, 'Q-62: another session works');
+$session->kill_kill(grace => 0);
+comes_back('killed', 'Q-64: a client killed with -9 loses them');
+
+($session, $in, $out) = session(q{
+    select ojs.work_open('work', 'flows', 3);
+    select id from ojs.work_next() limit 1 \gset
+    select from ojs.ack(:'id');
+    select 'more ' || count(*) from ojs.work_next();
+    select ojs.work_close();
+});
+like($$out, qr/more 1/, 'Q-62: a new job flows when one is acked');
+is(held('flows'), 0, 'Q-62: closing gives the rest back');
+$$in .= "\\q\n";
+$session->finish;
+
+is($node->safe_psql('postgres', q{select count(*) from ojs.jobs where state = 'available'}), 40 - 1 - 2,
+    'Q-64: every job but the acked one and the plainly claimed ones is available again');
+my ($code, $stdout, $stderr) = $node->psql('postgres', q{select ojs.work_next()});
+like($stderr, qr/no work session/, 'Q-67: without a session there is no next job');
+($code, $stdout, $stderr) = $node->psql('postgres', q{select ojs.work_open('nowhere', 'w')});
+like($stderr, qr/queue "nowhere" does not exist/, 'Q-67: an unknown queue is refused');
+($code, $stdout, $stderr) = $node->psql('postgres', q{select ojs.work_open('work', '')});
+like($stderr, qr/worker must not be empty/, 'Q-67: a worker must have a name');
+$node->stop;
+done_testing();
