@@ -40,7 +40,8 @@ def run(*command, **options):
     """Runs a command; what it said is shown only when it fails."""
     result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if result.returncode:
-        raise SystemExit(f"failed: {' '.join(map(str, command))}\n{result.stdout}")
+        said = "\n".join(result.stdout.splitlines()[-30:])
+        raise SystemExit(f"failed: {' '.join(map(str, command))}\n{said}")
     return result.stdout.strip()
 
 

@@ -41,5 +41,9 @@ to ojs_worker, ojs_admin;
 grant select on ojs.jobs, ojs.leases, ojs.queues to ojs_observer, ojs_admin;
 grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs.info(uuid) to ojs_observer, ojs_admin;
 
+-- Administration
+grant execute on function ojs.retry(uuid, jsonb), ojs.discard(uuid, text), ojs.delete_job(uuid) to ojs_admin;
+grant select on ojs.dead_letters to ojs_observer, ojs_admin;
+
 -- Upkeep
 grant execute on function ojs.tick(int) to ojs_admin;

@@ -39,7 +39,12 @@ select job_id, queue, worker, lease_id, claimed_at, lease_expires_at, deliveries
 comment on view ojs.leases is 'Who holds which job until when; empty on a standby, where leases do not exist';
 
 create view ojs.queues as
-select distinct on (name) name, state, created_at, config
-from ojs_store.queue
-order by name, revised_at desc;
+select name, state, created_at, config
+from (
+    select distinct on (name) name, state, created_at, config
+    from ojs_store.queue
+    where name <> '_default'
+    order by name, revised_at desc
+) newest
+where state <> 'deleted';
 comment on view ojs.queues is 'All queues, with their state (active, paused, draining) and configuration';

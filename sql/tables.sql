@@ -9,13 +9,19 @@ create sequence ojs_store.seq;
 create table ojs_store.queue (
     id bigint not null,
     name text collate "C" not null,
-    state text not null,                -- active, paused, draining
+    state text not null,                -- active, paused, draining; deleted: kept for the name of its finished jobs
     created_at timestamptz not null,
     revised_at timestamptz not null,
     config jsonb not null
 );
 create index queue_name on ojs_store.queue (name);
 create index queue_id on ojs_store.queue (id);
+
+-- How many jobs each queue has moved to its dead-letter queue. A move inserts a row, the tick adds them up.
+create table ojs_store.queue_count (
+    queue bigint not null,
+    dead_lettered bigint not null
+);
 
 -- LOGGED TRUTH -----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 /*
  * ack.cpp: ojs.ack, ojs.ack_many, ojs.ack_and_claim: a job is done.
  */
+#include "ojs/dead_letter.h"
 #include "ojs/ending.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
@@ -26,10 +27,15 @@ OJS_FUNCTION(ojs_ack)
         raise_state(tables, id, "ack", Needs::lease, at);
     DoneRow row = end_of(lease, State::completed, at);
     row.result = result;
-    finish(tables, row, lease.flags);
+    const Queue *queue = find_queue(lease.queue);
+    bool remove = queue != nullptr && queue->delete_on_ack;
+    if (!remove)
+        finish(tables, row, lease.flags);
     Standing standing = standing_of(row, lease.flags);
     read_job(tables, id, lease.job_tid, job);
     Datum answer = job_answer(tables, job, standing);
+    if (remove && !removed_at_end(tables, lease, State::completed))
+        finish(tables, row, lease.flags);
     tables.close();
     store::end_write();
     return answer;

@@ -6,6 +6,7 @@
  */
 #include "ojs/ending.h"
 
+#include "ojs/dead_letter.h"
 #include "ojs/uuid.h"
 
 namespace ojs
@@ -73,6 +74,9 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
     auto *expiring = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
     int *order = locking_order(named.ids);
     int n = 0;
+    int kept = 0;
+    int64 queue_id = 0; /* of which deletes_ends is known */
+    bool deletes_ends = false;
 
     for (int k = 0; k < named.ids.n; k++) {
         int i = order[k];
@@ -90,12 +94,20 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
         }
         Jsonb *result = named.results.n > 0 ? named.results.values[i] : nullptr;
         check_result(result);
+        n++;
+        if (n == 1 || lease.queue != queue_id) {
+            const Queue *queue = find_queue(lease.queue);
+            queue_id = lease.queue;
+            deletes_ends = queue != nullptr && queue->delete_on_ack;
+        }
+        if (deletes_ends && removed_at_end(tables, lease, State::completed))
+            continue;
         DoneRow row = end_of(lease, State::completed, now);
         row.result = result;
-        tuples[n++] = form(table.rel, row);
+        tuples[kept++] = form(table.rel, row);
         expiring[i] = lease.flags & job_expires;
     }
-    store::insert_many(table, tuples, n);
+    store::insert_many(table, tuples, kept);
     for (int i = 0; i < named.ids.n; i++)
         if (expiring[i])
             forget_expiry(tables, *named.ids.ids[i]);

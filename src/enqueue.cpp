@@ -9,6 +9,7 @@
 #include "ojs/enqueue.h"
 
 #include "ojs/moves.h"
+#include "ojs/queue_rules.h"
 #include "ojs/uuid.h"
 #include "ojs/wake.h"
 
@@ -127,6 +128,8 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         if (queue->state == QueueState::draining)
             raise(Code::queue_paused, Details().add("queue", queue->name), "Try again when the queue is resumed.",
                   "queue \"%s\" is draining and takes no new jobs", queue->name);
+        if (queue->push_rules)
+            apply_push_rules(*queue, envelopes[i]);
         to_row(envelopes[i], queue->id, now, pushed[i].job);
         pushed[i].queue = envelopes[i].queue;
         tuples[i] = form(jobs.rel, pushed[i].job);

@@ -3,6 +3,8 @@
  */
 #include "ojs/error.h"
 
+#include "ojs/guard.h"
+
 namespace ojs
 {
 
@@ -196,3 +198,24 @@ raise_field(Code code, const char *field, const char *hint, const char *format, 
 }
 
 } // namespace ojs
+
+/* ojs_store.raise(code text, message text, details jsonb, hint text): for SQL functions; the code by its name */
+OJS_FUNCTION(ojs_raise)
+{
+    using namespace ojs;
+    const char *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+    const char *message = text_to_cstring(PG_GETARG_TEXT_PP(1));
+    const char *hint = PG_ARGISNULL(3) ? nullptr : text_to_cstring(PG_GETARG_TEXT_PP(3));
+    Details details;
+    if (!PG_ARGISNULL(2)) {
+        Jsonb *given = PG_GETARG_JSONB_P(2);
+        char *json = JsonbToCString(nullptr, &given->root, VARSIZE(given));
+        size_t length = strlen(json);
+        if (length >= 2 && json[0] == '{') /* its members */
+            appendBinaryStringInfo(&details.json, json + 1, static_cast<int>(length - 2));
+    }
+    for (const Entry &entry : catalogue)
+        if (strcmp(entry.name, name) == 0)
+            report(entry.code, details, hint, message);
+    elog(ERROR, "unknown error code \"%s\": %s", name, message);
+}

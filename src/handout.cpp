@@ -18,6 +18,7 @@
  */
 #include "ojs/handout.h"
 
+#include "ojs/dead_letter.h"
 #include "ojs/guc.h"
 #include "ojs/moves.h"
 #include "ojs/plant.h"
@@ -193,6 +194,10 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
                     "the job expired before it was run", walk.now);
             return;
         }
+    }
+    if (delivered_out(queue, ready)) {
+        move_to_dead_letters(walk.tables, queue, job, ready, walk.now);
+        return;
     }
     Taken &taken = walk.taken[walk.n++];
     LeaseRow &lease = taken.lease;

@@ -24,13 +24,17 @@ constinit Statement feed_row = {R"sql(
         to_jsonb((select pass from (
             select rebuilt_at as at, extract(epoch from took)::float8 * 1000 as took_ms, jobs
             from ojs_store.feed where cause = 'reconcile') pass))::text
-)sql", {}, nullptr};
+)sql",
+                                {},
+                                nullptr};
 
 constinit Statement queues = {R"sql(
     select jsonb_build_object('total', count(*), 'active', count(*) filter (where state = 'active'),
         'paused', count(*) filter (where state = 'paused'), 'draining', count(*) filter (where state = 'draining'))::text
     from (select distinct on (name) state from ojs_store.queue order by name, revised_at desc) queue
-)sql", {}, nullptr};
+)sql",
+                              {},
+                              nullptr};
 
 struct Report {
     StringInfoData hot_set, reconciled, queues;
@@ -47,20 +51,20 @@ copy(StringInfo to, int column)
 const char *
 worker_state(bool runs)
 {
-    return runs                    ? "running"
+    return runs                   ? "running"
            : RecoveryInProgress() ? "in recovery"
            : !settings.worker     ? "off"
            : shared_memory()      ? "starting"
-                                   : "not started";
+                                  : "not started";
 }
 
 const char *
 wake_up()
 {
-    return worker_running()    ? "latch and NOTIFY by the worker"
-           : shared_memory()   ? (settings.notify ? "latch and NOTIFY by each transaction" : "latch")
-           : settings.notify   ? "NOTIFY by each transaction"
-                               : "polling";
+    return worker_running()  ? "latch and NOTIFY by the worker"
+           : shared_memory() ? (settings.notify ? "latch and NOTIFY by each transaction" : "latch")
+           : settings.notify ? "NOTIFY by each transaction"
+                             : "polling";
 }
 
 } // namespace
@@ -98,12 +102,15 @@ OJS_FUNCTION(ojs_health)
     appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,
                      recovery ? "true" : "false", shared_memory() ? "true" : "false",
                      (GetCurrentTimestamp() - PgStartTime) / USECS_PER_SEC);
-    appendStringInfo(&json, ", \"timestamp\": \"%s\"", DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(at))));
+    appendStringInfo(&json, ", \"timestamp\": \"%s\"",
+                     DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(at))));
     appendStringInfo(&json, ", \"worker\": {\"state\": \"%s\"", worker_state(present));
     if (present && database != nullptr && pg_atomic_read_u32(&database->worker) != 0)
-        appendStringInfo(&json, ", \"pid\": %d, \"started_at\": \"%s\"", database->worker_pid,
-                         DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(database->worker_started_at))));
-    appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s", wake_up(), shared_memory() ? "true" : "false");
+        appendStringInfo(
+            &json, ", \"pid\": %d, \"started_at\": \"%s\"", database->worker_pid,
+            DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(database->worker_started_at))));
+    appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s", wake_up(),
+                     shared_memory() ? "true" : "false");
     if (recovery)
         appendStringInfoString(&json, ", \"hot_set\": {\"state\": \"not on a standby\"}");
     else

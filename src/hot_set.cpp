@@ -36,7 +36,8 @@ rest()
 {
     constexpr long poll_ms = 10;
     static uint32 event;
-    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms, wait_event("OjsRebuildWait", &event));
+    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms,
+                    wait_event("OjsRebuildWait", &event));
     ResetLatch(MyLatch);
     CHECK_FOR_INTERRUPTS();
 }
@@ -152,7 +153,8 @@ using namespace ojs;
 OJS_FUNCTION(ojs_hot_set_lost)
 {
     if (!CALLED_AS_TRIGGER(fcinfo))
-        ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("ojs_store.hot_set_lost() is a trigger")));
+        ereport(ERROR,
+                (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("ojs_store.hot_set_lost() is a trigger")));
     Feed feed = read_feed();
     if (!(feed.restored && feed.ours)) {
         store::Table table = store::open(store::Rel::feed, RowExclusiveLock);

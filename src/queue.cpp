@@ -356,6 +356,8 @@ merge_queue_config(const Jsonb *base, const Jsonb *over)
         JsonbValue inherited;
         if (key == "default_retry" && find_member(root_of(base), key, inherited))
             out.add(key, merge_retry_policy(jsonb_of(inherited), jsonb_of(value)));
+        else if (key == "retention" && find_member(root_of(base), key, inherited))
+            out.add(key, merge_queue_config(jsonb_of(inherited), jsonb_of(value)));
         else
             out.add(key, value);
     });

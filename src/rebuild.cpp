@@ -14,7 +14,7 @@
 #include "ojs/guc.h"
 #include "ojs/moves.h"
 #include "ojs/plant.h"
-#include "ojs/shared.h"
+#include "ojs/sink.h"
 #include "ojs/spi.h"
 #include "ojs/store.h"
 #include "ojs/wake.h"
@@ -29,16 +29,22 @@ namespace
 /* What was said of the last rebuild, and that rows were restored; what the reconcile pass says of itself stays. */
 constinit Statement clear_feed = {R"sql(
     delete from ojs_store.feed where cause <> 'reconcile' returning rebuilt_at = '-infinity'
-)sql", {}, nullptr};
+)sql",
+                                  {},
+                                  nullptr};
 
 /* After a restore under a live worker: some jobs came before their events and endings, and were put where they no
  * longer belong. What another transaction is at stays. */
 constinit Statement clear_ready = {R"sql(
     delete from ojs_store.ready where ctid = any (array(select ctid from ojs_store.ready for update skip locked))
-)sql", {}, nullptr};
+)sql",
+                                   {},
+                                   nullptr};
 constinit Statement clear_later = {R"sql(
     delete from ojs_store.later where ctid = any (array(select ctid from ojs_store.later for update skip locked))
-)sql", {}, nullptr};
+)sql",
+                                   {},
+                                   nullptr};
 
 /*
  * Numbers: kinds 1 to 4 of `later` are scheduled, retryable, pending, released, and 5 expiry; 0 stands for a job that
@@ -85,9 +91,24 @@ constinit Statement lost_jobs = {R"sql(
         and not exists (select from ojs_store.ready where ready.job_id = job.id)
         and not exists (select from ojs_store.lease where lease.job_id = job.id)
         and not exists (select from ojs_store.later where later.job_id = job.id and later.kind <> 5)
-)sql", {TIMESTAMPTZOID, TIMESTAMPTZOID}, nullptr};
-enum { o_id = 1, o_tid, o_seq, o_queue, o_npriority, o_flags, o_attempt, o_deliveries, o_at, o_started_at, o_kind, o_due_at,
-       o_expires_at };
+)sql",
+                                 {TIMESTAMPTZOID, TIMESTAMPTZOID},
+                                 nullptr};
+enum {
+    o_id = 1,
+    o_tid,
+    o_seq,
+    o_queue,
+    o_npriority,
+    o_flags,
+    o_attempt,
+    o_deliveries,
+    o_at,
+    o_started_at,
+    o_kind,
+    o_due_at,
+    o_expires_at
+};
 
 constinit Statement index_ready = {"reindex table ojs_store.ready", {}, nullptr};
 constinit Statement index_later = {"reindex table ojs_store.later", {}, nullptr};
@@ -97,7 +118,9 @@ constinit Statement any_job = {"select from ojs_store.job limit 1", {}, nullptr}
 constinit Statement write_feed = {R"sql(
     insert into ojs_store.feed (rebuilt_at, took, jobs, cause)
     values ($1, make_interval(secs => $2), $3, $4)
-)sql", {TIMESTAMPTZOID, FLOAT8OID, INT8OID, TEXTOID}, nullptr};
+)sql",
+                                  {TIMESTAMPTZOID, FLOAT8OID, INT8OID, TEXTOID},
+                                  nullptr};
 
 constinit Statement last_pass = {R"sql(
     select max(rebuilt_at) filter (where cause = 'reconcile'),
@@ -105,7 +128,9 @@ constinit Statement last_pass = {R"sql(
         coalesce(max(jobs) filter (where cause = 'reconcile'), 0),
         max(rebuilt_at)
     from ojs_store.feed
-)sql", {}, nullptr};
+)sql",
+                                 {},
+                                 nullptr};
 
 constinit Statement forget_pass = {"delete from ojs_store.feed where cause = 'reconcile'", {}, nullptr};
 
@@ -115,86 +140,6 @@ double
 seconds_since(TimestampTz start)
 {
     return static_cast<double>(GetCurrentTimestamp() - start) / USECS_PER_SEC;
-}
-
-/* --- putting rows into a hot table, a thousand at a time --- */
-
-constexpr int batch = 1000;
-
-struct Sink {
-    store::Table table;
-    bool bulk; /* ours alone and empty: its indexes are made at the end */
-    int n;
-    HeapTuple tuples[batch];
-    TupleTableSlot *slots[batch];
-    BulkInsertState bulk_state;
-    MemoryContext home;    /* of everything else: rows come while the executor is in a context of its own */
-    MemoryContext context; /* of the tuples */
-};
-
-Sink *
-open_sink(store::Rel rel, bool may_be_bulk)
-{
-    auto *sink = static_cast<Sink *>(palloc0(sizeof(Sink)));
-    Oid oid = store::relation_oid(rel);
-    bool alone = may_be_bulk && ConditionalLockRelationOid(oid, AccessExclusiveLock);
-    sink->table = store::open(rel, RowExclusiveLock);
-    sink->bulk = alone && RelationGetNumberOfBlocks(sink->table.rel) == 0;
-    if (alone && !sink->bulk)
-        UnlockRelationOid(oid, AccessExclusiveLock);
-    sink->home = CurrentMemoryContext;
-    sink->context = AllocSetContextCreate(CurrentMemoryContext, "ojs rebuild", ALLOCSET_DEFAULT_SIZES);
-    if (sink->bulk) {
-        TupleDesc desc = CreateTupleDescCopy(RelationGetDescr(sink->table.rel));
-        for (TupleTableSlot *&slot : sink->slots)
-            slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-        sink->bulk_state = GetBulkInsertState();
-    }
-    return sink;
-}
-
-void
-flush(Sink &sink)
-{
-    CHECK_FOR_INTERRUPTS();
-    MemoryContext old = MemoryContextSwitchTo(sink.home);
-    if (sink.bulk) {
-        for (int i = 0; i < sink.n; i++)
-            ExecStoreHeapTuple(sink.tuples[i], sink.slots[i], false);
-        if (sink.n > 0)
-            table_multi_insert(sink.table.rel, sink.slots, sink.n, GetCurrentCommandId(true), 0, sink.bulk_state);
-        for (int i = 0; i < sink.n; i++)
-            ExecClearTuple(sink.slots[i]);
-    } else
-        store::insert_many(sink.table, sink.tuples, sink.n);
-    MemoryContextSwitchTo(old);
-    MemoryContextReset(sink.context);
-    sink.n = 0;
-}
-
-template <typename Row>
-void
-put(Sink &sink, const Row &row)
-{
-    MemoryContext old = MemoryContextSwitchTo(sink.context);
-    sink.tuples[sink.n++] = form(sink.table.rel, row);
-    MemoryContextSwitchTo(old);
-    if (sink.n == batch)
-        flush(sink);
-}
-
-/* True: the indexes are still to be made. */
-bool
-close_sink(Sink &sink)
-{
-    flush(sink);
-    if (sink.bulk) {
-        FreeBulkInsertState(sink.bulk_state);
-        for (TupleTableSlot *slot : sink.slots)
-            ExecDropSingleTupleTableSlot(slot);
-    }
-    store::close(sink.table);
-    return sink.bulk;
 }
 
 /* --- placing the lost jobs --- */
@@ -211,18 +156,17 @@ struct Begun {
     int32 flags;
 };
 
-template <typename T>
-struct List {
+template <typename T> struct List {
     T *items;
     int64 n, room;
 
-    void
-    add(MemoryContext context, const T &item)
+    void add(MemoryContext context, const T &item)
     {
         if (n == room) {
             room = room > 0 ? room * 2 : 64;
             Size size = sizeof(T) * room;
-            items = static_cast<T *>(items == nullptr ? MemoryContextAllocHuge(context, size) : repalloc_huge(items, size));
+            items =
+                static_cast<T *>(items == nullptr ? MemoryContextAllocHuge(context, size) : repalloc_huge(items, size));
         }
         items[n++] = item;
     }
@@ -410,7 +354,8 @@ wake_all(const Placing &placing)
     for (int64 i = 0; i < placing.queues.n; i++) {
         const Queue *queue = find_queue(placing.queues.items[i].queue);
         if (queue != nullptr)
-            wake_queue(queue->id, queue->name, static_cast<int>(std::min<int64>(placing.queues.items[i].jobs, INT_MAX)));
+            wake_queue(queue->id, queue->name,
+                       static_cast<int>(std::min<int64>(placing.queues.items[i].jobs, INT_MAX)));
     }
 }
 
@@ -453,16 +398,17 @@ rebuild_hot_set(const char *cause)
         }
         place_lost_jobs(placing, nullptr, MyBackendType == B_BG_WORKER && !restored);
         discard_begun(placing);
-        const char *why = restored                        ? "restore"
-                          : cause != nullptr              ? cause
+        const char *why = restored                       ? "restore"
+                          : cause != nullptr             ? cause
                           : execute_latest(any_job) == 0 ? "first use"
-                                                          : "crash or promotion";
-        (void)execute_latest(write_feed, {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
-                                          Int64GetDatum(placing.jobs), CStringGetTextDatum(why)});
+                                                         : "crash or promotion";
+        (void)execute_latest(write_feed,
+                             {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
+                              Int64GetDatum(placing.jobs), CStringGetTextDatum(why)});
     });
     wake_all(placing);
-    ereport(placing.jobs > 0 ? LOG : DEBUG1,
-            (errmsg("ojs has rebuilt its hot set: " INT64_FORMAT " jobs in %.3f s", placing.jobs, seconds_since(start))));
+    ereport(placing.jobs > 0 ? LOG : DEBUG1, (errmsg("ojs has rebuilt its hot set: " INT64_FORMAT " jobs in %.3f s",
+                                                     placing.jobs, seconds_since(start))));
     return true;
 }
 
@@ -489,13 +435,15 @@ reconcile_hot_set(TimestampTz created_before)
         discard_begun(placing);
         jobs = placing.jobs + placing.begun.n;
         (void)execute_latest(forget_pass);
-        (void)execute_latest(write_feed, {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
-                                          Int64GetDatum(before + jobs), CStringGetTextDatum("reconcile")});
+        (void)execute_latest(write_feed,
+                             {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
+                              Int64GetDatum(before + jobs), CStringGetTextDatum("reconcile")});
     });
     wake_all(placing);
     if (jobs > 0)
-        ereport(WARNING, (errmsg("ojs found " INT64_FORMAT " open jobs in no place and put them back", jobs),
-                          errdetail("This is expected after a crash with prepared transactions; else it is a defect.")));
+        ereport(WARNING,
+                (errmsg("ojs found " INT64_FORMAT " open jobs in no place and put them back", jobs),
+                 errdetail("This is expected after a crash with prepared transactions; else it is a defect.")));
     return jobs;
 }
 

@@ -104,6 +104,14 @@ append(JsonbParseState **array, Jsonb *value)
 
 constexpr int errors_kept = 25; /* */
 
+/* An event whose data is an error; a revival keeps the one that had ended the job. */
+bool
+is_failure(const EventRow &event)
+{
+    bool may_fail = event.kind == EventKind::failed || event.kind == EventKind::lapsed || event.kind == EventKind::revived;
+    return may_fail && event.data != nullptr;
+}
+
 } // namespace
 
 std::string_view
@@ -144,8 +152,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     const EventRow *last = nullptr;
     int failures = 0;
     for (int i = 0; i < n; i++) {
-        bool failure = rows[i].kind == EventKind::failed || rows[i].kind == EventKind::lapsed;
-        failures += failure && rows[i].data != nullptr;
+        failures += is_failure(rows[i]);
         if (rows[i].kind != EventKind::claimed)
             last = &rows[i];
     }
@@ -160,8 +167,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         int skip = std::max(0, failures + done_error - errors_kept);
         pushJsonbValue(&array, WJB_BEGIN_ARRAY, nullptr);
         for (int i = 0; i < n; i++) {
-            bool failure = rows[i].kind == EventKind::failed || rows[i].kind == EventKind::lapsed;
-            if (!failure || rows[i].data == nullptr || skip-- > 0)
+            if (!is_failure(rows[i]) || skip-- > 0)
                 continue;
             append(&array, rows[i].data);
             if (standing.state != State::completed && !done_error)

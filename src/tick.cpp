@@ -5,6 +5,7 @@
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/queue_rules.h"
 #include "ojs/unique.h"
 #include "ojs/upkeep.h"
 #include "ojs/worker.h"
@@ -43,6 +44,7 @@ pass(int budget)
         CommandCounterIncrement();
     }
     result.markers = prune_markers(budget, at);
+    tidy_queues(at);
     result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget;
     tables.close();
     return result;

@@ -258,10 +258,17 @@ what_matters(const Named &jobs, const Look *looks, pg_uuid_t *past)
     return n;
 }
 
+bool
+by_id(const pg_uuid_t &a, const pg_uuid_t &b)
+{
+    return a < b;
+}
+
 void
 hold_in_order(Tables &tables, pg_uuid_t *ids, int n, TimestampTz now)
 {
-    std::sort(ids, ids + n);
+    std::sort(ids, ids + n, by_id);
+    n = static_cast<int>(std::unique(ids, ids + n, same) - ids);
     for (int i = 0; i < n; i++)
         hold_open(tables, ids[i], now);
 }
@@ -322,8 +329,6 @@ hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh, int 
             ids[n_ids++] = jobs.ids[j];
         }
     }
-    std::sort(ids, ids + n_ids);
-    n_ids = static_cast<int>(std::unique(ids, ids + n_ids, same) - ids);
     hold_in_order(tables, ids, n_ids, now);
     pfree(ids);
 }

@@ -67,8 +67,8 @@ come_forward()
 
 /* --- duties, each in a transaction of its own --- */
 
-bool gone;  /* the extension is not there (any more) */
-bool more;  /* the tick had more to do */
+bool gone; /* the extension is not there (any more) */
+bool more; /* the tick had more to do */
 TimestampTz next_due;
 TimestampTz next_notify;
 
@@ -390,7 +390,8 @@ OJS_FUNCTION(ojs_start_worker)
     }
     BackgroundWorkerHandle *handle = start_process("ojs worker", "ojs_worker_main", MyDatabaseId, MyProcPid);
     if (handle == nullptr)
-        raise(Code::unavailable, Details(), "Raise max_worker_processes.", "no background process is free for a worker");
+        raise(Code::unavailable, Details(), "Raise max_worker_processes.",
+              "no background process is free for a worker");
     TimestampTz until = GetCurrentTimestamp() + patience_us;
     while (GetCurrentTimestamp() < until) {
         constexpr long poll_ms = 10;

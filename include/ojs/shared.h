@@ -13,7 +13,7 @@ namespace ojs
 {
 
 constexpr int max_databases = 1000; /* one beyond works as if not preloaded */
-constexpr int max_marks = 4096;    /* queues somebody may listen to; beyond, transactions notify themselves */
+constexpr int max_marks = 4096;     /* queues somebody may listen to; beyond, transactions notify themselves */
 constexpr int max_waiter_queues = 16;
 constexpr int max_mark_name = 128;
 
@@ -59,7 +59,7 @@ struct Waiter {
 
 struct Shared {
     LWLock *lock;
-    HTAB *marks; /* of Mark */
+    HTAB *marks;               /* of Mark */
     pg_atomic_uint32 launcher; /* process number plus 1 */
     int n_waiting;
     Database databases[max_databases];
@@ -80,5 +80,17 @@ void set_latch(uint32 process_number_plus_1); /* nothing for 0 */
 /* The session wants an upkeep worker in its database, now or once its transaction has committed. */
 void ask_for_worker();
 void ask_for_worker_at_commit(); /* wake.cpp */
+
+/* --- waking (waiting.cpp) --- */
+
+/* A queue has work, as everybody can see by now; under the lock. True: the worker has a NOTIFY to send. */
+bool tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool may_notify);
+
+/* Adds the NOTIFYs for a queue to the transaction. */
+void notify_queue(const char *name, int name_length);
+
+/* Leaves the waiters, if this process is one. `passing`: without looking for the job it was woken for, which then is
+ * the next one's. */
+void stop_waiting(bool passing);
 
 } // namespace ojs

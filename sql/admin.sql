@@ -1,0 +1,20 @@
+-- admin.sql: jobs past their normal life. C++: src/admin.cpp.
+
+create function ojs.retry(job_id uuid, overrides jsonb default '{}') returns ojs.job
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_retry';
+comment on function ojs.retry(uuid, jsonb)
+    is 'Makes a discarded job available again with a new budget of attempts, or a retryable one at once';
+
+create function ojs.discard(job_id uuid, reason text default null) returns ojs.job
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_discard';
+comment on function ojs.discard(uuid, text) is 'Ends an open job that nobody holds as discarded';
+
+create function ojs.delete_job(job_id uuid) returns boolean
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_delete_job';
+comment on function ojs.delete_job(uuid) is 'Removes a finished job with its history; false if there is no such job';
+
+create view ojs.dead_letters as
+select job.*
+from ojs_store.done, lateral ojs_store.look(done.job_id) job
+where done.flags & 1 <> 0;
+comment on view ojs.dead_letters is 'Discarded jobs that were kept as dead letters: the columns of ojs.job';

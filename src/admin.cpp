@@ -1,0 +1,202 @@
+/*
+ * admin.cpp: ojs.retry, ojs.discard, ojs.delete_job: what an administrator may do to a job past its normal life.
+ */
+#include "ojs/args.h"
+#include "ojs/guard.h"
+#include "ojs/guc.h"
+#include "ojs/place.h"
+#include "ojs/spi.h"
+#include "ojs/worker.h"
+
+using namespace ojs;
+
+namespace
+{
+
+/* Overrides of a manual retry, and the count of them; the envelope is one of the few things that are ever rewritten. */
+constinit Statement rewrite_job = {R"sql(
+    update ojs_store.job
+    set meta = coalesce($2 -> 'meta', meta, '{}')
+            || jsonb_build_object('ojs.replay_count', coalesce((meta ->> 'ojs.replay_count')::int, 0) + 1),
+        args = coalesce($2 -> 'args', args),
+        retry = coalesce($2 -> 'retry', retry),
+        max_attempts = coalesce(($2 -> 'retry' ->> 'max_attempts')::int, max_attempts),
+        queue = $3
+    where id = $1
+    returning ctid
+)sql", {UUIDOID, JSONBOID, INT8OID}, nullptr};
+
+constinit Statement delete_events = {"delete from ojs_store.event where job_id = $1", {UUIDOID}, nullptr};
+constinit Statement delete_job = {"delete from ojs_store.job where id = $1", {UUIDOID}, nullptr};
+
+/* Takes the row that says a job has ended in this state; false: there is none. */
+bool
+take_done(Tables &tables, const pg_uuid_t &id, std::optional<State> state, DoneRow &row)
+{
+    store::Table &table = tables.done();
+    for (;;) {
+        ItemPointerData tid;
+        store::Row seen = store::find(table, store::Idx::done_job, id, &tid);
+        if (seen == store::Row::none || seen == store::Row::arriving)
+            return false;
+        read(table.slot, row);
+        if (state && row.state != *state)
+            return false;
+        if (row.error != nullptr)
+            row.error = DatumGetJsonbPCopy(PointerGetDatum(row.error));
+        if (store::take_waiting(table, &tid) == store::Outcome::ok)
+            return true;
+        CHECK_FOR_INTERRUPTS();
+    }
+}
+
+/* The overrides that a retry may bring, checked as a push would check them. */
+Jsonb *
+checked_overrides(Jsonb *overrides, TimestampTz at, int64 *queue)
+{
+    Envelope envelope = empty_envelope();
+    if (!JB_ROOT_IS_OBJECT(overrides))
+        raise_field(Code::invalid_payload, "overrides", "Give a JSON object.", "overrides must be an object");
+    JsonbIterator *it = JsonbIteratorInit(&overrides->root);
+    JsonbValue value;
+    JsonbIteratorToken token;
+    while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE) {
+        std::string_view key = token == WJB_KEY ? std::string_view(value.val.string.val, value.val.string.len) : "args";
+        if (key != "args" && key != "meta" && key != "retry" && key != "queue")
+            raise_field(Code::invalid_payload, "overrides", "Override args, meta, retry or queue.",
+                        "\"%s\" cannot be overridden", clipped(key));
+    }
+    envelope_from_json(overrides, at, true, envelope);
+    envelope.type = "any.type";
+    bool moves = !envelope.queue.empty();
+    validate(envelope);
+    if (moves)
+        *queue = queue_for_push(envelope.queue)->id;
+    return overrides;
+}
+
+void
+record_revival(Tables &tables, const DoneRow &row, TimestampTz at)
+{
+    EventRow event = {};
+    event.job_id = row.job_id;
+    event.at = at;
+    event.kind = EventKind::revived;
+    event.attempt = 0;
+    event.deliveries = row.deliveries;
+    event.started_at = row.started_at;
+    event.data = row.error;
+    store::insert(tables.event(), form(tables.event().rel, event));
+}
+
+} // namespace
+
+/* A discarded job becomes available with a new budget (R-39); a retryable one at once, within its budget (SM-12). */
+OJS_FUNCTION(ojs_retry)
+{
+    store::begin_write("ojs.retry()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    Jsonb *overrides = PG_ARGISNULL(1) ? DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")))
+                                       : PG_GETARG_JSONB_P(1);
+    TimestampTz at = now();
+    Tables tables;
+    JobRow job;
+    Standing standing;
+    DoneRow done;
+    LaterRow row = {};
+
+    Place place = locate(tables, id);
+    bool retryable = place.table == &tables.later() && place.row.kind == LaterKind::retryable &&
+                     place.seen != store::Row::arriving &&
+                     store::take_waiting(tables.later(), &place.tid) == store::Outcome::ok;
+    if (retryable)
+        row = place.row;
+    else if (take_done(tables, id, State::discarded, done)) {
+        row.queue = done.queue;
+        row.deliveries = done.deliveries;
+    } else
+        raise_state(tables, id, "retry", Needs::pending, at);
+
+    (void)checked_overrides(overrides, at, &row.queue);
+    if (!retryable) {
+        record_revival(tables, done, at);
+        with_spi([&] {
+            execute_latest(rewrite_job, {UUIDPGetDatum(&id), JsonbPGetDatum(overrides), Int64GetDatum(row.queue)});
+            bool null;
+            row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(cell(0, 1, &null)));
+        });
+        CommandCounterIncrement();
+        read_job(tables, id, row.job_tid, job);
+        row.job_id = id;
+        row.npriority = static_cast<int16>(-job.priority);
+        row.flags = job.flags | job_has_events;
+    }
+    make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
+    CommandCounterIncrement();
+    stand_now(tables, id, at, job, standing);
+    Datum answer = render_job(job, standing, queue_name(standing.queue));
+    tables.close();
+    store::end_write();
+    return answer;
+}
+
+/* An open job that nobody holds ends as discarded. */
+OJS_FUNCTION(ojs_discard)
+{
+    store::begin_write("ojs.discard()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    const char *reason = PG_ARGISNULL(1) ? "discarded by an administrator" : text_to_cstring(PG_GETARG_TEXT_PP(1));
+    TimestampTz at = now();
+    Tables tables;
+    JobRow job;
+    Standing standing;
+
+    for (;;) {
+        Place place = locate(tables, id);
+        if (place.table == nullptr || place.seen == store::Row::arriving)
+            raise_state(tables, id, "discard", Needs::open, at);
+        if (store::take_waiting(*place.table, &place.tid) != store::Outcome::ok) {
+            CHECK_FOR_INTERRUPTS();
+            continue;
+        }
+        read_job(tables, id, place.row.job_tid, job);
+        discard(tables, job, place.row.queue, place.row.attempt, place.row.deliveries, "discarded", reason, at);
+        break;
+    }
+    CommandCounterIncrement();
+    stand_now(tables, id, at, job, standing);
+    Datum answer = render_job(job, standing, queue_name(standing.queue));
+    tables.close();
+    store::end_write();
+    return answer;
+}
+
+/* Removes a finished job and its history. */
+OJS_FUNCTION(ojs_delete_job)
+{
+    store::begin_write("ojs.delete_job()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    TimestampTz at = now();
+    Tables tables;
+    DoneRow done;
+
+    if (!take_done(tables, id, std::nullopt, done)) {
+        JobRow job;
+        Standing standing;
+        if (!stand_now(tables, id, at, job, standing)) {
+            tables.close();
+            PG_RETURN_BOOL(false);
+        }
+        raise_state(tables, id, "delete", Needs::open, at);
+    }
+    with_spi([&] {
+        execute_latest(delete_events, {UUIDPGetDatum(&id)});
+        execute_latest(delete_job, {UUIDPGetDatum(&id)});
+    });
+    tables.close();
+    store::end_write();
+    PG_RETURN_BOOL(true);
+}

@@ -1,0 +1,156 @@
+-- roles.sql: who may call what, and that nobody's search_path matters: PGX-11, PGX-12.
+begin;
+select no_plan();
+\ir helpers.psql
+
+-- Who may call a function, by its name: p(roducer), w(orker), o(bserver); a(dmin) may call all of them. '*': it only
+-- computes, so any of the four may have it. A function that is not listed here fails the test: say who may call it.
+create temp table calls (name text, callers text);
+insert into calls select unnest(string_to_array(names, ' ')), callers from (values
+    ('push push_job push_many cancel activate wait_result results', 'p'),
+    ('info', 'po'),
+    ('claim ack ack_many ack_and_claim fail nack nack_many extend extend_many beat work_open work_next work_close progress checkpoint get_checkpoint '
+        || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker', 'w'),
+    ('health ready metrics queue_info queue_stats explain_job events', 'o'),
+    ('tick start_worker retry discard delete_job cancel_many retry_many delete_many create_queue configure_queue pause_queue resume_queue drain_queue '
+        || 'purge_queue drop_queue set_worker_state register_hook unregister_hook set_rate_limit schedule unschedule create_workflow workflow '
+        || 'cancel_workflow http reset', ''),
+    ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities', '*')) list (names, callers);
+
+create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema, callers
+from pg_proc p join pg_namespace n on n.oid = p.pronamespace left join calls on n.nspname = 'ojs' and name = proname
+where n.nspname in ('ojs', 'ojs_store') and p.prorettype <> 'trigger'::regtype;
+create temp table roles as select * from (values ('ojs_producer', 'p'), ('ojs_worker', 'w'), ('ojs_observer', 'o')) r (role, letter);
+
+select is((select string_agg(signature::text, ' ') from functions where schema = 'ojs' and callers is null), null, 'PGX-12: it is laid down for each function who may call it');
+select is((select string_agg(signature::text, ' ') from functions where callers <> '*'
+    and has_function_privilege(role, oid, 'execute') <> (strpos(callers, letter) > 0)), null, 'PGX-12: ' || role || ' may call its own functions and no others') from roles;
+select is((select string_agg(signature::text, ' ') from functions where schema = 'ojs' and callers not in ('', '*') and not has_function_privilege('ojs_admin', oid, 'execute')), null,
+    'PGX-12: ojs_admin may call what the others may');
+select is(has_function_privilege('ojs_admin', 'ojs.tick(int)', 'execute'), true, 'PGX-12: and tick');
+create role nobody_special;
+select is((select string_agg(signature::text, ' ') from functions where has_function_privilege('nobody_special', oid, 'execute')), null, 'PGX-12: PUBLIC may call nothing');
+select is((select string_agg(c.oid::regclass::text, ' ') from pg_class c where relnamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace) and relkind in ('r', 'v', 'p', 'S')
+    and case when relkind = 'S' then has_sequence_privilege('nobody_special', c.oid, 'usage, select, update')
+        else has_table_privilege('nobody_special', c.oid, 'select, insert, update, delete, truncate, references, trigger') end), null, 'PGX-12: nor read or write anything');
+select is(has_schema_privilege('nobody_special', s, 'usage'), false, 'PGX-12: nor look into schema ' || s) from unnest('{ojs,ojs_store}'::text[]) s;
+select is((select string_agg(format('%s on %s', role, c.oid::regclass), ', ') from pg_class c, (select role from roles union all select 'ojs_admin') r
+    where relnamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace) and relkind in ('r', 'v', 'p')
+    and has_table_privilege(role, c.oid, 'insert, update, delete, truncate')), null, 'PGX-12: none of the four writes to a table or view');
+select is((select string_agg(c.oid::regclass::text, ' ') from pg_class c, (select role from roles union all select 'ojs_admin') r where relnamespace = 'ojs_store'::regnamespace
+    and relkind in ('r', 'p') and has_table_privilege(role, c.oid, 'select')), null, 'PGX-12: nor reads a private table');
+select is((select string_agg(role, ' ') from (select role from roles union all select 'ojs_admin') r where has_schema_privilege(role, 'ojs_store', 'usage, create')
+    or has_schema_privilege(role, 'ojs', 'create')), null, 'PGX-12: none of the four gets into ojs_store, or makes anything in ojs');
+select is(has_table_privilege('ojs_worker', 'ojs.jobs', 'select') or has_table_privilege('ojs_producer', 'ojs.jobs', 'select'), false, 'PGX-12: the views are for observers');
+
+-- And really so: a life of a job, each step as the role whose it is -------------------------------------------------------
+
+create role test_producer in role ojs_producer;
+create role test_worker in role ojs_worker;
+create role test_observer in role ojs_observer;
+create role test_admin in role ojs_admin;
+grant select on roles, functions to test_worker;
+create function pg_temp.as_role(role name, statement text) returns text language plpgsql as $$
+declare
+    reply text;
+begin
+    perform set_config('role', role, true);
+    begin
+        execute statement into reply;
+        reply := coalesce(reply, 'null');
+    exception when others then
+        reply := sqlstate;
+    end;
+    perform set_config('role', 'none', true);
+    return reply;
+end $$;
+
+select is(pg_temp.as_role('test_producer', $$ select state from ojs.push('test.job', queue => 'roles') $$), 'available', 'PGX-12: a producer pushes, and makes the queue');
+select is(pg_temp.as_role('test_producer', $$ select ojs.push_job('{"type": "t", "args": [], "queue": "roles"}') ->> 'state' $$), 'available', 'PGX-12: an envelope');
+select is(pg_temp.as_role('test_producer', $$ select status from ojs.push_many('[{"type": "t", "args": [], "queue": "roles"}]') $$), 'created', 'PGX-12: a batch');
+select is(pg_temp.as_role('test_producer', format('select ojs.info(%L) ->> %L', id, 'state')), 'available', 'PGX-12: looks at a job') from ojs.jobs where queue = 'roles' limit 1;
+select is(pg_temp.as_role('test_producer', format('select state from ojs.cancel(%L)', pg_temp.pushed('other'))), 'cancelled', 'PGX-12: cancels one');
+select is(pg_temp.as_role('test_producer', format('select state from ojs.activate(%L)', pg_temp.pushed('other', '{"pending": true}'))), 'available', 'PGX-12: activates one');
+select is(pg_temp.as_role('test_worker', $$ select state from ojs.claim('roles', 'w1') $$), 'active', 'PGX-12: a worker claims');
+select is(pg_temp.as_role('test_worker', $$ select cardinality(extended) from ojs.beat('w1', (select array_agg(id) from ojs.claim('{roles}'::text[], 'w1'))) $$), '1', 'PGX-12: beats');
+select is(pg_temp.as_role('test_worker', format('select state from ojs.extend(%L, %L)', job_id, '1 min')), 'active', 'PGX-12: extends') from ojs.leases limit 1;
+select is(pg_temp.as_role('test_worker', format('select state from ojs.ack(%L)', job_id)), 'completed', 'PGX-12: finishes') from ojs.leases limit 1;
+select is(pg_temp.as_role('test_worker', format('select state from ojs.fail(%L, %L)', job_id, '{"type": "t", "message": "m"}')), 'retryable', 'PGX-12: fails') from ojs.leases limit 1;
+select is(pg_temp.as_role('test_worker', $$ select id is not null from ojs.ack_and_claim('w1', 'roles', '{}') $$), 'true', 'PGX-12: claims and finishes in one');
+select is(pg_temp.as_role('test_worker', format('select state from ojs.nack(%L)', job_id)), 'available', 'PGX-12: gives back') from ojs.leases limit 1;
+select is(pg_temp.as_role('test_worker', $$ select done from ojs.ack_many('w1', '{}') $$), '0', 'PGX-12: many');
+select is(pg_temp.as_role('test_worker', $$ select done from ojs.nack_many('w1', '{}') $$), '0', 'PGX-12: many');
+select is(pg_temp.as_role('test_worker', $$ select done from ojs.extend_many('w1', '{}', '1 min') $$), '0', 'PGX-12: many');
+select is(pg_temp.as_role('test_observer', 'select count(*) > 0 from ojs.jobs'), 'true', 'PGX-12: an observer reads jobs');
+select is(pg_temp.as_role('test_observer', 'select count(*) from ojs.leases'), '0', 'PGX-12: leases');
+select is(pg_temp.as_role('test_observer', 'select count(*) > 0 from ojs.queues'), 'true', 'PGX-12: queues');
+select is(pg_temp.as_role('test_admin', 'select ojs.tick() is not null'), 'true', 'PGX-12: an administrator ticks');
+select is(pg_temp.as_role('test_admin', $$ select id is not null from ojs.push('test.job') $$), 'true', 'PGX-12: and does what the others do');
+
+select is(pg_temp.as_role(role, statement), '42501', format('PGX-12: %s may not: %s', role, statement)) from (values
+    ('test_worker', $$select ojs.push('test.job')$$), ('test_worker', 'select * from ojs.jobs'), ('test_worker', 'select * from ojs_store.job'),
+    ('test_worker', $$select ojs.cancel('01920000-0000-7000-8000-00000000000c')$$), ('test_worker', 'select ojs.tick()'),
+    ('test_worker', 'delete from ojs_store.lease'), ('test_worker', $$select nextval('ojs_store.seq')$$), ('test_worker', $$select ojs_store.changed('ojs_store.queue')$$),
+    ('test_producer', $$select ojs.claim('roles', 'w')$$), ('test_producer', 'select * from ojs.leases'), ('test_producer', 'insert into ojs_store.job default values'),
+    ('test_observer', $$select ojs.push('test.job')$$), ('test_observer', $$select ojs.ack('01920000-0000-7000-8000-00000000000c')$$),
+    ('test_observer', 'update ojs_store.queue set state = state'), ('test_observer', 'select * from ojs_store.queue'), ('test_observer', $$select ojs_store.leases()$$),
+    ('nobody_special', $$select ojs.push('test.job')$$), ('nobody_special', 'select ojs.version()'), ('nobody_special', 'select * from ojs.jobs')) denied (role, statement);
+select is(pg_temp.as_role('test_worker', $$set ojs.clock_offset = '1h'$$), '42501', 'PGX-18: nor moves the clock');
+
+-- PGX-11: search_path --------------------------------------------------------------------------------------------------
+
+-- C functions that resolve no name but by oid pin nothing; all others do.
+select is((select string_agg(f.signature::text, ' ') from functions f join pg_proc p using (oid) join pg_language l on l.oid = p.prolang
+    where l.lanname <> 'c' and not coalesce(p.proconfig::text ~ 'search_path=(pg_catalog|"")', false)), null, 'PGX-11: functions in SQL and PL/pgSQL pin search_path');
+select is((select string_agg(distinct l.lanname, ' ') from functions f join pg_proc p using (oid) join pg_language l on l.oid = p.prolang where f.signature::text ~ '^ojs.(push|claim|ack|nack|fail|extend)'),
+    'c', 'PGX-11: the hot path is in C');
+select is((select string_agg(signature::text, ' ') from functions f join pg_proc p using (oid) where prosecdef and not coalesce(p.proconfig::text ~ 'search_path=', false)), null,
+    'PGX-11: no security definer without one');
+
+-- A schema in front of all others that has everything the extension could stumble upon.
+create schema evil;
+create function evil.trap() returns trigger language plpgsql as $$ begin raise exception 'evil trigger'; end $$;
+do $$
+declare
+    made text;
+begin
+    foreach made in array array['uuid', 'text', 'bigint', 'int', 'smallint', 'jsonb', 'timestamptz', 'interval', 'boolean', 'tid'] loop
+        execute format('create function evil.hijack(%1$s, %1$s) returns boolean language plpgsql as %2$L', made, 'begin raise exception ''evil operator''; end');
+        execute format('create operator evil.= (leftarg = %1$s, rightarg = %1$s, function = evil.hijack)', made);
+        execute format('create operator evil.< (leftarg = %1$s, rightarg = %1$s, function = evil.hijack)', made);
+        execute format('create operator evil.>= (leftarg = %1$s, rightarg = %1$s, function = evil.hijack)', made);
+    end loop;
+    foreach made in array array['job', 'event', 'done', 'ready', 'lease', 'later', 'feed', 'queue', 'worker', 'jobs'] loop
+        execute format('create table evil.%I (x int)', made);
+        execute format('create temp table %I (x int)', made);
+    end loop;
+end $$;
+create function evil.now() returns timestamptz language plpgsql as $$ begin raise exception 'evil now'; end $$;
+create function evil.nextval(regclass) returns bigint language plpgsql as $$ begin raise exception 'evil nextval'; end $$;
+create function evil.hashtextextended(text, bigint) returns bigint language plpgsql as $$ begin raise exception 'evil hash'; end $$;
+create function evil.pushed(n int) returns text language plpgsql as $$
+declare
+    one pg_catalog.uuid; reply text := ''; held ojs.claimed_job;
+begin
+    select id into one from ojs.push('test.job', queue => 'evil', options => '{"tags": ["a"], "expires_at": "2099-01-01T00:00:00Z"}');
+    select id into one from ojs.push('test.job', queue => 'evil', delay => '1 hour');
+    select * into held from ojs.claim('evil', 'w', lease => '1 min');
+    reply := reply || (ojs.beat('w', array[held.id])).directive || (ojs.extend(held.id, '1 min', held.lease_id)).state || (ojs.fail(held.id, '{"type": "t", "message": "m"}')).state
+        || (ojs.cancel(one)).state || (ojs.info(held.id) ->> 'state') || (ojs.tick() is not null);
+    return reply || (select count(*) from ojs.jobs) || (select count(*) from ojs.leases) || (select count(*) from ojs.queues);
+end $$;
+select pg_temp.set_queue('evil') \g /dev/null
+savepoint straight;
+select evil.pushed(1) as straight \gset
+rollback to straight;
+set local search_path = evil, pg_catalog, public;
+select pg_catalog.set_config('test.reply', evil.pushed(1), true) \g /dev/null
+reset search_path;
+select is(current_setting('test.reply'), :'straight', 'PGX-11: a schema of traps in front changes nothing');
+set local search_path = pg_temp, pg_catalog;
+select evil.pushed(2) as temps \gset
+reset search_path;
+select is(left(:'temps', 20), left(:'straight', 20), 'PGX-11: nor do temporary tables with the names of ours');
+
+select * from finish();
+rollback;
