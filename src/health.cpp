@@ -15,7 +15,7 @@ namespace ojs
 namespace
 {
 
-constinit Statement feed_row = {R"sql(
+constexpr char feed_row_sql[] = R"sql(
     select
         to_jsonb((select rebuilt from (
             select rebuilt_at, extract(epoch from took)::float8 * 1000 as took_ms, jobs, cause
@@ -24,17 +24,15 @@ constinit Statement feed_row = {R"sql(
         to_jsonb((select pass from (
             select rebuilt_at as at, extract(epoch from took)::float8 * 1000 as took_ms, jobs
             from ojs_store.feed where cause = 'reconcile') pass))::text
-)sql",
-                                {},
-                                nullptr};
+)sql";
+constinit Statement feed_row = {feed_row_sql, {}, nullptr};
 
-constinit Statement queues = {R"sql(
+constexpr char queues_sql[] = R"sql(
     select jsonb_build_object('total', count(*), 'active', count(*) filter (where state = 'active'),
         'paused', count(*) filter (where state = 'paused'), 'draining', count(*) filter (where state = 'draining'))::text
     from (select distinct on (name) state from ojs_store.queue order by name, revised_at desc) queue
-)sql",
-                              {},
-                              nullptr};
+)sql";
+constinit Statement queues = {queues_sql, {}, nullptr};
 
 struct Report {
     StringInfoData hot_set, reconciled, queues;

@@ -27,31 +27,28 @@ namespace
 {
 
 /* What was said of the last rebuild, and that rows were restored; what the reconcile pass says of itself stays. */
-constinit Statement clear_feed = {R"sql(
+constexpr char clear_feed_sql[] = R"sql(
     delete from ojs_store.feed where cause <> 'reconcile' returning rebuilt_at = '-infinity'
-)sql",
-                                  {},
-                                  nullptr};
+)sql";
+constinit Statement clear_feed = {clear_feed_sql, {}, nullptr};
 
 /* After a restore under a live worker: some jobs came before their events and endings, and were put where they no
  * longer belong. What another transaction is at stays. */
-constinit Statement clear_ready = {R"sql(
+constexpr char clear_ready_sql[] = R"sql(
     delete from ojs_store.ready where ctid = any (array(select ctid from ojs_store.ready for update skip locked))
-)sql",
-                                   {},
-                                   nullptr};
-constinit Statement clear_later = {R"sql(
+)sql";
+constinit Statement clear_ready = {clear_ready_sql, {}, nullptr};
+constexpr char clear_later_sql[] = R"sql(
     delete from ojs_store.later where ctid = any (array(select ctid from ojs_store.later for update skip locked))
-)sql",
-                                   {},
-                                   nullptr};
+)sql";
+constinit Statement clear_later = {clear_later_sql, {}, nullptr};
 
 /*
  * Numbers: kinds 1 to 4 of `later` are scheduled, retryable, pending, released, and 5 expiry; 0 stands for a job that
  * may run at most once and had begun, null for one that is claimable. Kinds of `event`: 1 failed, 4 activated,
  * 5 moved, 6 revived, 7 claimed. Flags: 1 pending, 4 expires, 32 has events.
  */
-constinit Statement lost_jobs = {R"sql(
+constexpr char lost_jobs_sql[] = R"sql(
     with newest as materialized (
         select distinct on (event.job_id, event.kind = 5)
             event.job_id, event.kind, event.at, event.due_at, event.attempt, event.deliveries, event.started_at, event.data
@@ -91,9 +88,8 @@ constinit Statement lost_jobs = {R"sql(
         and not exists (select from ojs_store.ready where ready.job_id = job.id)
         and not exists (select from ojs_store.lease where lease.job_id = job.id)
         and not exists (select from ojs_store.later where later.job_id = job.id and later.kind <> 5)
-)sql",
-                                 {TIMESTAMPTZOID, TIMESTAMPTZOID},
-                                 nullptr};
+)sql";
+constinit Statement lost_jobs = {lost_jobs_sql, {TIMESTAMPTZOID, TIMESTAMPTZOID}, nullptr};
 enum {
     o_id = 1,
     o_tid,
@@ -115,22 +111,20 @@ constinit Statement index_later = {"reindex table ojs_store.later", {}, nullptr}
 
 constinit Statement any_job = {"select from ojs_store.job limit 1", {}, nullptr};
 
-constinit Statement write_feed = {R"sql(
+constexpr char write_feed_sql[] = R"sql(
     insert into ojs_store.feed (rebuilt_at, took, jobs, cause)
     values ($1, make_interval(secs => $2), $3, $4)
-)sql",
-                                  {TIMESTAMPTZOID, FLOAT8OID, INT8OID, TEXTOID},
-                                  nullptr};
+)sql";
+constinit Statement write_feed = {write_feed_sql, {TIMESTAMPTZOID, FLOAT8OID, INT8OID, TEXTOID}, nullptr};
 
-constinit Statement last_pass = {R"sql(
+constexpr char last_pass_sql[] = R"sql(
     select max(rebuilt_at) filter (where cause = 'reconcile'),
         coalesce(max(extract(epoch from took)) filter (where cause = 'reconcile'), 0)::float8,
         coalesce(max(jobs) filter (where cause = 'reconcile'), 0),
         max(rebuilt_at)
     from ojs_store.feed
-)sql",
-                                 {},
-                                 nullptr};
+)sql";
+constinit Statement last_pass = {last_pass_sql, {}, nullptr};
 
 constinit Statement forget_pass = {"delete from ojs_store.feed where cause = 'reconcile'", {}, nullptr};
 

@@ -157,9 +157,6 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
             last = &rows[i];
     }
     standing.has_events = n > 0;
-    if (last == nullptr)
-        return;
-
     /* The newest errors; a finished job's last one is in its `done` row. */
     bool done_error = standing.state == State::discarded && standing.error != nullptr;
     if (failures > 0 || done_error) {
@@ -177,6 +174,8 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
             append(&array, standing.error);
         standing.errors = JsonbValueToJsonb(pushJsonbValue(&array, WJB_END_ARRAY, nullptr));
     }
+    if (last == nullptr)
+        return;
     if (last->kind == EventKind::revived && standing.state != State::discarded)
         standing.error = nullptr; /* */
     if (RecoveryInProgress() && !terminal(standing.state)) {
@@ -186,8 +185,10 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     if (standing.state == State::retryable && last->due_at) {
         standing.next_attempt_at = last->due_at;
         standing.started_at = last->started_at;
-        standing.retry_delay_ms = (*last->due_at - last->at) / 1000;
     }
+    if ((standing.state == State::retryable || standing.state == State::active) && last->kind == EventKind::failed &&
+        last->due_at)
+        standing.retry_delay_ms = (*last->due_at - last->at) / 1000; /* RET-13 */
     if (standing.state == State::available) {
         standing.attempt = last->attempt;
         standing.deliveries = last->deliveries;
