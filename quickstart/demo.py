@@ -217,8 +217,8 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
                 return
         self.refused = True
         job, lease = next(o for o in self.orphans if too_late or o[0] == held[0][1])
-        self.tell(f"{VICTIM} was given up too early, comes back, and acks a job that "
-                  + ("another worker has done" if too_late else f"{held[0][0]} holds now"))
+        self.tell(f"as if {VICTIM} had only been slow: an ack with its old lease, of a job that "
+                  + ("another worker has done since" if too_late else f"{held[0][0]} holds now"))
         statement = f"select ojs.ack('{job}', lease_id => '{lease}');"
         sql(statement)
         answer = psql("-v", "VERBOSITY=verbose", "-c", statement)

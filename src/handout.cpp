@@ -58,7 +58,8 @@ TimestampTz last_upkeep;
 extern "C" void
 forget_hints(XactEvent event, void *)
 {
-    if (event == XACT_EVENT_ABORT && known_queues != nullptr) {
+    bool undone = event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE; /* or may be */
+    if (undone && known_queues != nullptr) {
         MemoryContextReset(hints);
         known_queues = nullptr;
     }

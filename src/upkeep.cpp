@@ -25,7 +25,7 @@ constexpr int64 reap_full_every_us = 60 * USECS_PER_SEC;
 extern "C" void
 upkeep_xact(XactEvent event, void *)
 {
-    if (event == XACT_EVENT_ABORT)
+    if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
         reap_hint = DT_NOBEGIN;
 }
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 import client
 
 FINAL = ("completed", "cancelled", "discarded")
-GRACE = 1.5         # a late commit may be passed by for so long
+GRACE = 1.0         # a late commit may be passed by for so long
 WAKE = 2.5          # a waiting claim learns of a job within so long, however busy the machine
 PROMPT = 0.25       # and mostly within so long, where the extension is preloaded
 SLOW = 9.0          # a call that need not wait for anyone takes no longer
@@ -313,7 +313,9 @@ class Checker:
                     self.bad("a claim hands out no more than it was asked for", f"{op.client} got {len(op.result)}")
 
     def disturbed(self, t0, t1):
-        return any(a < t1 and b > t0 for a, b, kind in self.h.faults if kind not in ("clock", "snapshot", "hold"))
+        """Whether the server or its worker went away between."""
+        return any(a < t1 and b > t0 for a, b, kind in self.h.faults
+                   if kind not in ("clock", "snapshot", "hold", "kill client", "terminate", "cancel"))
 
     def settle_unknown(self):
         """A transaction without an answer has committed where any of its pushes is there: then all of it is."""
@@ -468,6 +470,8 @@ class Checker:
         for claim in claims:
             if limit is not None and claim.attempt > limit:
                 self.bad("a job is delivered within its budget", f"attempt {claim.attempt} of {limit}", id)
+        if push is not None and push.args.get("amo") and len(known) > 1:
+            self.bad("an at-most-once job is delivered once", " and ".join(f"to {c.op.client}" for c in known), id)
         for a, b in zip(known, known[1:]):
             same = a.op.era == b.op.era
             unknown = sum(1 for op in self.unknown_claims if id_may_be(op, a.queue) and op.t0 <= (b.op.t1 or 1e18))
@@ -615,7 +619,7 @@ class Checker:
         if state == "discarded" and push is not None:
             limit = max(1, client.MAX_ATTEMPTS[push.args.get("retry", "default")])
             fatal = any(kind == "fail" and op.possible and op.args["fatal"] for op, kind in acts)
-            if done["attempt"] < limit and not fatal and "exp" not in push.args:
+            if done["attempt"] < limit and not fatal and "exp" not in push.args and "amo" not in push.args:
                 self.bad("a job is discarded for a reason", f"after attempt {done['attempt']} of {limit}", id)
         fails = [op for op, kind in acts if kind == "fail" and op.certain]
         for op in fails:

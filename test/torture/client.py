@@ -310,6 +310,8 @@ class Calls(Session):
             give("timeout", "interval", f"{o['timeout']} seconds")
         if o.get("pending"):
             give("pending", "boolean", "true")
+        if o.get("amo"):
+            give("options", "jsonb", '{"delivery": "at_most_once"}')
         if RETRIES[o.get("retry", "default")][0]:
             give("retry", "jsonb", json.dumps(RETRIES[o["retry"]][0]))
         if "uniq" in o:
@@ -503,10 +505,12 @@ class Mixed(Calls):
             isolation = self.rng.choices(("read committed", "repeatable read", "serializable"), (6, 2, 2))[0]
             savepoint = (self.rng.randrange(n), self.rng.random() < 0.6) if self.rng.random() < 0.4 else None
             commit = self.rng.random() < 0.75
-            dawdle = self.rng.random() < 0.004
+            dawdle = self.rng.random() < 0.006
 
             def body(i):
                 self.action()
+                if dawdle and i == 0:
+                    self.push("fifo")
                 if dawdle:
                     time.sleep(self.rng.random() * 1.5)
                 return i + 1 < n and not self.world.stopping()
@@ -571,6 +575,8 @@ class Mixed(Calls):
                 o["id"] = "%08x-%04x-7%03x-a%03x-%012x" % (ms >> 16, ms & 65535, *(r.getrandbits(b) for b in (12, 12, 48)))
             if r.random() < 0.02:
                 o["timeout"] = 2
+            if r.random() < 0.04:
+                o["amo"] = True
             rows = self.push(r.choice(QUEUES + w.extra), **o)
             if rows and o.get("pending"):
                 self.pendings.append(rows[0][0])
@@ -650,7 +656,7 @@ class Fifo(Calls):
             self.size = max(1, self.size - 1)
             time.sleep(self.rng.uniform(0.5, 2.5))
         else:
-            self.size = min(100, self.size + (self.rng.random() < 0.1))
+            self.size = min(100, self.size + (self.rng.random() < 0.04))
             time.sleep(0.02)
 
 

@@ -245,6 +245,11 @@ def over_budget(s):
     s.push(1, "a", retry="once").give(2, "w1", "a", "l1", 1).give(5, "w1", "a", "l2", attempt=2, deliveries=2)
 
 
+@story("an at-most-once job is delivered once")
+def more_than_once(s):
+    s.push(1, "a", amo=True).give(2, "w1", "a", "l1").crash(3).give(5, "w1", "a", "l2")
+
+
 @story("each delivery is counted")
 def not_counted(s):
     s.push(1, "a").give(2, "w1", "a", "l1", 1).give(5, "w1", "a", "l2", attempt=1, deliveries=1)
