@@ -175,7 +175,8 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
     def kill(self):
         """kill -9 while the victim holds jobs. It is stopped first: what it had sent by then is done, what it holds stays."""
         process = self.workers[VICTIM]
-        self.await_("a good moment", lambda: self.done() > len(self.files) // 10 and self.held() > self.batch // 2)
+        middle = range(max(1, self.batch // 3), max(1, self.batch * 2 // 3) + 1)
+        self.await_("a good moment", lambda: self.done() > len(self.files) // 10 and self.held() in middle)
         while True:
             process.send_signal(signal.SIGSTOP)
             time.sleep(0.2)

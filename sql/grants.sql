@@ -7,7 +7,7 @@ revoke all on all tables in schema ojs, ojs_store from public;
 revoke all on all sequences in schema ojs_store from public;
 
 grant usage on schema ojs to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-grant execute on function ojs.version() to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs.version(), ojs.manifest(), ojs.capabilities() to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 
 -- Producing
 grant execute on function
@@ -34,7 +34,11 @@ grant execute on function
     ojs.beat(text, uuid[], text, jsonb, interval),
     ojs.work_open(text, text, int, interval),
     ojs.work_next(interval),
-    ojs.work_close()
+    ojs.work_close(),
+    ojs.lease_claim(text, jsonb),
+    ojs.lease_ack(text, jsonb),
+    ojs.lease_nack(text, jsonb),
+    ojs.lease_extend(text, jsonb)
 to ojs_worker, ojs_admin;
 
 -- Observing
@@ -44,6 +48,18 @@ grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs.info(uui
 -- Administration
 grant execute on function ojs.retry(uuid, jsonb), ojs.discard(uuid, text), ojs.delete_job(uuid) to ojs_admin;
 grant select on ojs.dead_letters to ojs_observer, ojs_admin;
+
+-- Queues
+grant execute on function ojs.queue_info(text), ojs.queue_stats(text), ojs.explain_job(uuid) to ojs_observer, ojs_admin;
+grant execute on function
+    ojs.create_queue(text, jsonb),
+    ojs.configure_queue(text, jsonb),
+    ojs.pause_queue(text),
+    ojs.resume_queue(text),
+    ojs.drain_queue(text),
+    ojs.purge_queue(text, text[], boolean),
+    ojs.drop_queue(text, text, text)
+to ojs_admin;
 
 -- Upkeep
 grant execute on function ojs.tick(int) to ojs_admin;

@@ -17,9 +17,7 @@ namespace
 Database *my_slot;
 Oid my_slot_of;
 
-#if PG_VERSION_NUM >= 150000
-shmem_request_hook_type next_request_hook;
-#endif
+RequestHook next_request_hook;
 shmem_startup_hook_type next_startup_hook;
 
 Size
@@ -39,10 +37,8 @@ request()
 extern "C" void
 on_request()
 {
-#if PG_VERSION_NUM >= 150000
     if (next_request_hook != nullptr)
         next_request_hook();
-#endif
     request();
 }
 
@@ -94,12 +90,7 @@ shared_init()
 {
     if (!process_shared_preload_libraries_in_progress)
         return;
-#if PG_VERSION_NUM >= 150000
-    next_request_hook = shmem_request_hook;
-    shmem_request_hook = on_request;
-#else
-    on_request(); /* 14 asks while libraries are loaded */
-#endif
+    next_request_hook = chain_request_hook(on_request);
     next_startup_hook = shmem_startup_hook;
     shmem_startup_hook = on_startup;
     register_launcher();

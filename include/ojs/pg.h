@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -221,6 +222,21 @@ most_backends()
     return MaxBackends;
 #else
     return MaxConnections + autovacuum_max_workers + 1 + max_worker_processes + max_wal_senders;
+#endif
+}
+
+/* 15 moved requests for shared memory to a hook; 14 takes them while libraries are loaded. Answers the next one. */
+using RequestHook = void (*)();
+inline RequestHook
+chain_request_hook(RequestHook hook)
+{
+#if PG_VERSION_NUM >= 150000
+    RequestHook next = shmem_request_hook;
+    shmem_request_hook = hook;
+    return next;
+#else
+    hook();
+    return nullptr;
 #endif
 }
 

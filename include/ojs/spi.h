@@ -12,8 +12,6 @@
 
 #include "ojs/pg.h"
 
-#include <initializer_list>
-
 namespace ojs
 {
 

@@ -8,7 +8,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SOURCES = ("Makefile", "ojs.control", "include", "sql", "src")
 
 
-def build(directory, plants=False, pg_config=None, as_it_is=False):
+def build(directory, plants=False, as_it_is=False):
     """Builds in `directory`, with the planted bugs compiled in or not; returns the path of the tree's pg_config.
 
     as_it_is: uses what an earlier build left there, whatever has become of the sources since.
@@ -16,7 +16,7 @@ def build(directory, plants=False, pg_config=None, as_it_is=False):
     os.makedirs(directory, exist_ok=True)
     os.chmod(directory, 0o755)
     command = [os.path.join(ROOT, "test", "private-postgres"), os.path.join(directory, "pg")]
-    config = subprocess.check_output(command + ([pg_config] if pg_config else []), text=True).strip()
+    config = subprocess.check_output(command, text=True).strip()
     if as_it_is:
         return config
     copy = os.path.join(directory, "source")

@@ -8,6 +8,7 @@ import sys
 sys.dont_write_bytecode = True
 
 import checker
+import history as model
 
 
 class Story:
@@ -95,7 +96,7 @@ class Story:
         return self
 
     def violations(self):
-        history = checker.History()
+        history = model.History()
         for who, lines in list(self.logs.items()) + [("faults", self.faults)]:
             history.add_log(who, lines)
         history.final = self.final
@@ -370,6 +371,7 @@ def leak(s):
 
 
 def main():
+    """Prints TAP without its plan; returns how many stories there were, and how many were judged wrong."""
     failures = 0
     for name, expected, tell in STORIES:
         s = Story()
@@ -381,13 +383,14 @@ def main():
             fine = expected in result.by_check
         if not fine:
             failures += 1
-            print(f"not ok - {name}: expected {expected or 'nothing'}, got {dict(result.by_check)}")
+            print(f"not ok - the checker judges: {name} (expected {expected or 'nothing'}, got {dict(result.by_check)})")
             result.report()
         else:
-            print(f"ok - {name}")
-    print(f"{len(STORIES) - failures} of {len(STORIES)} histories judged right")
-    return 1 if failures else 0
+            print(f"ok - the checker judges: {name}")
+    return len(STORIES), failures
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    n, wrong = main()
+    print(f"1..{n}")
+    sys.exit(1 if wrong else 0)

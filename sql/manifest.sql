@@ -1,0 +1,34 @@
+-- manifest.sql: what this implementation of OJS can do. Only what works and is tested stands here.
+
+create function ojs.capabilities() returns jsonb
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object(
+        'batch_enqueue', true, 'atomic_enqueue_many', true,
+        'native_deduplication', true, 'native_retrial', true,
+        'unique_jobs', jsonb_build_object('strength', 'strong', 'mechanism',
+            'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of the '
+            'push until that ends, and the states of the jobs it names are looked up under that lock'),
+        'delayed_jobs', true, 'job_ttl', true, 'priority_queues', true, 'retry_policies', true,
+        'cron_jobs', false, 'dead_letter', false, 'pause_resume', false, 'rate_limiting', false,
+        'schema_validation', false, 'workflows', false)
+$$;
+comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';
+
+create function ojs.manifest() returns jsonb
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object(
+        'specversion', '1.0', 'ojs_version', '1.0',
+        'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),
+        'conformance_level', 0, 'conformance_tier', 'runtime',
+        'protocols', jsonb_build_array(), 'backend', 'postgres',
+        'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong',
+        'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default', 'at-least-once'),
+        'extensions', jsonb_build_object('official', jsonb_build_array(), 'experimental', jsonb_build_array()),
+        'payload_limits', jsonb_build_object(
+            'max_envelope_bytes', pg_size_bytes(current_setting('ojs.max_envelope_size')),
+            'max_meta_bytes', pg_size_bytes(current_setting('ojs.max_meta_size')),
+            'max_batch_size', current_setting('ojs.max_batch_size')::int,
+            'max_args_depth', current_setting('ojs.max_args_depth')::int,
+            'max_args_elements', current_setting('ojs.max_args_elements')::int))
+$$;
+comment on function ojs.manifest() is 'The conformance manifest of OJS: what this implementation is, what it can do, and its limits';
