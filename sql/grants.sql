@@ -14,6 +14,8 @@ grant execute on function
     ojs.push(text, jsonb, text, int, timestamptz, interval, timestamptz, jsonb, jsonb, jsonb, interval, text, interval, uuid, text[], boolean, jsonb),
     ojs.push_job(jsonb),
     ojs.push_many(jsonb, text, interval, text, text),
+    ojs.fingerprint(jsonb),
+    ojs.fingerprint_input(jsonb),
     ojs.cancel(uuid, boolean),
     ojs.activate(uuid),
     ojs.info(uuid)
@@ -62,4 +64,5 @@ grant execute on function
 to ojs_admin;
 
 -- Upkeep
-grant execute on function ojs.tick(int) to ojs_admin;
+grant execute on function ojs.health() to ojs_observer, ojs_admin;
+grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;

@@ -151,7 +151,8 @@ create unlogged table ojs_store.later (
 create index later_job on ojs_store.later (job_id);
 create index later_due on ojs_store.later (due_at);
 
--- One row: the hot set stands. Its absence says that the hot set must be rebuilt.
+-- A row with a time: the hot set stands. No such row, or one from the beginning of time beside it (rows came into the
+-- truth by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile pass.
 create unlogged table ojs_store.feed (
     rebuilt_at timestamptz not null,
     took interval not null,

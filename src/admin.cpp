@@ -67,7 +67,9 @@ checked_overrides(Jsonb *overrides, TimestampTz at, int64 *queue)
                         "\"%s\" cannot be overridden", clipped(key));
     }
     envelope_from_json(overrides, at, true, envelope);
-    envelope.type = "any.type";
+    envelope.type = "any.type"; /* what a retry cannot change, and validate() wants */
+    if (envelope.args == nullptr)
+        envelope.args = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("[]")));
     bool moves = !envelope.queue.empty();
     validate(envelope);
     if (moves)

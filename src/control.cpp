@@ -19,11 +19,13 @@ OJS_FUNCTION(ojs_cancel)
     Tables tables;
     JobRow job;
     Standing standing;
+    State was;
     bool exists;
 
-    if (cancel_open(tables, id, at, job, standing, exists))
+    if (cancel_open(tables, id, at, job, standing, exists, was)) {
         stand_now(tables, id, at, job, standing);
-    else if (!exists || !idempotent)
+        standing.previous_state = was;
+    } else if (!exists || !idempotent)
         raise_state(tables, id, "cancel", Needs::open, at);
     Datum answer = render_job(job, standing, queue_name(standing.queue));
     tables.close();

@@ -55,6 +55,7 @@ struct Name {
 
 /* In order, for the binary search. */
 constexpr Name names[] = {
+    {"activated_at", Attr::system},
     {"args", Attr::args},
     {"attempt", Attr::system},
     {"cancelled_at", Attr::system},
@@ -85,6 +86,7 @@ constexpr Name names[] = {
     {"next_attempt_at", Attr::system},
     {"options", Attr::options},
     {"pending", Attr::pending},
+    {"previous_state", Attr::system},
     {"priority", Attr::priority},
     {"queue", Attr::queue},
     {"rate_limit", Attr::rate_limit},

@@ -81,7 +81,7 @@ tags_of(const JsonbValue &value)
 }
 
 Options
-options_of(const JobRow &job, const std::optional<int64> &retry_delay_ms)
+options_of(const JobRow &job, const Standing &standing)
 {
     Options out = {"1.0", nullptr, nullptr, job.options};
     JsonbValue value;
@@ -102,9 +102,10 @@ options_of(const JobRow &job, const std::optional<int64> &retry_delay_ms)
             taken++;
         }
     }
-    if (taken == 0 && !retry_delay_ms)
+    bool more = standing.retry_delay_ms || standing.activated_at || standing.previous_state;
+    if (taken == 0 && !more)
         return out;
-    if (!retry_delay_ms && taken == static_cast<int>(JB_ROOT_COUNT(job.options))) {
+    if (!more && taken == static_cast<int>(JB_ROOT_COUNT(job.options))) {
         out.extra = nullptr;
         return out;
     }
@@ -114,8 +115,13 @@ options_of(const JobRow &job, const std::optional<int64> &retry_delay_ms)
             if (key != "specversion" && key != "schema" && key != "tags")
                 extra.add(key, member);
         });
-    if (retry_delay_ms)
-        extra.add("retry_delay_ms", *retry_delay_ms);
+    TimeText buffer;
+    if (standing.retry_delay_ms)
+        extra.add("retry_delay_ms", *standing.retry_delay_ms);
+    if (standing.activated_at)
+        extra.add("activated_at", format_timestamp(*standing.activated_at, false, buffer));
+    if (standing.previous_state)
+        extra.add("previous_state", std::string_view(state_name(*standing.previous_state)));
     out.extra = extra.finish();
     return out;
 }
@@ -132,7 +138,7 @@ void
 render(const JobRow &job, const Standing &standing, std::string_view queue_name, bool claimed, Datum *values,
        bool *nulls)
 {
-    Options options = options_of(job, standing.retry_delay_ms);
+    Options options = options_of(job, standing);
     bool discarded = standing.state == State::discarded;
     bool ran = standing.state == State::completed || (discarded && (standing.started_at || standing.attempt > 0));
     Columns out = {values, nulls};

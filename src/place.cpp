@@ -132,9 +132,9 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
 }
 
 bool
-cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists)
+cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
+            State &was)
 {
-    State was;
     exists = true;
     while (!cancel_in(tables, id, open_states, now, was)) {
         exists = stand_now(tables, id, now, job, standing);

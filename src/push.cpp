@@ -205,7 +205,7 @@ read_batch(Jsonb *jobs, TimestampTz at)
         if (!batch.envelopes[i].deduplication_key.empty())
             raise_field(Code::invalid_payload, "deduplication_key",
                         "Give one deduplication_key for the whole batch, or push the jobs one by one.",
-                        "a job of a batch cannot have a deduplication key of its own");
+                        "a job of a batch cannot have a deduplication_key of its own");
         validate(batch.envelopes[i]);
         i++;
     }

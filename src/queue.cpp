@@ -34,11 +34,11 @@ bool made_here;          /* this transaction has made queues, which a rollback t
 void
 forget_all()
 {
-    if (cache != nullptr) {
-        hash_destroy(cache);
-        hash_destroy(cache_by_id);
-    }
+    if (context != nullptr)
+        MemoryContextReset(context);
     cache = cache_by_id = nullptr;
+    policy = nullptr;
+    policy_known = false;
 }
 
 extern "C" void

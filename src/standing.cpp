@@ -153,6 +153,8 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     int failures = 0;
     for (int i = 0; i < n; i++) {
         failures += is_failure(rows[i]);
+        if (rows[i].kind == EventKind::activated)
+            standing.activated_at = rows[i].at;
         if (rows[i].kind != EventKind::claimed)
             last = &rows[i];
     }
@@ -179,8 +181,14 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     if (last->kind == EventKind::revived && standing.state != State::discarded)
         standing.error = nullptr; /* */
     if (RecoveryInProgress() && !terminal(standing.state)) {
+        /* No hot row says it: the last event does. */
         bool waits = last->due_at && *last->due_at > now();
-        standing.state = waits && last->kind == EventKind::failed ? State::retryable : State::available;
+        standing.state = !waits                              ? State::available
+                         : last->kind == EventKind::failed    ? State::retryable
+                         : last->kind == EventKind::activated ? State::scheduled
+                                                              : State::available;
+        standing.attempt = last->attempt;
+        standing.deliveries = last->deliveries;
     }
     if (standing.state == State::retryable && last->due_at) {
         standing.next_attempt_at = last->due_at;

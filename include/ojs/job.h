@@ -150,6 +150,8 @@ struct Standing {
     std::optional<TimestampTz> finished_at;
     std::optional<TimestampTz> next_attempt_at;
     std::optional<int64> retry_delay_ms; /* from the last failure to the attempt after it (RET-13) */
+    std::optional<TimestampTz> activated_at; /* from pending (SM-05) */
+    std::optional<State> previous_state;     /* in the answer to a cancel only: what the job was (OP-20) */
     Jsonb *result;
     Jsonb *error;
     Jsonb *errors; /* array, oldest first */

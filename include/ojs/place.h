@@ -34,7 +34,8 @@ bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now,
 
 /* The same in whatever open state. False: it has ended, or does not exist; then `standing` says how it stands, and
  * `exists` whether. */
-bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists);
+bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
+                 State &was);
 
 /* Locks the row of an open job where it is, waiting if need be, so that it moves no more until this transaction ends.
  * Nothing for one that has ended. */

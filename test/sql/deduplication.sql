@@ -133,7 +133,8 @@ select is((ojs.manifest() -> 'capabilities') @> '{"native_deduplication": true, 
 select is(pg_temp.refusal(format($$ select ojs.push('ddp.f', options => '{"dedup_fallback": "%s"}') $$, v)), 'accepted', format('DDP-08: dedup_fallback %s is accepted', v))
 from unnest('{open,closed}'::text[]) as v;
 select is(left(pg_temp.refusal($$ select ojs.push('ddp.f', options => '{"dedup_fallback": "ajar"}') $$), 21), 'OJ100 INVALID_PAYLOAD', 'DDP-08: nothing else is');
-select is((select deduplicated from ojs.push('ddp.job', queue => 'd', deduplication_key => 'b', options => '{"dedup_fallback": "closed"}')), true, 'DDP-08: and it changes nothing');
+select unalike(pg_temp.keyed('open'), '%again', 'DDP-08: a key');
+select is((select deduplicated from ojs.push('ddp.job', queue => 'd', deduplication_key => 'open', options => '{"dedup_fallback": "closed"}')), true, 'DDP-08: and it changes nothing');
 select is(left(pg_temp.refusal($$ select ojs.push('ddp.f', delay => '-1 s') $$), 21), 'OJ100 INVALID_PAYLOAD', 'DDP-10: a negative delay is refused');
 
 select * from finish();

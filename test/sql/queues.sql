@@ -158,7 +158,20 @@ reset ojs.strict_queues;
 
 select ojs.create_queue('work', '{"max_deliveries": 5, "dead_letter": "work.dlq"}') is null as made \gset
 select id as poison, seq as poison_seq from ojs.push('test.job', '["p"]', queue => 'work', priority => 3, meta => '{"trace": "z9"}', tags => '{x}', "unique" => '{"keys": ["type", "queue"]}', options => '{"tag": "clip"}') \gset
-select is((select count(*) from (select ojs.nack(c.id) from generate_series(1, 5), lateral ojs.claim('work', 'w') c) d), 5::bigint, 'Q-52: five deliveries');
+create function pg_temp.hand_back(queue text, n int default 1, max int default 1) returns int language plpgsql as $$
+declare
+    done int := 0;
+    job uuid;
+begin
+    for i in 1..n loop
+        for job in select id from ojs.claim(queue, 'w', max) loop
+            perform ojs.nack(job);
+            done := done + 1;
+        end loop;
+    end loop;
+    return done;
+end $$;
+select is(pg_temp.hand_back('work', 5), 5, 'Q-52: five deliveries');
 select is(pg_temp.at(:'poison'), 'available/0/5', 'Q-52: given back each time');
 select like(ojs.explain_job(:'poison'), '%moves it to the queue "work.dlq"%', 'Q-52: explained');
 select id as next from ojs.push('test.job', '["n"]', queue => 'work') \gset
@@ -203,7 +216,7 @@ select is((select count(*) from ojs.jobs where queue = 'elsewhere'), 0::bigint, 
 -- A loop.
 select ojs.create_queue('ping', '{"max_deliveries": 1, "dead_letter": "pong"}') is null as a, ojs.create_queue('pong', '{"max_deliveries": 1, "dead_letter": "ping"}') is null as b \gset
 select pg_temp.pushed('ping') is null as pushed \gset
-select is((select count(*) from (select ojs.nack(id) from ojs.claim('ping', 'w')) d), 1::bigint, 'Q-56: delivered in ping');
+select is(pg_temp.hand_back('ping'), 1, 'Q-56: delivered in ping');
 select is((select count(*) from (select ojs.nack(id) from ojs.claim('{ping,pong}'::text[], 'w', 10)) d), 1::bigint, 'Q-56: moved to pong and delivered there, once, by one claim');
 select is((select count(*) from ojs.claim('{ping,pong}'::text[], 'w', 10)), 1::bigint, 'Q-56: moved back and delivered: a loop does not spin'),
     is((select sum(dead_lettered) from ojs.queue_stats() where queue in ('ping', 'pong')), 2::numeric, 'Q-55: two moves');
@@ -217,7 +230,7 @@ reset ojs.strict_queues;
 -- 300 at once.
 select ojs.create_queue('crowd', '{"max_deliveries": 1, "dead_letter": "crowd.dlq"}') is null as made \gset
 select count(*) from ojs.push_many((select jsonb_agg('{"type": "t", "args": [], "queue": "crowd"}'::jsonb) from generate_series(1, 300))) \g /dev/null
-select is((select count(*) from (select ojs.nack(id) from ojs.claim('crowd', 'w', 300)) d), 300::bigint, 'Q-52: three hundred');
+select is(pg_temp.hand_back('crowd', 1, 300), 300, 'Q-52: three hundred');
 select pg_temp.pushed('crowd') as fresh \gset
 select is(pg_temp.claim_ids('crowd')::text, format('{%s}', :'fresh'), 'Q-22: are moved by one claim, which fills up');
 select is((select dead_lettered from ojs.queue_stats('crowd')), 300::bigint, 'Q-55: all counted'), is(pg_temp.counts('crowd.dlq'), '300/0/0/0/0/0', 'Q-53: all there');

@@ -1,0 +1,80 @@
+-- admin.sql: jobs past their normal life: R-37, R-39, SM-12, SM-13, SM-15, DLQ-01, 02, 04, 05, 06, DLV-01.
+begin;
+select no_plan();
+\ir helpers.psql
+
+-- A job that has failed for good.
+create function pg_temp.dead(queue text, on_exhaustion text default 'dead_letter') returns uuid language sql as $$
+    select ojs.push('test.job', '[1]', queue => queue,
+        retry => jsonb_build_object('max_attempts', 1, 'on_exhaustion', on_exhaustion));
+    select (ojs.fail(id, '{"type": "Broken", "message": "m"}')).id from ojs.claim(queue, 'w') $$;
+
+-- Dead letters -------------------------------------------------------------------------------------------------------
+
+select pg_temp.dead('kept') as kept, pg_temp.dead('gone', 'discard') as gone \gset
+select is((select array_agg(id) from ojs.dead_letters where queue in ('kept', 'gone')), array[:'kept'::uuid],
+    'DLQ-01 DLQ-02 R-37: only on_exhaustion dead_letter lists a job');
+select is((select error ->> 'type' from ojs.dead_letters where id = :'kept'), 'Broken', 'DLQ-01: with its error');
+select is((select jsonb_array_length(errors) from ojs.dead_letters where id = :'kept'), 1, 'DLQ-01: and its history');
+
+-- Retry --------------------------------------------------------------------------------------------------------------
+
+create temp table revived as select * from ojs.retry(:'kept', '{"args": [2], "queue": "kept.again"}');
+select is(pg_temp.at(:'kept'), 'available/0/1', 'R-39 SM-13 DLQ-04: available, attempt 0, the delivery kept');
+select is(error, null, 'R-39: the error is cleared'), is(jsonb_array_length(errors), 1, 'R-39: its history is kept'),
+    is(args, '[2]', 'DLQ-04: args overridden'), is(queue, 'kept.again', 'DLQ-04: queue overridden'),
+    is(meta ->> 'ojs.replay_count', '1', 'R-39: the replay is counted'), is(discarded_at, null, 'SM-13: it is not discarded any more')
+from revived;
+select is((select count(*) from ojs.dead_letters where id = :'kept'), 0::bigint, 'DLQ-04: no dead letter any more');
+select is((select count(*) from ojs.claim('kept', 'w')), 0::bigint, 'DLQ-04: its old queue has nothing');
+select is((select (id, attempt, deliveries) from ojs.claim('kept.again', 'w')), (:'kept'::uuid, 1, 2), 'DLQ-04: claimed as attempt 1');
+select is((ojs.fail(:'kept', '{"type": "Again", "message": "m"}')).state, 'discarded', 'DLQ-04: its policy stands: one attempt');
+select is((select array_agg(e ->> 'type') from ojs.jobs, jsonb_array_elements(errors) e where id = :'kept'), '{Broken,Again}',
+    'R-39: history grows');
+select is((ojs.retry(:'gone')).state, 'available', 'R-37: a job that is no dead letter can be retried too');
+
+select pg_temp.held('soon') as soon \gset
+select is((ojs.fail(:'soon', '{"type": "t", "message": "m"}', delay => '1 hour')).state, 'retryable', 'SM-12: a job waits for its retry');
+select is((ojs.retry(:'soon')).state, 'available', 'SM-12: retried at once');
+select is(pg_temp.at(:'soon'), 'available/1/1', 'SM-12: within its budget');
+
+select is(pg_temp.refusal(format('select ojs.retry(%L)', pg_temp.pushed('open'))), 'OJ105 INVALID_STATE_TRANSITION', 'DLQ-05: not an available job');
+select is(pg_temp.refusal(format('select ojs.retry(%L)', pg_temp.held('held'))), 'OJ105 INVALID_STATE_TRANSITION', 'DLQ-05: not an active one');
+select is(pg_temp.refusal(format('select ojs.retry(%L)', (ojs.cancel(pg_temp.pushed('x'))).id)), 'OJ105 INVALID_STATE_TRANSITION', 'R-28: not a cancelled one');
+select is(pg_temp.refusal($$ select ojs.retry('01920000-0000-7000-8000-00000000000c') $$), 'OJ300 NOT_FOUND', 'DLQ-05: an unknown id');
+select is(pg_temp.refusal(format('select ojs.retry(%L, %L)', pg_temp.dead('o'), '{"priority": 3}')), 'OJ100 INVALID_PAYLOAD overrides', 'DLQ-04: what cannot be overridden');
+select is(pg_temp.refusal(format('select ojs.retry(%L, %L)', pg_temp.dead('o'), '{"queue": "No Queue"}')), 'OJ102 INVALID_QUEUE queue', 'DLQ-04: a bad override');
+
+-- Discard ------------------------------------------------------------------------------------------------------------
+
+select state, (ojs.discard(id, 'not wanted')).state as now, (select error ->> 'message' from ojs.jobs j where j.id = w.id) as why
+into temp discarded
+from (values ('available', pg_temp.pushed('d')), ('scheduled', pg_temp.pushed('d', '{"delay_until": "+PT1H"}')), ('pending', pg_temp.pushed('d', '{"pending": true}'))) w (state, id);
+select is(now, 'discarded', 'SM-15: discarded by hand, ' || state) from discarded;
+select is((select count(*) from ojs.claim('d', 'w', 10)), 0::bigint, 'SM-15: none of them is claimed');
+select is(pg_temp.refusal(format('select ojs.discard(%L)', pg_temp.held('held.too'))), 'OJ105 INVALID_STATE_TRANSITION', 'SM-15: not while it is active');
+
+-- Delete -------------------------------------------------------------------------------------------------------------
+
+select pg_temp.dead('trash') as trash \gset
+select ok(ojs.delete_job(:'trash'), 'DLQ-06: a finished job is deleted');
+select is((select count(*) from ojs.dead_letters where id = :'trash'), 0::bigint, 'DLQ-06: gone from the dead letters');
+select is(pg_temp.refusal(format('select ojs.info(%L)', :'trash')), 'OJ300 NOT_FOUND', 'DLQ-06: and from info');
+select is((select count(*) from ojs_store.event where job_id = :'trash'), 0::bigint, 'DLQ-06: with its history');
+select ok(not ojs.delete_job(:'trash'), 'DLQ-06: a second time there is nothing to delete');
+select is(pg_temp.refusal(format('select ojs.delete_job(%L)', pg_temp.pushed('open'))), 'OJ105 INVALID_STATE_TRANSITION', 'DLQ-06: an open job is not');
+
+-- At most once -------------------------------------------------------------------------------------------------------
+
+select pg_temp.held('once', 'w', '{"delivery": "at_most_once"}') as once \gset
+select is((select count(*) from ojs_store.event where job_id = :'once' and kind = 7), 1::bigint, 'DLV-01: the delivery is written down');
+select pg_temp.clock('1 hour') \g /dev/null
+select is((select count(*) from ojs.claim('once', 'w2')), 0::bigint, 'DLV-01: a lapsed lease is not delivered again');
+select is((select state || ' ' || (error ->> 'type') from ojs.jobs where id = :'once'), 'discarded visibility_timeout', 'DLV-01: but discarded');
+select pg_temp.held('once', 'w', '{"delivery": "at_most_once"}') as twice \gset
+select is((ojs.nack(:'twice')).state, 'discarded', 'DLV-01: nor is one that was given back');
+select pg_temp.held('once', 'w', '{"delivery": "at_most_once", "retry": {"max_attempts": 5}}') as thrice \gset
+select is((ojs.fail(:'thrice', '{"type": "t", "message": "m"}')).state, 'discarded', 'DLV-01: nor one that failed, whatever its policy');
+
+select * from finish();
+rollback;
