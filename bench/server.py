@@ -51,6 +51,13 @@ class Server:
         self.valgrind = valgrind
         self.running = False
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ojs-bench-"))
+        try:
+            self.set_up(pg_config, extension, preload, extra, flags)
+        except BaseException:
+            self.close()
+            raise
+
+    def set_up(self, pg_config, extension, preload, extra, flags):
         self.owner = pwd.getpwnam("postgres") if os.getuid() == 0 else None
         if self.owner:
             os.chown(self.dir, self.owner.pw_uid, self.owner.pw_gid)

@@ -64,5 +64,5 @@ grant execute on function
 to ojs_admin;
 
 -- Upkeep
-grant execute on function ojs.health() to ojs_observer, ojs_admin;
+grant execute on function ojs.health(), ojs.ready() to ojs_observer, ojs_admin;
 grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;

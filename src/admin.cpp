@@ -64,7 +64,7 @@ checked_overrides(Jsonb *overrides, TimestampTz at, int64 *queue)
         std::string_view key = token == WJB_KEY ? std::string_view(value.val.string.val, value.val.string.len) : "args";
         if (key != "args" && key != "meta" && key != "retry" && key != "queue")
             raise_field(Code::invalid_payload, "overrides", "Override args, meta, retry or queue.",
-                        "\"%s\" cannot be overridden", clipped(key));
+                        "overrides cannot hold \"%s\"", clipped(key));
     }
     envelope_from_json(overrides, at, true, envelope);
     envelope.type = "any.type"; /* what a retry cannot change, and validate() wants */

@@ -45,8 +45,8 @@ select pg_temp.token(:'fenced') as token \gset
 select is(pg_temp.refusal(format('select ojs.ack(%L, worker => %L)', :'fenced', 'berta')), 'OJ311 LEASE_NOT_HELD', 'R-22 DLV-06: another worker''s ack');
 select is(pg_temp.refusal(format('select ojs.ack(%L, lease_id => %L)', :'fenced', 'lease_0000000000000001')), 'OJ311 LEASE_NOT_HELD', 'R-22: another lease''s');
 select is(pg_temp.refusal(format('select ojs.ack(%L, lease_id => %L, worker => %L)', :'fenced', :'token', 'berta')), 'OJ311 LEASE_NOT_HELD', 'R-22: the right lease by the wrong worker');
-select is(pg_temp.refusal(format('select ojs.ack(%L, lease_id => %L)', :'fenced', bad)), 'OJ311 LEASE_NOT_HELD', 'R-22: no lease id at all: ' || bad)
-from unnest(array['', 'lease_', 'x', upper(:'token'), :'token' || '0', ' ' || :'token', substr(:'token', 7)]) bad;
+select is(pg_temp.refusal(format('select ojs.ack(%L, lease_id => %L)', :'fenced', bad)), 'OJ311 LEASE_NOT_HELD', 'R-22: no lease id at all: ' || n)
+from unnest(array['', 'lease_', 'x', upper(:'token'), :'token' || '0', ' ' || :'token', substr(:'token', 7)]) with ordinality b (bad, n);
 select is(pg_temp.at(:'fenced'), 'active/1/1', 'R-22: nothing has happened');
 select is(pg_temp.refusal(format('select ojs.ack(%L, lease_id => %L, worker => %L)', :'fenced', :'token', 'anna')), 'accepted', 'R-22: the holder''s');
 select is(pg_temp.refusal(format('select ojs.ack(%L)', :'fenced')), 'OJ302 JOB_ALREADY_COMPLETED', 'R-69: and a second time');

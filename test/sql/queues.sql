@@ -173,7 +173,7 @@ begin
 end $$;
 select is(pg_temp.hand_back('work', 5), 5, 'Q-52: five deliveries');
 select is(pg_temp.at(:'poison'), 'available/0/5', 'Q-52: given back each time');
-select like(ojs.explain_job(:'poison'), '%moves it to the queue "work.dlq"%', 'Q-52: explained');
+select alike(ojs.explain_job(:'poison'), '%moves it to the queue "work.dlq"%', 'Q-52: explained');
 select id as next from ojs.push('test.job', '["n"]', queue => 'work') \gset
 select is(pg_temp.claim_ids('work')::text, format('{%s}', :'next'), 'Q-22 Q-52: the sixth claim moves it, and fills up with the next');
 select is(j.state || '/' || j.deliveries, 'discarded/5', 'Q-52 R-38: exactly five; the source is discarded'), is(j.error ->> 'dead_lettered_to', 'work.dlq', 'R-38: and says where it went'),
@@ -186,7 +186,7 @@ from ojs.jobs c where queue = 'work.dlq';
 select isnt((select id from ojs.push('test.job', queue => 'work', "unique" => '{"keys": ["type", "queue"]}')), null, 'INT-08: the key is free');
 select is((select dead_lettered || '/' || discarded from ojs.queue_stats('work')), '1/1', 'Q-55: counted'), is(pg_temp.counts('work.dlq'), '1/0/0/0/0/0', 'Q-56: the target is a queue');
 select is(cardinality(pg_temp.claim_ids('work.dlq')), 1, 'Q-56: claimable');
-select like(ojs.explain_job(:'poison'), '%discarded%after 5 deliveries%a copy went to the queue "work.dlq"%', 'R-38: explained afterwards');
+select alike(ojs.explain_job(:'poison'), '%discarded%after 5 deliveries%a copy went to the queue "work.dlq"%', 'R-38: explained afterwards');
 
 -- By lapsed leases.
 select ojs.create_queue('lapsing', '{"max_deliveries": 4, "dead_letter": "lapsed"}') is null as made \gset
@@ -209,7 +209,7 @@ select ojs.create_queue('forever', '{"max_deliveries": 2, "expiry_counts_attempt
 select is(pg_temp.deliver('forever', 6), 6, 'Q-54: without a target, for ever');
 select pg_temp.clock('0') \g /dev/null
 select ojs.configure_queue('forever', '{"max_deliveries": 0, "dead_letter": "elsewhere"}') is null as made \gset
-select is(pg_temp.deliver('forever', 8) >= 7, true, 'Q-54: without a bound, for ever');
+select is(pg_temp.deliver('forever', 12), 6, 'Q-54: without a bound, for ever');
 select pg_temp.clock('0') \g /dev/null
 select is((select count(*) from ojs.jobs where queue = 'elsewhere'), 0::bigint, 'Q-54: nothing moved');
 
@@ -218,14 +218,15 @@ select ojs.create_queue('ping', '{"max_deliveries": 1, "dead_letter": "pong"}') 
 select pg_temp.pushed('ping') is null as pushed \gset
 select is(pg_temp.hand_back('ping'), 1, 'Q-56: delivered in ping');
 select is((select count(*) from (select ojs.nack(id) from ojs.claim('{ping,pong}'::text[], 'w', 10)) d), 1::bigint, 'Q-56: moved to pong and delivered there, once, by one claim');
-select is((select count(*) from ojs.claim('{ping,pong}'::text[], 'w', 10)), 1::bigint, 'Q-56: moved back and delivered: a loop does not spin'),
-    is((select sum(dead_lettered) from ojs.queue_stats() where queue in ('ping', 'pong')), 2::numeric, 'Q-55: two moves');
+select is((select count(*) from ojs.claim('{ping,pong}'::text[], 'w', 10)), 1::bigint, 'Q-56: moved back and delivered: a loop does not spin');
+select is((select sum(dead_lettered) from ojs.queue_stats() where queue in ('ping', 'pong')), 2::numeric, 'Q-55: two moves');
 select is((select meta ->> '$dead_letter_from' from ojs.jobs where queue = 'ping' and state = 'active'), 'pong', 'Q-53: the last move is the one that shows');
 set local ojs.strict_queues = on;
 select ojs.create_queue('strict-source', '{"max_deliveries": 1, "dead_letter": "unmade"}') is null as made \gset
 select pg_temp.held('strict-source') as job \gset
 select ojs.nack(:'job') is null as nacked \gset
-select is(pg_temp.claim_ids('strict-source'), '{}', 'Q-07: a move makes its target even where queues are strict'), is(pg_temp.counts('unmade'), '1/0/0/0/0/0', 'Q-07: there it is');
+select is(pg_temp.claim_ids('strict-source'), '{}', 'Q-07: a move makes its target even where queues are strict');
+select is(pg_temp.counts('unmade'), '1/0/0/0/0/0', 'Q-07: there it is');
 reset ojs.strict_queues;
 -- 300 at once.
 select ojs.create_queue('crowd', '{"max_deliveries": 1, "dead_letter": "crowd.dlq"}') is null as made \gset
@@ -256,11 +257,13 @@ select id as other from ojs.push('twice', queue => 'brief', "unique" => '{"keys"
 select is((select count(*) from (select ojs.ack(id) from ojs.claim('brief', 'w')) d), 1::bigint, 'R-23: one whose policy does not'), isnt((select id from ojs.push('twice', queue => 'brief', "unique" => '{"keys": ["type"]}')), null, 'R-23: leaves its key free');
 select ojs.create_queue('brief2', '{"retention": {"completed": "PT0S"}}') is null as made \gset
 select pg_temp.held('brief2') as gone \gset
-select is((select count(*) from ojs.ack_and_claim('w', 'brief2', array[:'gone'::uuid])), 0::bigint, 'R-23: a retention of zero is the same'), is((select count(*) from ojs.jobs where id = :'gone'), 0::bigint, 'R-23: gone');
+select is((select count(*) from ojs.ack_and_claim('w', 'brief2', array[:'gone'::uuid])), 0::bigint, 'R-23: a retention of zero is the same');
+select is((select count(*) from ojs.jobs where id = :'gone'), 0::bigint, 'R-23: gone');
 select ojs.create_queue('brief3', '{"delete_on_ack": true, "max_deliveries": 1, "dead_letter": "brief3.dlq"}') is null as made \gset
 select pg_temp.held('brief3') as gone \gset
 select ojs.nack(:'gone') is null as nacked \gset
-select is(pg_temp.claim_ids('brief3'), '{}', 'R-38: moved'), is((select count(*) from ojs.jobs where id = :'gone'), 0::bigint, 'R-38: and removed where the queue deletes what ends'), is(pg_temp.counts('brief3.dlq'), '1/0/0/0/0/0', 'R-38: the copy stays');
+select is(pg_temp.claim_ids('brief3'), '{}', 'R-38: moved');
+select is((select count(*) from ojs.jobs where id = :'gone'), 0::bigint, 'R-38: and removed where the queue deletes what ends'), is(pg_temp.counts('brief3.dlq'), '1/0/0/0/0/0', 'R-38: the copy stays');
 
 -- Statistics ---------------------------------------------------------------------------------------------------------
 
@@ -271,7 +274,7 @@ select is(pg_temp.counts('stats'), '1/2/1/1/1/1', 'Q-58 R-81: ready, in flight, 
     is((select concat_ws('/', available, active, completed, cancelled, discarded) from ojs.queue_stats('stats')), '2/2/1/1/0', 'R-81: by state');
 select pg_temp.clock('2 minutes') \g /dev/null
 select is(pg_temp.counts('stats'), '2/1/1/1/1/1', 'Q-58: a lapsed lease is ready, not in flight'), is((select active from ojs.queue_stats('stats')), 2::bigint, 'R-81: and active until it is taken back');
-select like(ojs.explain_job(:'lapsing'), '%lease ran out 00:01:30% ago%', 'explain_job: a lapsed lease');
+select alike(ojs.explain_job(:'lapsing'), '%lease ran out 00:01:30% ago%', 'explain_job: a lapsed lease');
 select pg_temp.clock('11 minutes') \g /dev/null
 select is(pg_temp.counts('stats'), '5/1/0/0/0/1', 'Q-58: what fell due is ready');
 select is((select sum(n)::int from (select ready + in_flight + delayed + scheduled + retryable + pending as n from ojs.queue_stats('stats')) s), 7, 'Q-58: together, what is not finished');
@@ -285,27 +288,30 @@ select is(pg_temp.refusal($$ select ojs.queue_info('unheard-of') $$), 'OJ300 NOT
 select is((select count(*) from ojs.queue_stats()), (select count(*) from ojs.queues), 'QC-07: all queues');
 select is((select string_agg(id::text, ',' order by seq) from (select id, seq from ojs.jobs where queue = 'stats' and seq >= 0) j) is not null, true, 'Q-59: reading by queue and seq'), is(pg_temp.counts('stats'), '1/2/1/1/1/1', 'Q-59: changes nothing');
 
-select like(ojs.explain_job(:'held'), '%the worker "w" holds it, delivery 1, attempt 1 of 3%', 'explain_job: held'), like(ojs.explain_job(:'delayed'), '%given back with a delay%in 00:%', 'explain_job: delayed'),
-    like(ojs.explain_job(:'retrying'), '%failed at attempt 1 of 3 (x)%', 'explain_job: retryable'), like(ojs.explain_job(:'done'), '%is completed%', 'explain_job: completed');
-select like(ojs.explain_job(id), '%pending%ojs.activate%', 'explain_job: pending') from ojs.jobs where queue = 'stats' and state = 'pending';
-select like(ojs.explain_job(id), '%not due%', 'explain_job: scheduled') from ojs.jobs where queue = 'stats' and state = 'scheduled';
-select like(ojs.explain_job(id), '%cancelled%', 'explain_job: cancelled') from ojs.jobs where queue = 'stats' and state = 'cancelled';
-select like(ojs.explain_job(id), '%may be claimed now%and 0 jobs%', 'explain_job: claimable') from ojs.jobs where queue = 'stats' and state = 'available' and id <> :'delayed';
+select alike(ojs.explain_job(:'held'), '%the worker "w" holds it, delivery 1, attempt 1 of 3%', 'explain_job: held'), alike(ojs.explain_job(:'delayed'), '%given back with a delay%in 00:%', 'explain_job: delayed'),
+    alike(ojs.explain_job(:'retrying'), '%failed at attempt 1 of 3 (x)%', 'explain_job: retryable'), alike(ojs.explain_job(:'done'), '%is completed%', 'explain_job: completed');
+select alike(ojs.explain_job(id), '%pending%ojs.activate%', 'explain_job: pending') from ojs.jobs where queue = 'stats' and state = 'pending';
+select alike(ojs.explain_job(id), '%not due%', 'explain_job: scheduled') from ojs.jobs where queue = 'stats' and state = 'scheduled';
+select alike(ojs.explain_job(id), '%cancelled%', 'explain_job: cancelled') from ojs.jobs where queue = 'stats' and state = 'cancelled';
+select alike(ojs.explain_job(id), '%may be claimed now%and 0 jobs%', 'explain_job: claimable') from ojs.jobs where queue = 'stats' and state = 'available' and id <> :'delayed';
 select pg_temp.pushed('stats') as behind \gset
-select like(ojs.explain_job(:'behind'), '%and 1 jobs are served before it%', 'explain_job: behind one');
+select alike(ojs.explain_job(:'behind'), '%and 1 jobs are served before it%', 'explain_job: behind one');
 select ojs.pause_queue('stats') \g /dev/null
-select like(ojs.explain_job(:'behind'), '%queue "stats" is paused%', 'explain_job: paused');
+select alike(ojs.explain_job(:'behind'), '%queue "stats" is paused%', 'explain_job: paused');
 select is(pg_temp.refusal($$ select ojs.explain_job('01900000-0000-7000-8000-000000000000') $$), 'OJ300 NOT_FOUND', 'explain_job: no such job');
-select like(ojs.explain_job((select id from ojs.jobs where queue = 'audit')), '%log%', 'explain_job: a log');
+select alike(ojs.explain_job((select id from ojs.jobs where queue = 'audit')), '%log%', 'explain_job: a log');
 
 -- Purge --------------------------------------------------------------------------------------------------------------
 
 select is(pg_temp.refusal($$ select ojs.purge_queue('stats') $$), 'OJ100 INVALID_PAYLOAD confirm', 'ADM-04: a purge must be confirmed'), is(pg_temp.refusal($$ select ojs.purge_queue('unheard-of', confirm => true) $$), 'OJ300 NOT_FOUND', 'Q-69: of a queue that there is'),
     is(pg_temp.refusal($$ select ojs.purge_queue('stats', '{done}', true) $$), 'OJ100 INVALID_PAYLOAD states', 'QC-01: of states that there are');
-select is(ojs.purge_queue('stats', '{pending,completed}', true), 2::bigint, 'QC-01: by state'), is(pg_temp.counts('stats'), '2/2/1/1/1/0', 'QC-01: these');
-select is(ojs.purge_queue('stats', confirm => true), 5::bigint, 'QC-01: what waits'), is(pg_temp.counts('stats'), '0/2/0/0/0/0', 'QC-01: not what is held'), is((select cancelled from ojs.queue_stats('stats')), 1::bigint, 'QC-01: nor what is finished');
-select is(ojs.purge_queue('stats', '{active,cancelled}', true), 3::bigint, 'QC-01: these if asked'), is((select count(*) from ojs_store.job where queue = hashtextextended('stats', 0)), 0::bigint, 'QC-01: nothing is left'),
-    is(pg_temp.refusal(format('select ojs.ack(%L)', :'held')), 'OJ300 NOT_FOUND id unnamed', 'QC-01: its worker is told') ;
+select is(ojs.purge_queue('stats', '{pending,completed}', true), 2::bigint, 'QC-01: by state');
+select is(pg_temp.counts('stats'), '2/2/1/1/1/0', 'QC-01: these');
+select is(ojs.purge_queue('stats', confirm => true), 5::bigint, 'QC-01: what waits');
+select is(pg_temp.counts('stats'), '0/2/0/0/0/0', 'QC-01: not what is held'), is((select cancelled from ojs.queue_stats('stats')), 1::bigint, 'QC-01: nor what is finished');
+select is(ojs.purge_queue('stats', '{active,cancelled}', true), 3::bigint, 'QC-01: these if asked');
+select is((select count(*) from ojs_store.job where queue = hashtextextended('stats', 0)), 0::bigint, 'QC-01: nothing is left'),
+    is(pg_temp.refusal(format('select ojs.ack(%L)', :'held')), 'OJ300 NOT_FOUND', 'QC-01: its worker is told');
 
 -- Drop ---------------------------------------------------------------------------------------------------------------
 
@@ -316,11 +322,12 @@ select is(pg_temp.refusal($$ select ojs.drop_queue('old') $$), 'OJ105 INVALID_ST
     is(pg_temp.refusal($$ select ojs.drop_queue('unheard-of') $$), 'OJ300 NOT_FOUND', 'Q-69: no queue');
 select ojs.create_queue('heir') is null as made \gset
 select pg_temp.pushed('heir') as heirs \gset
-select is(ojs.drop_queue('old', 'move', 'heir'), 4::bigint, 'QC-04: move'), is(pg_temp.counts('heir'), '3/1/0/0/0/1', 'QC-04: all are there');
-select is((select string_agg(state || queue, ' ' order by seq) from ojs.jobs where id in (:'held', :'waiting', :'pending', :'expiring')), 'activeheir availableheir pendingheir availableheir', 'QC-04: in their states'),
-    is(pg_temp.claim_ids('heir', 3)::text, format('{%s,%s,%s}', :'waiting', :'expiring', :'heirs'), 'QC-04: and lined up') where false;
+select is(ojs.drop_queue('old', 'move', 'heir'), 4::bigint, 'QC-04: move');
+select is(pg_temp.counts('heir'), '3/1/0/0/0/1', 'QC-04: all are there');
+select is((select string_agg(state || queue, ' ' order by seq) from ojs.jobs where id in (:'held', :'waiting', :'pending', :'expiring')), 'activeheir availableheir pendingheir availableheir', 'QC-04: in their states');
 select is(state, 'completed', 'QC-04: their workers go on') from ojs.ack(:'held', worker => 'w');
-select is((select count(*) from ojs.claim('heir', 'w', 9)), 3::bigint, 'QC-04: and the rest is handed out');
+select is((select string_agg((id = :'heirs')::text || (id = :'waiting')::text, ' ') from (select pg_temp.claim_ids('heir') from generate_series(1, 1)) c(ids), unnest(ids) id), 'truefalse', 'QC-04: what was there first goes first');
+select is((select count(*) from ojs.claim('heir', 'w', 9)), 2::bigint, 'QC-04: and the rest is handed out');
 select is((select count(*) from ojs.queues where name = 'old'), 0::bigint, 'Q-69: the queue is gone'), is(pg_temp.refusal($$ select ojs.claim('old', 'w') $$), 'OJ300 NOT_FOUND', 'Q-69: a claim finds none'),
     is(pg_temp.refusal($$ select ojs.queue_info('old') $$), 'OJ300 NOT_FOUND', 'Q-69: info neither'), is(pg_temp.refusal($$ select ojs.lease_ack('old', '{"node": "w", "seqs": [1]}') $$), 'OJ300 NOT_FOUND', 'Q-69: nor an ack');
 select is((select count(*) from ojs_store.later where queue = hashtextextended('old', 0)), 0::bigint, 'Q-69: nothing is left behind');
@@ -330,7 +337,8 @@ select is(ojs.drop_queue('doomed', 'discard'), 4::bigint, 'QC-04: discard');
 select is((select string_agg(distinct state || '/' || (error ->> 'type') || '/' || queue, ' ') from ojs.jobs where id in (:'held', :'waiting', :'expiring', :'scheduled')), 'discarded/queue_deleted/doomed', 'QC-04 SM-15: discarded, as queue_deleted, of a queue whose name is still known'),
     is(pg_temp.at(:'held'), 'discarded/1/1', 'QC-04: with its counts'), is(pg_temp.refusal(format('select ojs.ack(%L)', :'held')), 'OJ105 INVALID_STATE_TRANSITION', 'Q-69: its lease is gone');
 select is(ojs.drop_queue('ping', 'discard') > 0, true, 'Q-55: drop …');
-select isnt(pg_temp.pushed('ping'), null, 'Q-69: a push makes it anew'), is((select dead_lettered from ojs.queue_stats('ping')), 0::bigint, 'Q-55: … and create resets the counter'), is((select config from ojs.queues where name = 'ping'), '{}', 'Q-69: its settings are gone');
+select isnt(pg_temp.pushed('ping'), null, 'Q-69: a push makes it anew');
+select is((select dead_lettered from ojs.queue_stats('ping')), 0::bigint, 'Q-55: … and create resets the counter'), is((select config from ojs.queues where name = 'ping'), '{}', 'Q-69: its settings are gone');
 select is(cardinality(pg_temp.claim_ids('ping')), 1, 'Q-69: and it works');
 select is(ojs.drop_queue('empty-handed'), 0::bigint, 'QC-04: reject drops an empty one') from ojs.create_queue('empty-handed', '{"type": "log"}');
 select is(ojs.create_queue('empty-handed') ->> 'type', 'queue', 'Q-02: made anew, with another type');

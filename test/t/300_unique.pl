@@ -17,7 +17,7 @@ use Time::HiRes qw(time sleep);
 my $rounds = $ENV{OJS_STRESS_ROUNDS} // 1;
 my $seed = $ENV{OJS_STRESS_SEED} // time * 1000 % 2**31;
 srand($seed);
-my ($pushers, $workers, $steps) = (26, 8, 90);
+my ($pushers, $workers, $steps) = (26, 8, 150);
 
 my $node = PostgreSQL::Test::Cluster->new('unique');
 $node->init;
