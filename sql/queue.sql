@@ -401,7 +401,7 @@ end $$;
 comment on function ojs.queue_info(text) is 'A queue: its settings with all defaults, its state, and its jobs counted';
 
 create function ojs_store.ms_since(started timestamptz) returns numeric
-language sql volatile parallel safe set search_path = pg_catalog, pg_temp as $$
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select round((extract(epoch from clock_timestamp() - started) * 1000)::numeric, 3)
 $$;
 

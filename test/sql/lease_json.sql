@@ -46,11 +46,6 @@ select is(pg_temp.call('claim', 'unheard-of', '{"node": "n"}'), 'OJ300 NOT_FOUND
 select is((select count(*) from ojs.queues where name = 'unheard-of'), 0::bigint, 'Q-11: and none is made');
 select ojs.create_queue('audit', '{"type": "log"}') is null as made \gset
 select is(pg_temp.call(op, 'audit', '{"node": "n", "seqs": [1], "lease_ms": 1}'), 'OJ312 TOPIC_NOT_A_QUEUE', 'Q-03: a log: ' || op) from unnest('{claim,ack,nack,extend}'::text[]) op;
-create function pg_temp.length_of(request jsonb) returns bigint language sql as $$
-    select (c #>> '{claimed,0,deadline}')::bigint - (select floor(extract(epoch from started_at) * 1000)::bigint from ojs.jobs where id = (c #>> '{claimed,0,id}')::uuid)
-    from ojs.lease_claim('many', request) c $$;
-create function pg_temp.claimed_for(request jsonb) returns interval language sql as $$
-    select lease_expires_at - claimed_at from ojs.leases where job_id = (ojs.lease_claim('many', request) #>> '{claimed,0,id}')::uuid $$;
 select pg_temp.token_of(ojs.lease_claim('many', '{"node": "a", "lease_ms": 1}')) as t1, pg_temp.token_of(ojs.lease_claim('many', '{"node": "a", "lease_ms": 1e12}')) as t2, pg_temp.token_of(ojs.lease_claim('many', '{"node": "a"}')) as t3 \gset
 select is((select lease_expires_at - claimed_at from ojs.leases where lease_id = :'t1'), '100 ms', 'Q-15: clamped from below'), is((select lease_expires_at - claimed_at from ojs.leases where lease_id = :'t2'), '1 day', 'Q-15: and from above'),
     is((select lease_expires_at - claimed_at from ojs.leases where lease_id = :'t3'), '30 s', 'Q-15: the queue''s by default');

@@ -122,6 +122,7 @@ class Checker(Promises):
             self.check_job(id)
         self.check_effects()
         self.check_order()
+        self.check_short_claims()
         self.check_waits()
         self.check_unique()
         self.check_dedup()

@@ -544,8 +544,6 @@ class Mixed(Calls):
         kind = r.random()
         if kind < 0.14:
             self.push("fifo", pr=r.choice((0, 0, 0, 1, 2, -1)))
-        elif kind < 0.15:
-            self.push("wake")
         elif kind < 0.22 and w.has("unique"):
             policy = {"keys": ["type", "args"], "args_keys": ["k"],
                       "on_conflict": r.choice(("reject", "reject", "ignore", "replace", "replace_except_schedule"))}
@@ -670,11 +668,11 @@ class Waiter(Calls):
 
 
 class Waker(Calls):
-    """Pushes to "wake" now and then, mostly after something was rolled back."""
+    """Pushes to "wake" now and then, mostly after something was rolled back. Alone: others would hide what it is late for."""
 
     def step(self):
         r = self.rng
-        time.sleep(r.uniform(0.05, 0.8))
+        time.sleep(r.uniform(0.2, 1))
         kind = r.choice((0, 1, 2, 2, 2, 3))
         if kind == 0:
             self.push("wake")

@@ -63,6 +63,7 @@ PROMISES = (
     "effects exist only where the job is completed",
     "effects exist where the job is completed",
     "priority, then first in first out, for one claimer",
+    "a claim that comes back short leaves nothing behind",
     "who waits in a claim learns of a commit soon",
     "no two open jobs of one uniqueness key",
     "no two jobs of one deduplication key within its time",
@@ -281,24 +282,26 @@ class Promises:
             self.bad("an at-most-once job is delivered once", " and ".join(f"to {c.op.client}" for c in known), id)
         for a, b in zip(known, known[1:]):
             same = a.op.era == b.op.era
-            unknown = sum(1 for op in self.unknown_claims if id_may_be(op, a.queue) and op.t0 <= (b.op.t1 or 1e18))
             if same and b.deliveries <= a.deliveries and a.op is not b.op:
                 self.bad("each delivery is counted", f"{a.lease} and {b.lease} are both number {b.deliveries}", id)
             if not same and b.deliveries < a.deliveries + (0 if self.open_at_crash(a) else 1):
                 self.bad("a crash forgets no more than the leases of its moment",
                          f"delivery {b.deliveries} after delivery {a.deliveries}", id)
-            if not same and b.attempt < a.attempt - self.refunds(id, a, b):
+            if not same and b.attempt < a.attempt and b.attempt < a.attempt - self.refunds(id, a, b):
                 self.bad("a crash forgets no more than the leases of its moment",
                          f"attempt {b.attempt} after attempt {a.attempt}", id)
-            if b.deliveries > a.deliveries + 1 + unknown:
+            if b.deliveries > a.deliveries + 1 and b.deliveries > a.deliveries + 1 + self.unknown(a.queue, b.op.t1):
                 self.bad("each delivery is counted once", f"{a.deliveries}, then {b.deliveries}", id)
-            if b.attempt > a.attempt + 1 + unknown:
+            if b.attempt > a.attempt + 1 and b.attempt > a.attempt + 1 + self.unknown(a.queue, b.op.t1):
                 self.bad("each attempt is counted once", f"{a.attempt}, then {b.attempt}", id)
-            if same and b.attempt <= a.attempt - self.refunds(id, a, b):
+            if same and b.attempt <= a.attempt and b.attempt <= a.attempt - self.refunds(id, a, b):
                 self.bad("each attempt is counted", f"{a.attempt}, then {b.attempt}", id)
-        if known and known[0].deliveries > 1 + sum(1 for op in self.unknown_claims
-                                                   if id_may_be(op, known[0].queue) and op.t0 <= known[0].op.t1):
+        if known and known[0].deliveries > 1 and known[0].deliveries > 1 + self.unknown(known[0].queue, known[0].op.t1):
             self.bad("each delivery is counted once", f"the first known one is number {known[0].deliveries}", id)
+
+    def unknown(self, queue, until):
+        """How many claims of this queue may have happened before `until` without anybody's knowing what they got."""
+        return sum(1 for op in self.unknown_claims if id_may_be(op, queue) and op.t0 <= until)
 
     def open_at_crash(self, claim):
         """Whether this lease may have been in force when the server crashed."""
@@ -497,6 +500,44 @@ class Promises:
                              f" {-first[0]} was waiting", c.id, first[2])
                 there.pop(0)
         self.counts["order checked"] = len(claims)
+
+    def check_short_claims(self):
+        """A claim that comes back short has left nothing that could be claimed: no job is passed over for good."""
+        short = defaultdict(list)       # queue -> [(t0, t1)]
+        for op in self.h.ops:
+            if op.kind == "claim" and op.status == "ok" and op.tx is None and isinstance(op.args["q"], str) \
+                    and len(op.result) < op.args["n"]:
+                short[op.args["q"]].append((op.t0, op.t1))
+        for found in short.values():
+            found.sort()
+        touches = defaultdict(list)     # job -> when somebody had it, for good or not
+        for claim in self.leases.values():
+            op = claim.op
+            touches[claim.id].append((op.t0, op.t1 if op.tx is None else op.tx.t1 or self.horizon, op.certain))
+        ends = [c[0] for c in self.h.crashes] + [self.horizon]
+        for id, push in self.pushes.items():
+            args = push.args
+            if not push.certain or args["q"] not in client.QUEUES or {"delay", "sched", "pending", "exp"} & set(args):
+                continue
+            since = push.after
+            for t0, t1, certain in sorted(touches[id]) + [(self.horizon, self.horizon, True)]:
+                self.passed_over(id, since, t0, ends, short[args["q"]])
+                since = max(since, t1)
+                if certain:
+                    break
+
+    def passed_over(self, id, since, until, ends, short):
+        until = min(until, ends[bisect.bisect_left(ends, since)]) if since < ends[-1] else since
+        for op, kind in self.acts[id]:
+            if op.status != "err":
+                until = min(until, op.t0)
+        i = bisect.bisect_left(short, (since + GRACE, 0))
+        n = 0
+        while i < len(short) and short[i][1] < until and n < 4:
+            i, n = i + 1, n + 1
+        if n >= 4:
+            self.bad("a claim that comes back short leaves nothing behind", f"claimable since {since:.3f}, and claims"
+                     f" came back short from {short[i - n][0]:.3f} on", id)
 
     def crash_between(self, a, b):
         return any(c[0] < b and c[1] + 2 > a for c in self.h.crashes)

@@ -302,6 +302,14 @@ def priority_ignored(s):
     s.give(9, "fifo1", "a", "l1", queue="fifo", seq=10)
 
 
+@story("a claim that comes back short leaves nothing behind")
+def passed_over(s):
+    s.push(1, "a", q="crowd0")
+    for t in (3, 4, 5, 6):
+        s.claim(t, "w1", queue="crowd0")
+    s.give(9, "w1", "a", "l1", queue="crowd0").ack(10, "w1", "a", "l1")
+
+
 @story("the jobs of one claim are in order of queue, priority and seq")
 def shuffled(s):
     s.push(1, "a").push(1.1, "b")

@@ -296,7 +296,7 @@ class Round:
 
         def body(session):
             def act(i):
-                session.push(self.rng.choice(client.QUEUES + ["fifo", "wake"]))
+                session.push(self.rng.choice(client.QUEUES + ["fifo"]))
                 session.claim(self.rng.choice(client.QUEUES), 3, 20)
                 if session.held:
                     session.ack(next(iter(session.held.values())))
