@@ -9,12 +9,19 @@ namespace ojs
 {
 
 Settings settings;
+uint64 clock_generation;
 
 namespace
 {
 
 const config_enum_entry tenancy_modes[] = {
     {"off", 0, false}, {"optional", 1, false}, {"required", 2, false}, {nullptr, 0, false}};
+
+extern "C" void
+clock_moved(double, void *)
+{
+    clock_generation++;
+}
 
 } // namespace
 
@@ -23,7 +30,7 @@ guc_init()
 {
     DefineCustomRealVariable("ojs.clock_offset", "Moves the clock of ojs, for tests.", nullptr,
                              &settings.clock_offset_ms, 0, -1e14, 1e14, PGC_SUSET, GUC_UNIT_MS, nullptr,
-                             nullptr, nullptr);
+                             clock_moved, nullptr);
     DefineCustomBoolVariable("ojs.conformance_mode", "Allows ojs.reset() and the directives of conformance cases.",
                              nullptr, &settings.conformance_mode, false, PGC_SUSET, 0, nullptr, nullptr,
                              nullptr);

@@ -3,6 +3,7 @@
  */
 #include "ojs/upkeep.h"
 
+#include "ojs/guc.h"
 #include "ojs/place.h"
 #include "ojs/plant.h"
 
@@ -19,6 +20,7 @@ namespace
  */
 TimestampTz reap_hint = DT_NOBEGIN;
 TimestampTz reap_hint_now; /* the time of the last scan */
+uint64 reap_hint_clock;
 TimestampTz reap_full_at;    /* … of the last one from the start */
 constexpr int64 reap_full_every_us = 60 * USECS_PER_SEC;
 
@@ -130,9 +132,10 @@ int
 reap(Tables &tables, Scope scope, int limit, TimestampTz now)
 {
     store::Table &table = tables.lease();
-    if (now < reap_hint_now || now - reap_full_at > reap_full_every_us) {
+    if (now < reap_hint_now || now - reap_full_at > reap_full_every_us || reap_hint_clock != clock_generation) {
         reap_hint = DT_NOBEGIN;
         reap_full_at = now;
+        reap_hint_clock = clock_generation;
     }
     reap_hint_now = now;
 

@@ -32,6 +32,9 @@ extern Settings settings;
 
 void guc_init();
 
+/* Grows whenever this session's ojs.clock_offset is set: what was remembered of times no longer holds. */
+extern uint64 clock_generation;
+
 /* The database's clock, moved by ojs.clock_offset. Each call of a function reads it once. */
 TimestampTz now();
 
