@@ -30,7 +30,7 @@ constinit Statement feed_row = {feed_row_sql, {}, nullptr};
 constexpr char queues_sql[] = R"sql(
     select jsonb_build_object('total', count(*), 'active', count(*) filter (where state = 'active'),
         'paused', count(*) filter (where state = 'paused'), 'draining', count(*) filter (where state = 'draining'))::text
-    from (select distinct on (name) state from ojs_store.queue order by name, revised_at desc) queue
+    from ojs.queues
 )sql";
 constinit Statement queues = {queues_sql, {}, nullptr};
 

@@ -29,7 +29,7 @@ struct WorkSession {
     Delivery *given; /* max_claim of them; some may be finished meanwhile */
     int n;
 };
-WorkSession work;
+constinit WorkSession work = {};
 bool exit_hook_set;
 
 /* Forgets deliveries that are finished, were lost, or never came to be because their claim rolled back. */

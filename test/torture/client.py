@@ -672,7 +672,7 @@ class Waker(Calls):
 
     def step(self):
         r = self.rng
-        time.sleep(r.uniform(0.2, 1))
+        time.sleep(r.uniform(0.2, 1) if self.world.crowded.value else r.uniform(0.05, 0.3))
         kind = r.choice((0, 1, 2, 2, 2, 3))
         if kind == 0:
             self.push("wake")

@@ -68,6 +68,7 @@ class History:
         self.notes = []
         self.final = None
         self.preload = True
+        self.crowd_at = 0.0                 # until then only the waiter and the waker were there
 
     def add_log(self, name, lines):
         ops, txs, era = {}, {}, 0
@@ -113,6 +114,8 @@ class History:
                 self.faults.append((line[1], line[2], line[4]))
             elif word == "fault":
                 self.faults.append(tuple(line[1:4]))
+            elif word == "crowd":
+                self.crowd_at = line[1]
             elif word == "note":
                 self.notes.append((name, *line[1:]))
             elif word == "round":

@@ -7,7 +7,7 @@ import client
 
 GRACE = 1.0         # a late commit may be passed by for so long
 WAKE = 2.5          # a waiting claim learns of a job within so long, however busy the machine
-PROMPT = 0.25       # and mostly within so long, where the extension is preloaded
+PROMPT = 0.1        # and mostly within so long, where the extension is preloaded and little else goes on
 SLOW = 9.0          # a call that need not wait for anyone takes no longer
 EPSILON = 0.002
 
@@ -561,10 +561,12 @@ class Promises:
             if late > WAKE:
                 self.bad("who waits in a claim learns of a commit soon", f"{op.client} waited {late:.2f} s longer",
                          push.result[0])
+            if op.t1 >= self.h.crowd_at:
+                continue
             delays[push.tx is not None and any(o.void for o in push.tx.ops)].append((late, push))
         for void, found in delays.items():
             late = [d for d in found if d[0] > PROMPT]
-            if self.h.preload and len(late) > 2 and len(late) > 0.2 * len(found):
+            if self.h.preload and len(late) > 2 and len(late) > 0.25 * len(found):
                 self.bad("who waits in a claim learns of a commit soon", f"{len(late)} of {len(found)} wake-ups"
                          f" {'after a rollback to a savepoint ' if void else ''}took longer than {PROMPT} s",
                          late[0][1].result[0])

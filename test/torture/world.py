@@ -20,6 +20,7 @@ SETTINGS = {
     "max_prepared_transactions": "10", "log_min_messages": "warning", "max_worker_processes": "16",
     "wal_receiver_status_interval": "1s", "restart_after_crash": "on", "track_activities": "on",
 }
+OVERTURE = 7.0
 STATES = ("scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded")
 COMPLAINTS = re.compile(r"PANIC|TRAP|terminated by signal (?!9\b)|C\+\+ exception|leak|corrupt|was in no place", re.I)
 
@@ -34,6 +35,7 @@ class World:
         self.directory, self.servers = directory, servers
         self.primary = fork.Value("i", 0, lock=False)
         self.stop_flag = fork.Value("i", 0, lock=False)
+        self.crowded = fork.Value("i", 0, lock=False)
         self.clock_offset = fork.Value("d", 0.0, lock=False)
         self.calls = fork.Array("q", 256, lock=False)
         self.slot = 0
@@ -151,8 +153,19 @@ class Round:
         if self.world.has("work_open"):
             kinds += [client.Working] * 2
         kinds += [client.Mixed] * self.options.clients
-        for slot, kind in enumerate(kinds):
+        slots = sorted(enumerate(kinds), key=lambda k: k[1] not in (client.Waiter, client.Waker))
+        for i, (slot, kind) in enumerate(slots):
+            if i == 2:
+                self.overture()
             self.spawn(slot, kind)
+
+    def overture(self):
+        """First the waiter and the waker are alone. With more going on, the worker ticks so often that it makes up for
+        wake-ups that were lost."""
+        if self.preload:
+            time.sleep(OVERTURE)
+        self.world.crowded.value = 1
+        self.log.write("crowd", client.Clock.now())
 
     # --- the life of a round ---
 
