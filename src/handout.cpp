@@ -227,19 +227,18 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
         mark_delivered(walk, lease);
 }
 
+/* A stretch of a class, in place order. */
 void
-walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass)
+walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to, bool &hinted)
 {
     store::Table &ready = walk.tables.ready();
     ScanKeyData keys[4];
-    bool hinted = false;
     store::Row seen;
 
     ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(walk.request.queues[queue_position].id));
     ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(level.npriority));
-    ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(level.hint[klass]));
-    ScanKeyInit(&keys[3], 3, BTLessEqualStrategyNumber, F_INT8LE,
-                Int64GetDatum(klass == returned ? -1 : PG_INT64_MAX));
+    ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(from));
+    ScanKeyInit(&keys[3], 3, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(to));
     store::rescan(scan, keys, 4);
     while (walk.n < walk.request.max && (seen = store::next(scan)) != store::Row::none) {
         ReadyRow row;
@@ -252,6 +251,23 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
             (store::take(ready, &scan.tid) == store::Outcome::ok || planted(Bug::claim_ignores_lock)))
             hand_over(walk, queue_position, row);
     }
+}
+
+void
+walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass)
+{
+    int64 from = level.hint[klass];
+    int64 last = klass == returned ? -1 : PG_INT64_MAX;
+    bool hinted = false;
+
+    /* The index reads a whole page at a time and compares every entry on it; most often a few behind the hint will do. */
+    if (klass == fresh && from > 0) {
+        int64 near = from + 16 + 2 * (walk.request.max - walk.n);
+        walk_places(walk, scan, queue_position, level, klass, from, near, hinted);
+        from = near + 1;
+    }
+    if (walk.n < walk.request.max)
+        walk_places(walk, scan, queue_position, level, klass, from, last, hinted);
 }
 
 void
