@@ -205,12 +205,14 @@ sub push_one
 
 sub pusher_script
 {
-    my ($long) = @_;
+    my ($long, $round) = @_;
     my @lines;
-    for (1 .. $steps)
+    for my $step (1 .. $steps)
     {
+        # Now and then a key that all sessions meet for the first time at about the same moment.
+        my $fresh = sprintf('f%dx%d', $round, $step / 4);
         my $dice = rand($long ? 1 : 0.7);
-        if ($dice < 0.55) { push @lines, push_one(one_of(@keys)); }
+        if ($dice < 0.55) { push @lines, push_one(one_of(@keys, $fresh, $fresh)); }
         elsif ($dice < 0.7)
         {
             my @jobs = map { sprintf('{"type": "%s", "queue": "q", "args": [], "unique": %s}', one_of(@keys), policy('ignore', 'replace', 'replace')) } 1 .. 1 + int rand 5;
@@ -261,7 +263,7 @@ for my $round (1 .. 2 * $rounds)
     {
         my $file = $node->basedir . "/session_$n.sql";
         open(my $out, '>', $file) or die $!;
-        print $out "\\set VERBOSITY verbose\nset client_min_messages = error;\n", $n <= $pushers ? pusher_script($long) : worker_script("w$round-$n", $long);
+        print $out "\\set VERBOSITY verbose\nset client_min_messages = error;\n", $n <= $pushers ? pusher_script($long, $round) : worker_script("w$round-$n", $long);
         close $out;
         my $pid = fork // die $!;
         if (!$pid)
@@ -327,7 +329,7 @@ sub problem { push @problems, join(' ', @_) }
 # What the truth says: creation, lapsed leases, ends.
 my ($stored, %cancelled_by) = (0);
 for (rows(q{select j.id, extract(epoch from j.created_at), extract(epoch from j.scheduled_at), d.state, d.xmin, v.state
-        from ojs_store.job j left join ojs_store.done d on d.job_id = j.id left join ojs.jobs v on v.id = j.id where j.type like 'k_'}))
+        from ojs_store.job j left join ojs_store.done d on d.job_id = j.id left join ojs.jobs v on v.id = j.id where j.type ~ '^[kf][0-9]'}))
 {
     my ($id, $created_at, $scheduled_at, $end, $end_xid, $state) = @$_;
     $stored++;
@@ -337,7 +339,7 @@ for (rows(q{select j.id, extract(epoch from j.created_at), extract(epoch from j.
 }
 for (keys %job) { problem("job $_ was pushed and is lost") unless $job{$_}{id}; }
 is($stored, scalar(keys %job), 'as many jobs as pushes that made one');
-for (rows(q{select e.job_id, e.deliveries, e.xmin from ojs_store.event e join ojs_store.job j on j.id = e.job_id where e.kind = 3 and j.type like 'k_'}))
+for (rows(q{select e.job_id, e.deliveries, e.xmin from ojs_store.event e join ojs_store.job j on j.id = e.job_id where e.kind = 3 and j.type ~ '^[kf][0-9]'}))
 {
     push @{ $moves{ $_->[0] } }, { state => 'available', deliveries => $_->[1], xid => $_->[2], seq => 1e18, lapse => 1 };
 }
@@ -427,11 +429,10 @@ for my $p (@pushes)
 for my $j (values %job) { problem("job $j->{id} was cancelled by nobody") if $j->{id} && $j->{replaced} && !$j->{replaced_by}; }
 
 # What the keys name: the newest job, and every open one.
-my $unnamed = $node->safe_psql('postgres', q{select count(*) from ojs.jobs j where type like 'k_' and state not in ('completed', 'cancelled', 'discarded') and not exists
-    (select from ojs_store.uniq u where u.job_id = j.id or j.id = any (u.past))});
+my $unnamed = $node->safe_psql('postgres', q{select count(*) from ojs.jobs j where type ~ '^[kf][0-9]' and state not in ('completed', 'cancelled', 'discarded') and id not in
+    (select job_id from ojs_store.uniq union all select unnest(past) from ojs_store.uniq)});
 is($unnamed, '0', 'every open job is named by its key');
-is($node->safe_psql('postgres', q{select count(*) || ' ' || count(distinct fingerprint) from ojs_store.uniq where fingerprint in
-    (select decode(ojs.fingerprint(jsonb_build_object('type', k, 'args', '[]'::jsonb, 'unique', '{}'::jsonb)), 'hex') from unnest('{k1,k2,k3,k4}'::text[]) as k)}), '4 4', 'one row per key');
+is($node->safe_psql('postgres', 'select count(*) - count(distinct fingerprint) from ojs_store.uniq'), '0', 'one row per key');
 note join(', ', map { "$_: $seen{$_}" } sort keys %seen);
 is(scalar(@problems), 0, 'the outcome is one of the sequential model') or diag("seed $seed\n", join("\n", @problems[ 0 .. ($#problems > 19 ? 19 : $#problems) ]));
 cmp_ok(scalar(@pushes), '>', 500, 'there was something to check');

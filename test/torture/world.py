@@ -1,5 +1,6 @@
 """world.py: one round of the torture: a server, its sessions, its faults, the drain, and what is left at the end."""
 
+import copy
 import json
 import multiprocessing
 import os
@@ -42,7 +43,10 @@ class World:
         self.features, self.extra = set(), []
 
     def connect(self, application):
-        return self.servers[self.primary.value].connect(application)
+        # A session that was forked before the last standby was made does not have it in its list.
+        server = copy.copy(self.servers[0])
+        server.directory = os.path.join(self.directory, f"server{self.primary.value}")
+        return server.connect(application)
 
     def stopping(self):
         return self.stop_flag.value
