@@ -19,23 +19,68 @@ namespace ojs
 namespace
 {
 
+[[noreturn]] void
+raise_duplicate_id(const pg_uuid_t &id)
+{
+    raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
+          "Leave the id out, or treat this push as done before.", "a job with the id %s exists already",
+          DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+}
+
 /*
- * A caller's own id. The lock makes a second session that brings the same id wait for the first to end, so that
- * DUPLICATE_JOB is the answer and never a unique violation; it is held as long as the row is uncommitted.
+ * A job with a caller's own id. A second session that brings the same id waits for the first to end, so DUPLICATE_JOB is
+ * the answer and never a unique violation.
  */
 void
-reserve_id(Tables &tables, const pg_uuid_t &id)
+insert_own_id(store::Table &jobs, HeapTuple tuple, const pg_uuid_t &id)
 {
-    LOCKTAG tag;
-    uint64 hash = DatumGetUInt64(hash_any_extended(id.data, UUID_LEN, 0));
-    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::job), static_cast<uint32>(hash), 1);
-    (void)LockAcquire(&tag, ExclusiveLock, false, false);
+    while (!store::insert_unless_there(jobs, store::Idx::job_id, tuple)) {
+        ScanKeyData key;
+        store::Scan scan;
+        CHECK_FOR_INTERRUPTS();
+        store::key_uuid(&key, id);
+        store::begin(scan, jobs, store::Idx::job_id, &key, 1, false);
+        store::Row seen = store::next(scan);
+        if (seen == store::Row::live)
+            raise_duplicate_id(id);
+        if (seen != store::Row::none)
+            store::wait_for(scan);
+        store::end(scan);
+    }
+}
 
-    ItemPointerData tid;
-    if (store::find(tables.job(), store::Idx::job_id, id, &tid) != store::Row::none)
-        raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
-              "Leave the id out, or treat this push as done before.", "a job with the id %s exists already",
-              DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+struct Given {
+    int *at; /* positions of the envelopes that brought ids, in id order: two batches cannot wait for each other */
+    int n;
+};
+
+Given
+given_ids(const Envelope *envelopes, int n)
+{
+    Given given = {static_cast<int *>(palloc(sizeof(int) * n)), 0};
+    for (int i = 0; i < n; i++)
+        if (envelopes[i].has_id)
+            given.at[given.n++] = i;
+    std::sort(given.at, given.at + given.n, [&](int a, int b) { return envelopes[a].id < envelopes[b].id; });
+    return given;
+}
+
+void
+insert_jobs(store::Table &jobs, const Envelope *envelopes, HeapTuple *tuples, int n, bool error_items)
+{
+    Given given = given_ids(envelopes, n);
+    if (given.n == 0) {
+        store::insert_many(jobs, tuples, n);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        if (!envelopes[i].has_id)
+            store::insert(jobs, tuples[i]);
+    for (int i = 0; i < given.n; i++) {
+        error_item = error_items ? given.at[i] : -1;
+        insert_own_id(jobs, tuples[given.at[i]], envelopes[given.at[i]].id);
+    }
+    error_item = -1;
 }
 
 void
@@ -85,25 +130,25 @@ later_row(const JobRow &job, ItemPointerData tid, LaterKind kind, TimestampTz du
 } // namespace
 
 void
-reserve_ids(Tables &tables, const Envelope *envelopes, int n, bool error_items)
+check_ids(const Envelope *envelopes, int n, bool lock)
 {
-    auto *order = static_cast<int *>(palloc(sizeof(int) * n));
-    int given = 0; /* in id order, so that two batches with the same ids cannot wait for each other */
-    for (int i = 0; i < n; i++)
-        if (envelopes[i].has_id)
-            order[given++] = i;
-    std::sort(order, order + given, [&](int a, int b) { return envelopes[a].id < envelopes[b].id; });
-    for (int i = 0; i < given; i++) {
-        const pg_uuid_t &id = envelopes[order[i]].id;
-        error_item = error_items ? order[i] : -1;
-        if (i > 0 && same(id, envelopes[order[i - 1]].id))
+    Given given = given_ids(envelopes, n);
+    constexpr int most_locks = 1000;
+    for (int i = 0; i < given.n; i++) {
+        const pg_uuid_t &id = envelopes[given.at[i]].id;
+        error_item = given.at[i];
+        if (i > 0 && same(id, envelopes[given.at[i - 1]].id))
             raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
                   "Give each job of a batch an id of its own, or none.", "the batch holds two jobs with the id %s",
                   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
-        reserve_id(tables, id);
+        if (!lock || given.n > most_locks)
+            continue;
+        LOCKTAG tag;
+        uint64 hash = DatumGetUInt64(hash_any_extended(id.data, UUID_LEN, 0));
+        SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::job), static_cast<uint32>(hash), 1);
+        (void)LockAcquire(&tag, ExclusiveLock, false, false);
     }
     error_item = -1;
-    pfree(order);
 }
 
 void
@@ -136,7 +181,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         CHECK_FOR_INTERRUPTS();
     }
     error_item = -1;
-    store::insert_many(jobs, tuples, n);
+    insert_jobs(jobs, envelopes, tuples, n, error_items);
 
     for (int i = 0; i < n; i++) {
         const JobRow &job = pushed[i].job;

@@ -150,7 +150,6 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
         if (!marker.taken)
             return marked(tables, marker, at);
     }
-    reserve_ids(tables, &envelope, 1, false);
     if (envelope.uniq != nullptr) {
         Sight sight = first_sight(tables, unique, at, answer.pushed);
         answer.duplicate = sight == Sight::in_the_way;
@@ -302,7 +301,7 @@ push_batch(Tables &tables, Batch &batch, text *key, Interval *ttl, TimestampTz a
             put_result(set, i, nullptr, "duplicate");
         return;
     }
-    reserve_ids(tables, batch.envelopes, batch.n, true);
+    check_ids(batch.envelopes, batch.n, wanted.n > 0);
     if (wanted.n > 0) {
         push_unique_batch(tables, batch, wanted, set);
         return;

@@ -18,13 +18,13 @@ struct Pushed {
 void assign_ids(Envelope *envelopes, int n);
 
 /*
- * Sees to it that ids which callers gave are new, and stay so until this transaction ends; raises DUPLICATE_JOB. Lock
- * order of a push: deduplication key, ids, uniqueness keys.
+ * Refuses a batch that brings an id twice. Jobs with ids of their own are stored in id order, so that two batches do not
+ * wait for each other; one whose jobs are stored in another order (uniqueness) has the ids locked first, up to a number.
  */
-void reserve_ids(Tables &tables, const Envelope *envelopes, int n, bool error_items);
+void check_ids(const Envelope *envelopes, int n, bool lock);
 
 /*
- * Stores the jobs of `envelopes`, checked already and with ids reserved, in their order; fills `pushed`. All or none: raises for the first
+ * Stores the jobs of `envelopes`, checked already, in their order; fills `pushed`. All or none: raises for the first
  * that cannot be. With error_items, errors say which job they are about.
  */
 void enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed, bool error_items);
