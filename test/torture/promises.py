@@ -198,7 +198,8 @@ class Promises:
             else:
                 length = op.args["for"]
             low = self.clock_min(op.t0) + max(length, 0.1)
-            if op.certain and op.after <= until:
+            # without its id the call may have reached the lease of somebody who got the job since
+            if op.certain and op.after <= until and self.token_given(op):
                 candidates = [low]
             else:
                 candidates.append(low)

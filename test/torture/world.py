@@ -454,6 +454,7 @@ class Round:
             return []
         columns = "available, active, scheduled, retryable, pending, completed, cancelled, discarded".split(", ")
         try:
+            self.control.execute("select ojs.tick()")   # what a crash has emptied is rebuilt before it is counted
             rows = self.control.execute(
                 "select 'said', queue, " + ", ".join(columns) + " from ojs.queue_stats() union all select 'counted', queue, "
                 + ", ".join(f"count(*) filter (where state = '{c}')" for c in columns)
