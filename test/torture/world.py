@@ -461,9 +461,13 @@ class Round:
                 + " from ojs.jobs group by queue order by 2, 1")
         except pq.SqlError as e:
             return [] if e.sqlstate == "OJ700" else [str(e)]
-        said = {r[1]: r[2:] for r in rows if r[0] == "said"}
-        return [f"queue {r[1]}: counted {r[2:]}, said {said.get(r[1])}" for r in rows
-                if r[0] == "counted" and r[2:] != said.get(r[1])]
+        # jobs fall due while the rows are looked at: those that wait for a time and those that may be claimed are one sum
+        def sums(row):
+            available, active, scheduled, retryable, *rest = [int(n) for n in row[2:]]
+            return [available + scheduled + retryable, active] + rest
+        said = {r[1]: sums(r) for r in rows if r[0] == "said"}
+        return [f"queue {r[1]}: counted {sums(r)}, said {said.get(r[1])}" for r in rows
+                if r[0] == "counted" and sums(r) != said.get(r[1])]
 
     def dump(self, differences):
         c = self.control
