@@ -42,9 +42,11 @@ PROVE_TESTS = $(sort $(wildcard test/t/*.pl))
 override with_llvm = no
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
-# The Perl modules of TAP tests come with PostgreSQL from 15 on.
-TAP_TESTS := $(if $(PROVE_TESTS),$(if $(wildcard $(PGXS:/makefiles/pgxs.mk=/test/perl/PostgreSQL/Test/Cluster.pm)),1))
-ifeq ($(TAP_TESTS),)
+# TAP tests start servers, which root cannot, with Perl modules that come with PostgreSQL from 15 on, and IPC::Run.
+TAP_TESTS := $(if $(wildcard $(PGXS:/makefiles/pgxs.mk=/test/perl/PostgreSQL/Test/Cluster.pm)),\
+	$(shell [ "$$(id -u)" -ne 0 ] && perl -MIPC::Run -e 'print 1' 2>/dev/null))
+PROVE_FLAGS += -I test/t
+ifeq ($(strip $(TAP_TESTS)),)
 undefine TAP_TESTS
 endif
 ifeq ($(ISOLATION),)
