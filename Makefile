@@ -45,7 +45,6 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 # TAP tests start servers, which root cannot, with Perl modules that come with PostgreSQL from 15 on, and IPC::Run.
 TAP_TESTS := $(if $(wildcard $(PGXS:/makefiles/pgxs.mk=/test/perl/PostgreSQL/Test/Cluster.pm)),\
 	$(shell [ "$$(id -u)" -ne 0 ] && perl -MIPC::Run -e 'print 1' 2>/dev/null))
-PROVE_FLAGS += -I test/t
 ifeq ($(strip $(TAP_TESTS)),)
 undefine TAP_TESTS
 endif
@@ -55,6 +54,7 @@ endif
 
 ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
+PG_PROVE_FLAGS += -I $(CURDIR)/test/t
 
 # Server headers are not ours to warn about.
 override CPPFLAGS := $(patsubst -I$(shell $(PG_CONFIG) --includedir-server),-isystem $(shell $(PG_CONFIG) --includedir-server),$(CPPFLAGS))

@@ -96,7 +96,10 @@ class Promises:
                     allowed = allowed if push is not None and push.certain else {"OJ300"}
                 if sqlstate == "OJ300" and op.kind == "ack_and_claim":
                     allowed = {"OJ300"}
-                if sqlstate not in FAULTS and sqlstate not in allowed and sqlstate not in ("OJ700", "55P03"):
+                # the server's own complaint about the machine's kernel: a file's end that moved back for a moment
+                machine = sqlstate == "XX000" and "unexpected data beyond EOF" in op.result[1]
+                if sqlstate not in FAULTS and sqlstate not in allowed and sqlstate not in ("OJ700", "55P03") \
+                        and not machine:
                     self.bad("no call fails but as documented", f"{op.kind} by {op.client}: {op.result}",
                              op.args.get("id"))
             if op.status == "ok" and op.t1 - op.t0 > SLOW + op.args.get("wait", 0) and not self.disturbed(op.t0, op.t1):
