@@ -7,15 +7,16 @@ revoke all on all tables in schema ojs, ojs_store from public;
 revoke all on all sequences in schema ojs_store from public;
 
 grant usage on schema ojs to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-grant execute on function ojs.version(), ojs.manifest(), ojs.capabilities() to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function
+    ojs.version(), ojs.manifest(), ojs.capabilities(),
+    ojs.envelope(ojs.job), ojs.canonical_json(jsonb), ojs.fingerprint(jsonb), ojs.fingerprint_input(jsonb)
+to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 
 -- Producing
 grant execute on function
     ojs.push(text, jsonb, text, int, timestamptz, interval, timestamptz, jsonb, jsonb, jsonb, interval, text, interval, uuid, text[], boolean, jsonb),
     ojs.push_job(jsonb),
     ojs.push_many(jsonb, text, interval, text, text),
-    ojs.fingerprint(jsonb),
-    ojs.fingerprint_input(jsonb),
     ojs.cancel(uuid, boolean),
     ojs.activate(uuid),
     ojs.info(uuid)

@@ -5,8 +5,6 @@
  */
 #include "ojs/uuid.h"
 
-#include <ctime>
-
 namespace ojs
 {
 

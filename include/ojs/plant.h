@@ -6,9 +6,7 @@
  */
 #pragma once
 
-#ifdef OJS_PLANT
-#include <cstdlib>
-#endif
+#include "ojs/pg.h"
 
 namespace ojs
 {

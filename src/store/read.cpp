@@ -178,7 +178,8 @@ read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot)
 bool
 read_at(Table &table, ItemPointer tid)
 {
-    return table_tuple_fetch_row_version(table.rel, tid, SnapshotSelf, table.slot);
+    /* An invalid block number would ask for a new block. */
+    return ItemPointerIsValid(tid) && table_tuple_fetch_row_version(table.rel, tid, SnapshotSelf, table.slot);
 }
 
 void

@@ -182,6 +182,7 @@ insert_unless_there(Table &table, Idx index, HeapTuple tuple)
     bool alone = insert_key(table, index, slot, UNIQUE_CHECK_PARTIAL);
     table_tuple_complete_speculative(table.rel, slot, token, alone);
     SpeculativeInsertionLockRelease(xid);
+    tuple->t_self = slot->tts_tid; /* the slot had a copy */
     ExecDropSingleTupleTableSlot(slot);
     return alone;
 }

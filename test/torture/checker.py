@@ -10,7 +10,8 @@ import sys
 from collections import defaultdict
 
 from history import Claim, History
-from promises import CLAIMS, EPSILON, PROMISES, Promises
+from limits import CLAIMS, EPSILON, PROMISES
+from promises import Promises
 
 class Checker(Promises):
     def __init__(self, history, limit=20):

@@ -12,6 +12,7 @@ import time
 import client
 import cluster
 import pq
+import sessions
 
 fork = multiprocessing.get_context("fork")
 
@@ -153,11 +154,11 @@ class Round:
         self.children[slot] = (process, kind, incarnation)
 
     def spawn_all(self):
-        kinds = [client.Auditor, client.Fifo, client.Waiter, client.Waker]
+        kinds = [sessions.Auditor, sessions.Fifo, sessions.Waiter, sessions.Waker]
         if self.world.has("work_open"):
-            kinds += [client.Working] * 2
-        kinds += [client.Mixed] * self.options.clients
-        slots = sorted(enumerate(kinds), key=lambda k: k[1] not in (client.Waiter, client.Waker))
+            kinds += [sessions.Working] * 2
+        kinds += [sessions.Mixed] * self.options.clients
+        slots = sorted(enumerate(kinds), key=lambda k: k[1] not in (sessions.Waiter, sessions.Waker))
         for i, (slot, kind) in enumerate(slots):
             if i == 2:
                 self.overture()
