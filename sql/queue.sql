@@ -109,6 +109,7 @@ create function ojs.pause_queue(name text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.set_state(name, 'paused');
+    perform ojs_store.record_event('queue.paused', name, jsonb_build_object('queue', name, 'paused_by', session_user));
 end $$;
 comment on function ojs.pause_queue(text) is 'Hides a queue''s jobs from claims; pushes go on, and what is held may be finished';
 
@@ -116,6 +117,7 @@ create function ojs.resume_queue(name text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.set_state(name, 'active');
+    perform ojs_store.record_event('queue.resumed', name, jsonb_build_object('queue', name, 'resumed_by', session_user));
     perform ojs_store.wake(name);
 end $$;
 comment on function ojs.resume_queue(text) is 'Ends a pause or a drain';

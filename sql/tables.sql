@@ -160,6 +160,18 @@ create unlogged table ojs_store.feed (
     cause text not null
 );
 
+-- RECORDS ----------------------------------------------------------------------------------------------------------
+
+-- Events that no other row tells of. All the others are derived from job, event, done and lease (sql/events.sql).
+create table ojs_store.record (
+    id uuid not null,
+    at timestamptz not null,
+    type text not null,                 -- queue.paused, worker.started, cron.triggered, …
+    subject text not null,              -- the queue, worker, cron entry or job it is about
+    data jsonb not null
+);
+create index record_at on ojs_store.record (at);
+
 -- ADMINISTRATION ---------------------------------------------------------------------------------------------------
 
 -- Workers that have sent a beat, registered, or been told something.
