@@ -190,7 +190,7 @@ class Session:
         """Runs body(i) for i in 0, 1, … while it returns true; savepoint: (i, roll back)."""
         self.begin(isolation)
         try:
-            i, from_op = 0, None
+            i, from_op, undone = 0, None, False
             while True:
                 if savepoint and i == savepoint[0]:
                     self.connection.execute("savepoint s")
@@ -198,8 +198,9 @@ class Session:
                 try:
                     more = body(i)
                 except Rollback:
-                    if from_op is None:
-                        raise
+                    if from_op is None or undone:
+                        raise # a transaction that cannot be serialized any more refuses whatever comes
+                    undone = True
                     self.connection.execute("rollback to s")
                     self.restore_from(from_op)
                     self.log.write("void", self.in_tx, from_op)
