@@ -29,6 +29,7 @@ OJS_FUNCTION(ojs_ack)
     row.result = result;
     const Queue *queue = find_queue(lease.queue);
     bool remove = queue != nullptr && queue->delete_on_ack;
+    store::note_write(queue == nullptr || queue->durable);
     if (!remove)
         finish(tables, row, lease.flags);
     Standing standing = standing_of(row, lease.flags);

@@ -80,6 +80,7 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
     end.state = State::discarded;
     end.error = error_of_move(queue, copy, ready, now);
 
+    store::note_write(target.durable); /* both come back together, or neither */
     store::insert(tables.job(), tuple);
     ReadyRow row = {};
     row.job_id = copy.id;

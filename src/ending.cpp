@@ -99,6 +99,7 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
             const Queue *queue = find_queue(lease.queue);
             queue_id = lease.queue;
             deletes_ends = queue != nullptr && queue->delete_on_ack;
+            store::note_write(queue == nullptr || queue->durable);
         }
         if (deletes_ends && removed_at_end(tables, lease, State::completed))
             continue;

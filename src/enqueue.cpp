@@ -173,6 +173,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         if (queue->state == QueueState::draining)
             raise(Code::queue_paused, Details().add("queue", queue->name), "Try again when the queue is resumed.",
                   "queue \"%s\" is draining and takes no new jobs", queue->name);
+        store::note_write(queue->durable && !(envelopes[i].flags & job_at_most_once)); /* R-79, DLV-01 */
         if (queue->push_rules)
             apply_push_rules(*queue, envelopes[i]);
         to_row(envelopes[i], queue->id, now, pushed[i].job);

@@ -20,6 +20,14 @@ delay_arg(FunctionCallInfo fcinfo, int n)
     return std::clamp<int64>(interval_ms(delay), 0, max_lease_ms); /* */
 }
 
+/* what becomes of a job in a queue that is not durable may be lost, like the job. */
+void
+note_write_to(int64 queue_id)
+{
+    const Queue *queue = find_queue(queue_id);
+    store::note_write(queue == nullptr || queue->durable);
+}
+
 } // namespace
 
 OJS_FUNCTION(ojs_fail)
@@ -42,6 +50,7 @@ OJS_FUNCTION(ojs_fail)
         reported = read_error(error, 0, at); /* a report that cannot be read changes nothing */
     if (!take_lease(tables, id, holder, lease))
         raise_state(tables, id, "fail", Needs::lease, at);
+    note_write_to(lease.queue);
     if (!requeue)
         reported = read_error(error, lease.attempt, at);
     read_job(tables, id, lease.job_tid, job);
@@ -69,6 +78,7 @@ OJS_FUNCTION(ojs_nack)
 
     if (!take_lease(tables, id, holder, lease))
         raise_state(tables, id, "nack", Needs::lease, at);
+    note_write_to(lease.queue);
     Standing standing = release(tables, lease, delay_ms, at);
     CommandCounterIncrement();
     read_job(tables, id, lease.job_tid, job);
@@ -98,6 +108,7 @@ OJS_FUNCTION(ojs_nack_many)
         done[i] = take_lease(tables, *named.ids.ids[i], holder_of(named, i), lease);
         if (!done[i])
             continue;
+        note_write_to(lease.queue);
         (void)release(tables, lease, delay_ms, at);
         n++;
     }

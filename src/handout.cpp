@@ -175,6 +175,7 @@ mark_delivered(Walk &walk, const LeaseRow &lease)
     event.deliveries = lease.deliveries;
     event.worker = lease.worker;
     store::insert(walk.tables.event(), form(walk.tables.event().rel, event));
+    store::note_write(true);
     ForceSyncCommit();
 }
 
@@ -191,6 +192,7 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
         const char *error_type = nullptr;
         std::optional<TimestampTz> expiry = expiry_of(job, ready.deliveries, &error_type);
         if (expiry && *expiry <= walk.now) {
+            store::note_write(true);
             discard(walk.tables, job, ready.queue, ready.attempt, ready.deliveries, error_type,
                     "the job expired before it was run", walk.now);
             return;
@@ -323,8 +325,10 @@ do_upkeep(Walk &walk)
     Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, walk.request.n};
     int limit = alone ? upkeep_batch : walk.request.max - walk.n;
 
-    walk.wrote |= reap(walk.tables, scope, limit, walk.now) > 0;
-    walk.wrote |= promote(walk.tables, scope, limit, walk.now) > 0;
+    int moved = reap(walk.tables, scope, limit, walk.now) + promote(walk.tables, scope, limit, walk.now);
+    if (moved > 0)
+        store::note_write(true); /* a claim counts on from a lapse as soon as it sees it */
+    walk.wrote |= moved > 0;
     last_upkeep = walk.now;
     CommandCounterIncrement(); /* so that the walk finds them */
     pfree(queues);

@@ -29,6 +29,7 @@ _PG_init(void)
             return;
         ojs::error_init();
         ojs::store::catalog_init();
+        ojs::store::commit_init();
         ojs::queue_init();
         ojs::upkeep_init();
         ojs::handout_init();

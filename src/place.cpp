@@ -126,6 +126,7 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
     for (int round = 0; !take_in(tables, id, states, now, end, flags, was); next_round(round, id))
         if (!stand_now(tables, id, now, job, standing) || !(states & state_bit(standing.state)))
             return false;
+    store::note_write(true); /* also where a push that replaces it may be lost */
     finish(tables, end, flags);
     CommandCounterIncrement();
     return true;

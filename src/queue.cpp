@@ -177,6 +177,7 @@ from_row(const Row &row)
     bool bounded = queue.max_deliveries > 0 && queue.dead_letter[0] != '\0';
     queue.expiry_counts_attempt = bool_in(config, "expiry_counts_attempt", !bounded);
     queue.delete_on_ack = bool_in(config, "delete_on_ack", false) || keeps_no_completed(config);
+    queue.durable = bool_in(config, "durable", true);
     queue.default_timeout_ms = number_in(config, "default_timeout", 3, 0);
     queue.default_retry = json_in(config, "default_retry");
     queue.allowed_types = json_in(config, "allowed_job_types");

@@ -59,7 +59,7 @@ tick_once(int budget)
     /* The worker commits without waiting for the disk. But a claim counts on from a lapse as soon as it sees it, and a
      * crash that lost both would forget more than the leases of its moment. */
     if (done.reaped > 0)
-        (void)set_config_option("synchronous_commit", "on", PGC_SUSET, PGC_S_OVERRIDE, GUC_ACTION_LOCAL, true, 0, false);
+        (void)set_config_option("synchronous_commit", "on", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
     return done.more;
 }
 

@@ -19,6 +19,7 @@ struct Queue {
     bool is_log;                /* type "log": takes pushes, hands out nothing */
     bool expiry_counts_attempt; /* */
     bool delete_on_ack;         /* */
+    bool durable;               /* commits of push and ack are waited for */
     bool push_rules;            /* what a push must look at: default_retry, default_timeout_ms, allowed_types */
     int64 lease_ms;             /* 0: the setting ojs.default_lease */
     int64 max_deliveries;       /* 0: no bound */

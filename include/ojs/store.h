@@ -62,6 +62,16 @@ uint64 catalog_generation(Rel rel); /* grows whenever that relation's cached des
 void begin_write(const char *what);
 void end_write();
 
+/*
+ * What the call that is under way has written: to be waited for at commit, or (`durable` false) such that a crash may
+ * take it back. A call whose writes are all of that kind, in a transaction without other writes, commits without waiting
+ * for the disk; one that notes nothing follows the caller's setting. commit.cpp.
+ */
+void note_write(bool durable);
+void begin_noting_writes(); /* by begin_write and end_write */
+void end_noting_writes();
+void commit_init(); /* once, at load */
+
 /* --- tables --- */
 
 Table open(Rel rel, LOCKMODE mode);

@@ -15,11 +15,13 @@ begin_write(const char *what)
     /* A pause, a limit or a rebuild that committed before this call is heard of now, even where the locks that this
      * call takes are held already. */
     AcceptInvalidationMessages();
+    begin_noting_writes();
 }
 
 void
 end_write()
 {
+    end_noting_writes();
     CommandCounterIncrement();
 }
 
