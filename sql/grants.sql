@@ -35,6 +35,8 @@ grant execute on function
     ojs.extend(uuid, interval, text, text),
     ojs.extend_many(text, uuid[], interval, text[]),
     ojs.beat(text, uuid[], text, jsonb, interval),
+    ojs.register_worker(text, jsonb),
+    ojs.deregister_worker(text, boolean),
     ojs.work_open(text, text, int, interval),
     ojs.work_next(interval),
     ojs.work_close(),
@@ -45,11 +47,16 @@ grant execute on function
 to ojs_worker, ojs_admin;
 
 -- Observing
-grant select on ojs.jobs, ojs.leases, ojs.queues to ojs_observer, ojs_admin;
-grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs.info(uuid) to ojs_observer, ojs_admin;
+grant select on ojs.jobs, ojs.leases, ojs.queues, ojs.workers to ojs_observer, ojs_admin;
+grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(), ojs.info(uuid) to ojs_observer, ojs_admin;
 
 -- Administration
-grant execute on function ojs.retry(uuid, jsonb), ojs.discard(uuid, text), ojs.delete_job(uuid) to ojs_admin;
+grant execute on function
+    ojs.retry(uuid, jsonb),
+    ojs.discard(uuid, text),
+    ojs.delete_job(uuid),
+    ojs.set_worker_state(text, text)
+to ojs_admin;
 grant select on ojs.dead_letters to ojs_observer, ojs_admin;
 
 -- Queues

@@ -177,10 +177,11 @@ create index record_at on ojs_store.record (at);
 -- Workers that have sent a beat, registered, or been told something.
 create table ojs_store.worker (
     name text collate "C" not null primary key,
-    directive text not null default 'running',   -- running, quiet, terminate: what the next beat answers
+    directive text,                     -- what it was told: quiet, terminate, running (until it says that it is); or nothing
     state text not null default 'running',       -- what the worker said of itself
     info jsonb not null default '{}',
     registered_at timestamptz not null,
-    seen_at timestamptz not null,
-    beats boolean not null default false         -- only those that beat can be missed
+    seen_at timestamptz not null,       -- its last sign of life; a claim is written here only where its heartbeat is missed
+    beats boolean not null default false,        -- only those that beat can be missed
+    died_at timestamptz                 -- when it was found dead; a beat brings it back
 ) with (fillfactor = 70);

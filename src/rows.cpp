@@ -7,7 +7,7 @@ namespace ojs
 {
 
 /* job event done ready lease later feed queue worker uniq */
-const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 7, 4};
+const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4};
 
 namespace
 {

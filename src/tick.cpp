@@ -9,6 +9,7 @@
 #include "ojs/unique.h"
 #include "ojs/upkeep.h"
 #include "ojs/worker.h"
+#include "ojs/workers.h"
 
 namespace ojs
 {
@@ -18,6 +19,7 @@ namespace
 
 struct Pass {
     int reaped;
+    int dead; /* workers whose heartbeats stopped; their jobs count as reaped */
     int promoted;
     int markers; /* deduplication keys whose time was over */
     bool more;
@@ -36,6 +38,12 @@ pass(int budget)
             break;
         CommandCounterIncrement();
     }
+    if (result.reaped < budget) {
+        Recovered recovered = recover_from_dead(tables, budget - result.reaped, at);
+        result.reaped += recovered.jobs;
+        result.dead = recovered.workers;
+        CommandCounterIncrement();
+    }
     while (result.promoted < budget) {
         int n = promote(tables, {nullptr, 0}, std::min(budget - result.promoted, upkeep_batch), at);
         result.promoted += n;
@@ -45,6 +53,7 @@ pass(int budget)
     }
     result.markers = prune_markers(budget, at);
     tidy_queues(at);
+    forget_workers(at);
     result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget;
     tables.close();
     return result;
@@ -80,7 +89,7 @@ OJS_FUNCTION(ojs_tick)
     Pass result = pass(budget);
     reconcile_if_due();
     store::end_write();
-    char *json = psprintf("{\"reaped\": %d, \"promoted\": %d, \"keys_removed\": %d, \"more\": %s}", result.reaped,
-                          result.promoted, result.markers, result.more ? "true" : "false");
+    char *json = psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"keys_removed\": %d, \"more\": %s}",
+                          result.reaped, result.dead, result.promoted, result.markers, result.more ? "true" : "false");
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
 }

@@ -30,6 +30,16 @@ int reap(Tables &tables, Scope scope, int limit, TimestampTz now);
  */
 int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
 
+/*
+ * Finds the workers that sent heartbeats and then none for heartbeat_timeout_us, and takes their jobs back, at most
+ * `limit`, before the leases end (WRK-07).
+ */
+struct Recovered {
+    int workers;
+    int jobs;
+};
+Recovered recover_from_dead(Tables &tables, int limit, TimestampTz now);
+
 constexpr int upkeep_batch = 1000;
 
 void upkeep_init(); /* once, at load */

@@ -206,15 +206,14 @@ select pg_temp.clock('0') \g /dev/null
 select pg_temp.push_all('stop', 'abcdef') \g /dev/null
 select is(directive, 'running', 'WRK-06: a worker that runs') from ojs.beat('halting', state => 'running');
 select is(pg_temp.claimed('stop', 1, 'halting'), 'a', 'WRK-06: claims');
-select is(directive, 'running', 'WRK-06: it says that it is quiet') from ojs.beat('halting', state => 'quiet');
+select is(directive, 'quiet', 'WRK-06: it says that it is quiet, and is not talked out of it') from ojs.beat('halting', state => 'quiet');
 select is(pg_temp.claimed('stop', 1, 'halting'), '', 'WRK-06: and gets nothing');
 select is(pg_temp.claimed('stop', 1, 'other'), 'b', 'WRK-06: others do');
 select is(directive, 'running', 'WRK-06: it runs again') from ojs.beat('halting', state => 'running');
 select is(pg_temp.claimed('stop', 1, 'halting'), 'c', 'WRK-06: and claims again');
-select is(directive, 'running', 'R-65: drain') from ojs.beat('halting', state => 'drain');
+select is(directive, 'quiet', 'R-65: drain') from ojs.beat('halting', state => 'drain');
 select is(pg_temp.claimed('stop', 1, 'halting'), '', 'WRK-06 R-65: a draining worker gets nothing');
-update ojs_store.worker set directive = 'terminate', state = 'running' where name = 'halting';
-select ojs_store.changed('ojs_store.worker') \g /dev/null
+select ojs.set_worker_state('halting', 'terminate') \g /dev/null
 select is(pg_temp.claimed('stop', 1, 'halting'), '', 'WRK-06: one that is told to terminate gets nothing');
 select is(directive, 'terminate', 'WRK-05: and hears it with its next beat') from ojs.beat('halting');
 select is(pg_temp.claimed('stop', 9), 'def', 'WRK-06: nothing was lost');

@@ -87,13 +87,13 @@ select is(extended, array[:'a']::uuid[], 'WRK-02: with a length given') from ojs
 select ok(lease_expires_at - clock_timestamp() between interval '19 min' and '20 min', 'WRK-02: that length') from ojs.leases where job_id = :'a';
 select is(pg_temp.token(:'a') is not null, true, 'R-80: the lease is the same');
 select is(extended || cancelled || lost, '{}', 'WRK-01: a beat without jobs') from ojs.beat('anna');
-select is(directive, 'running', 'WRK-01 R-65: drain') from ojs.beat('anna', state => 'drain');
+select is(directive, 'quiet', 'WRK-01 R-65: drain') from ojs.beat('anna', state => 'drain');
 select is(state, 'quiet', 'R-65: is quiet') from ojs_store.worker where name = 'anna';
 select matches(pg_temp.refusal($$ select ojs.beat('anna', state => 'asleep') $$), '^OJ100 INVALID_PAYLOAD state', 'WRK-01: an unknown state');
 select is(pg_temp.refusal($$ select ojs.beat('anna', info => '[]') $$), 'OJ100 INVALID_PAYLOAD info', 'WRK-01: info is an object');
 select is(pg_temp.refusal($$ select ojs.beat(null) $$), 'OJ100 INVALID_PAYLOAD worker', 'WRK-01: a worker must be given');
 select is(pg_temp.refusal($$ select ojs.beat('') $$), 'OJ100 INVALID_PAYLOAD worker', 'WRK-01: with a name');
-update ojs_store.worker set directive = 'quiet' where name = 'anna';
+select ojs.set_worker_state('anna', 'quiet') \g /dev/null
 select is(directive, 'quiet', 'WRK-05: what a worker is told comes with its next beat') from ojs.beat('anna');
 
 -- WRK-09: a worker that comes back to life.

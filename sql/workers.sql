@@ -1,0 +1,141 @@
+-- workers.sql: the processes that work: what they are told, and which there are. C++: src/workers.cpp (beats, and who
+-- claims nothing), src/dead_workers.cpp (whose heartbeats stopped).
+
+create function ojs_store.check_worker(worker text) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if coalesce(worker, '') = '' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'worker must not be empty', '{"field": "worker"}', 'Name the worker, such as ''mailer-1''.');
+    end if;
+end $$;
+
+-- Events of workers. A heartbeat is none: there would be more of them than of all others.
+create function ojs_store.record_started(worker text) returns void
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.record_event('worker.started', w.name, jsonb_strip_nulls(jsonb_build_object('worker_id', w.name,
+        'queues', w.info -> 'queues', 'concurrency', w.info -> 'concurrency')))
+    from ojs_store.worker w where w.name = worker
+$$;
+
+create function ojs_store.record_stopped(worker text, reason text, since timestamptz) returns void
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.record_event('worker.stopped', worker, jsonb_build_object('worker_id', worker, 'reason', reason,
+        'uptime_ms', greatest(0, floor(extract(epoch from ojs_store.now() - since) * 1000))))
+$$;
+
+create function ojs.set_worker_state(worker text, state text) returns void
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    wanted text := case state when 'drain' then 'quiet' else state end;
+    at timestamptz := ojs_store.now();
+begin
+    if wanted is null or wanted not in ('running', 'quiet', 'terminate') then
+        perform ojs_store.raise('INVALID_PAYLOAD', format('state must be running, quiet or terminate, not %s', coalesce(quote_ident(left(wanted, 64)), 'null')),
+            '{"field": "state"}', 'Use quiet (or drain) to stop claims, terminate to end the worker, running to end a quiet time.');
+    end if;
+    if set_worker_state.worker is not null then
+        perform ojs_store.check_worker(set_worker_state.worker);
+    end if;
+    -- In the order of their names: two calls for all workers do not wait for each other crosswise.
+    perform from ojs_store.worker w where set_worker_state.worker is null or w.name = set_worker_state.worker order by w.name for update;
+    if wanted <> 'terminate' and exists (select from ojs_store.worker w where w.name = set_worker_state.worker
+            and w.died_at is null and 'terminate' in (w.directive, w.state)) then
+        perform ojs_store.raise('INVALID_STATE_TRANSITION', 'the worker was told to terminate, and there is no way back from that',
+            jsonb_build_object('current_state', 'terminate', 'attempted', wanted), 'Start a new process; it registers, or takes a new name.');
+    end if;
+    -- Workers that were never told anything and send no heartbeats have no row yet; a running one needs none.
+    insert into ojs_store.worker as w (name, directive, registered_at, seen_at)
+        select known.name, wanted, at, at
+        from (select set_worker_state.worker where set_worker_state.worker is not null
+            union select l.worker from ojs_store.lease l where set_worker_state.worker is null
+            union select e.name from ojs_store.worker e where set_worker_state.worker is null) known (name)
+        where wanted <> 'running' or exists (select from ojs_store.worker e where e.name = known.name)
+        order by known.name collate "C"
+    on conflict (name) do update set directive = excluded.directive
+        where excluded.directive = 'terminate' or w.died_at is not null or 'terminate' not in (coalesce(w.directive, ''), w.state);
+    perform ojs_store.changed('ojs_store.worker');
+end $$;
+comment on function ojs.set_worker_state(text, text)
+    is 'Tells a worker (null: all of them) with its next beat to be running, quiet or terminate; one that is not running claims nothing';
+
+create function ojs.register_worker(worker text, info jsonb default '{}') returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    at timestamptz := ojs_store.now();
+    stopped boolean;
+begin
+    perform ojs_store.check_worker(register_worker.worker);
+    if jsonb_typeof(register_worker.info) is distinct from 'object' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'info must be an object', '{"field": "info"}', 'Give an object such as {"hostname": "h1", "pid": 77}.');
+    end if;
+    select w.directive is not null or w.state <> 'running' into stopped from ojs_store.worker w where w.name = register_worker.worker for update;
+    -- This is a new process: what one of that name was told before is over.
+    insert into ojs_store.worker as w (name, info, registered_at, seen_at) values (register_worker.worker, register_worker.info, at, at)
+    on conflict (name) do update set directive = null, state = 'running', info = excluded.info, registered_at = at, seen_at = at, died_at = null;
+    if stopped then
+        perform ojs_store.changed('ojs_store.worker');
+    end if;
+    perform ojs_store.record_started(register_worker.worker);
+    -- heartbeat_timeout is heartbeat_timeout_us in include/ojs/workers.h.
+    return jsonb_build_object('ok', true, 'server_time', to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+        'heartbeat_interval', 5, 'heartbeat_timeout', 30,
+        'visibility_timeout_default', trim_scale(extract(epoch from current_setting('ojs.default_lease')::interval)::numeric));
+end $$;
+comment on function ojs.register_worker(text, jsonb)
+    is 'Optional: says that a worker process begins, and tells it how often to send heartbeats (seconds)';
+
+create function ojs.deregister_worker(worker text, release boolean default false) returns boolean
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    stopped boolean;
+    since timestamptz;
+    known boolean;
+    held uuid[];
+begin
+    perform ojs_store.check_worker(deregister_worker.worker);
+    delete from ojs_store.worker w where w.name = deregister_worker.worker
+        returning w.directive is not null or w.state <> 'running', w.registered_at into stopped, since;
+    known := found;
+    if known then
+        perform ojs_store.record_stopped(deregister_worker.worker, 'deregistered', since);
+    end if;
+    if stopped then
+        perform ojs_store.changed('ojs_store.worker');
+    end if;
+    if release then
+        held := array(select l.job_id from ojs_store.lease l where l.worker = deregister_worker.worker);
+        for i in 0 .. (cardinality(held) - 1) / 1000 loop
+            perform from ojs.nack_many(deregister_worker.worker, held[i * 1000 + 1 : i * 1000 + 1000]);
+        end loop;
+    end if;
+    return known or coalesce(cardinality(held) > 0, false);
+end $$;
+comment on function ojs.deregister_worker(text, boolean)
+    is 'A worker process ends: forgets it, and with release gives back the jobs it still holds; false if there was none';
+
+create view ojs.workers as
+with held as (
+    select worker, count(*)::int as jobs, array_agg(job_id order by claimed_at, job_id) as ids, max(claimed_at) as claimed_at
+    from ojs_store.leases() group by worker
+)
+select
+    coalesce(w.name, held.worker) collate "C" as worker,
+    case
+        when w.died_at >= coalesce(held.claimed_at, '-infinity') then 'dead'
+        when w.beats and w.died_at is null and greatest(w.seen_at, held.claimed_at) < ojs_store.now() - interval '15 s' then 'stale'
+        when 'terminate' in (w.directive, w.state) then 'terminate'
+        when 'quiet' in (w.directive, w.state) then 'quiet'
+        else 'running'
+    end as status,
+    w.state, w.directive, w.registered_at, greatest(w.seen_at, held.claimed_at) as last_seen_at, w.died_at,
+    w.info ->> 'hostname' as hostname,
+    case when w.info ->> 'pid' ~ '^\d{1,9}$' then (w.info ->> 'pid')::int end as pid,
+    case when jsonb_typeof(w.info -> 'queues') = 'array' then array(select jsonb_array_elements_text(w.info -> 'queues')) end as queues,
+    case when w.info ->> 'concurrency' ~ '^\d{1,9}$' then (w.info ->> 'concurrency')::int end as concurrency,
+    case when jsonb_typeof(w.info -> 'labels') = 'array' then array(select jsonb_array_elements_text(w.info -> 'labels')) end as labels,
+    coalesce(held.jobs, 0) as active_jobs, coalesce(held.ids, '{}') as active_job_ids, w.info
+from ojs_store.worker w full join held on held.worker = w.name;
+comment on view ojs.workers is 'Workers that have registered, sent a heartbeat or been told something, and those that hold jobs';
