@@ -9,4 +9,6 @@ select pg_catalog.pg_extension_config_dump('ojs_store.uniq', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.deduplication', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.worker', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.record', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.cron', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.cron_run', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.seq', '');

@@ -71,6 +71,10 @@ grant execute on function
     ojs.drop_queue(text, text, text)
 to ojs_admin;
 
+-- Cron
+grant select on ojs.crons to ojs_observer, ojs_admin;
+grant execute on function ojs.schedule(text, text, jsonb, jsonb), ojs.unschedule(text) to ojs_admin;
+
 -- Upkeep
 grant execute on function ojs.health(), ojs.ready() to ojs_observer, ojs_admin;
 grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;

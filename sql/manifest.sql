@@ -9,7 +9,7 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
             'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of the '
             'push until that ends, and the states of the jobs it names are looked up under that lock'),
         'delayed_jobs', true, 'job_ttl', true, 'priority_queues', true, 'retry_policies', true,
-        'cron_jobs', false, 'dead_letter', false, 'pause_resume', false, 'rate_limiting', false,
+        'cron_jobs', true, 'dead_letter', false, 'pause_resume', false, 'rate_limiting', false,
         'schema_validation', false, 'workflows', false)
 $$;
 comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';

@@ -2,6 +2,7 @@
  * tick.cpp: ojs.tick: one bounded pass of upkeep. Any number of sessions may run it at once: each takes what no other
  * is at.
  */
+#include "ojs/cron.h"
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
@@ -68,8 +69,14 @@ tick_once(int budget)
     /* The worker commits without waiting for the disk. But a claim counts on from a lapse as soon as it sees it, and a
      * crash that lost both would forget more than the leases of its moment. */
     if (done.reaped > 0)
-        (void)set_config_option("synchronous_commit", "on", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+        commit_durably();
     return done.more;
+}
+
+void
+commit_durably()
+{
+    (void)set_config_option("synchronous_commit", "on", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
 } // namespace ojs
@@ -87,9 +94,12 @@ OJS_FUNCTION(ojs_tick)
         raise_field(Code::invalid_payload, "budget", "Give the number of rows that one duty may handle.",
                     "budget must be positive");
     Pass result = pass(budget);
+    int crons = run_crons(now(), budget);
     reconcile_if_due();
     store::end_write();
-    char *json = psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"keys_removed\": %d, \"more\": %s}",
-                          result.reaped, result.dead, result.promoted, result.markers, result.more ? "true" : "false");
+    char *json = psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"crons\": %d, \"keys_removed\": %d, "
+                          "\"more\": %s}",
+                          result.reaped, result.dead, result.promoted, crons, result.markers,
+                          result.more || crons >= budget ? "true" : "false");
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
 }

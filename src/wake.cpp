@@ -129,6 +129,7 @@ wake_xact(XactEvent event, void *)
             if (database != nullptr)
                 pg_atomic_write_u32(&database->absent, 0);
             ask_for_worker();
+            worker_poke();
         }
         forget();
         break;

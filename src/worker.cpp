@@ -8,6 +8,7 @@
  *
  * Its transactions commit asynchronously: what a crash takes back, the next pass does again.
  */
+#include "ojs/cron.h"
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
@@ -112,7 +113,7 @@ keep_hot_set()
     commit();
 }
 
-/* When the first waiting job falls due, by the server's clock. */
+/* When the first waiting job or cron entry falls due, by the server's clock. */
 TimestampTz
 first_due()
 {
@@ -132,6 +133,7 @@ first_due()
     }
     store::end(scan);
     store::close(table);
+    due = std::min(due, first_cron());
     return due == DT_NOEND ? due : GetCurrentTimestamp() + (due - now());
 }
 
@@ -139,11 +141,25 @@ void
 tick()
 {
     begin();
-    if (hold_extension() && read_feed().stands) {
+    if (hold_extension() && read_feed().stands)
         more = tick_once(budget);
-        CommandCounterIncrement();
-        next_due = first_due();
-    }
+    commit();
+}
+
+/* In a transaction of their own: they push, and so take locks that others may want. A crash must not forget a run that
+ * somebody works on: it would be started again. */
+void
+run_cron_entries()
+{
+    constexpr int at_once = 100;
+    int due = 0;
+
+    begin();
+    if (hold_extension() && read_feed().stands)
+        due = run_crons(now(), at_once);
+    if (due > 0)
+        commit_durably();
+    more |= due == at_once;
     commit();
 }
 
@@ -154,6 +170,7 @@ look_again()
     if (hold_extension() && read_feed().stands) {
         wake_look_again();
         reconcile_if_due();
+        next_due = first_due();
     }
     commit();
 }
@@ -254,7 +271,7 @@ serve()
             more = false;
             next_due = DT_NOEND;
             pgstat_report_activity(STATE_RUNNING, "ojs.tick()");
-            well = duty(keep_hot_set) && !gone && duty(tick) && duty(look_again) && well;
+            well = duty(keep_hot_set) && !gone && duty(tick) && duty(run_cron_entries) && duty(look_again) && well;
             if (gone)
                 leave("the extension is not installed");
             (void)pgstat_report_stat(false);

@@ -77,7 +77,8 @@ Database *database_slot(Oid oid);
 int my_process_number();
 void set_latch(uint32 process_number_plus_1); /* nothing for 0 */
 
-/* The session wants an upkeep worker in its database, now or once its transaction has committed. */
+/* The session wants an upkeep worker in its database, now or once its transaction has committed; then one that runs
+ * already looks at once. */
 void ask_for_worker();
 void ask_for_worker_at_commit(); /* wake.cpp */
 

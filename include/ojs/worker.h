@@ -52,6 +52,9 @@ void reconcile_if_due();
 /* One bounded pass of upkeep inside the caller's transaction (tick.cpp); true: there was more to do than `budget`. */
 bool tick_once(int budget);
 
+/* The current transaction's commit waits for the disk, whatever the process has set. */
+void commit_durably();
+
 /* --- processes (launcher.cpp, worker.cpp) --- */
 
 void register_launcher();

@@ -15,7 +15,10 @@ $node->safe_psql('postgres', q{
     select ojs.ack(id) from ojs.claim('done', 'w', max => 2);
     select from ojs.push('test.job', queue => 'leased');
     select from ojs.claim('leased', 'w', lease => '1 hour');
+    select ojs.schedule('yearly', '@yearly', '{"type": "test.job"}', '{"timezone": "Europe/Berlin", "description": "kept"}');
 });
+my $crons = q{select string_agg(format('%s', c), ', ' order by name) from ojs.crons c};
+my $crons_before = $node->safe_psql('postgres', $crons);
 my $states = q{select string_agg(format('%s %s %s', queue, case state when 'active' then 'available' else state end, case state when 'active' then 0 else attempt end), ', ' order by queue, seq) from ojs.jobs};
 my $before = $node->safe_psql('postgres', $states);
 my $dump = $node->basedir . '/dump';
@@ -31,6 +34,7 @@ for my $mode ('one by one', 'in one transaction', 'two at a time') {
     $node->poll_query_until('target', 'select ' . workers('target') . ' = 1') or die;
     is($node->safe_psql('target', 'select ojs.ready()'), 't', "PGX-13: ready, $mode");
     is($node->safe_psql('target', $states), $before, "PGX-13: all jobs stand as they did, $mode");
+    is($node->safe_psql('target', $crons), $crons_before, "PGX-13 CRN-01: cron entries too, $mode");
     is($node->safe_psql('target', "select ojs.health() #>> '{hot_set,last_rebuild,cause}'"), 'restore', "OBS-01: health says that they were restored, $mode");
     is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6, "PGX-13: what was available or leased can be claimed, $mode");
     is($node->safe_psql('target', "select count(*) from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), 6, "PGX-13: once, $mode");

@@ -1,0 +1,314 @@
+-- cron.sql: jobs by the clock. An entry is a row of ojs_store.cron; ticks run those that are due. C++: src/cron.cpp,
+-- src/cron_expression.cpp.
+
+create function ojs_store.cron_zone(name text) returns text
+language c strict stable parallel safe as 'MODULE_PATHNAME', 'ojs_cron_zone';
+
+-- The first run after a moment, and the local times before it that clocks are put forward over.
+create function ojs_store.cron_next(
+    expression text, timezone text, anchor timestamptz, after timestamptz,
+    out run_at timestamptz, out skip_at timestamptz, out skipped_local text, out skipped int
+) language c strict stable parallel safe as 'MODULE_PATHNAME', 'ojs_cron_next';
+
+-- REGISTRATION -----------------------------------------------------------------------------------------------------
+
+-- What a run pushes: the job, with whose it is and when in its meta.
+create function ojs_store.cron_envelope(entry ojs_store.cron, scheduled_at timestamptz, triggered_at timestamptz) returns jsonb
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select (entry).job #- '{options,meta}' || jsonb_build_object('meta',
+        coalesce(nullif((entry).job -> 'meta', 'null'), nullif((entry).job #> '{options,meta}', 'null'), '{}') || jsonb_build_object(
+            'cron_name', (entry).name, 'cron_triggered_at', ojs_store.cron_time(triggered_at),
+            'cron_scheduled_at', ojs_store.cron_time(scheduled_at)))
+$$;
+
+create function ojs_store.cron_time(at timestamptz) returns text
+language sql stable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+$$;
+
+-- An entry as JSON: by the names of the Cron document, and by those that clients of the HTTP binding use.
+create function ojs_store.cron_json(entry ojs_store.cron) returns jsonb
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object(
+        'name', (entry).name,
+        'cron', (entry).expression,
+        'expression', (entry).expression,
+        'timezone', (entry).timezone,
+        'type', (entry).job -> 'type',
+        'args', coalesce((entry).job -> 'args', '[]'),
+        'options', (entry).job - '{type,args,options}'::text[] || coalesce(nullif((entry).job -> 'options', 'null'), '{}'),
+        'job_template', (entry).job,
+        'overlap_policy', (entry).overlap_policy,
+        'enabled', (entry).enabled,
+        'description', (entry).description,
+        'next_run_at', ojs_store.cron_time((entry).next_run_at),
+        'last_run_at', ojs_store.cron_time((entry).last_run_at),
+        'run_count', (entry).run_count,
+        'created_at', ojs_store.cron_time((entry).created_at))
+$$;
+
+-- The entry with the options given; null sets one back to its default.
+create function ojs_store.cron_with(entry ojs_store.cron, options jsonb) returns ojs_store.cron
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    policies constant jsonb := '{"skip": "skip", "allow": "allow", "cancel_previous": "cancel_previous", "enqueue": "enqueue",
+        "queue": "enqueue", "replace": "cancel_previous"}';
+    field text;
+    value jsonb;
+    wanted text;
+begin
+    if jsonb_typeof(options) <> 'object' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'options must be a JSON object', '{"field": "options"}',
+            'Give options such as {"timezone": "Europe/Berlin"}.');
+    end if;
+    for field, value in select * from jsonb_each(options) loop
+        wanted := case field when 'enabled' then 'boolean' else 'string' end;
+        if field in ('name', 'next_run_at', 'last_run_at', 'run_count', 'created_at') then
+            continue;
+        elsif field not in ('timezone', 'enabled', 'overlap_policy', 'description') then
+            perform ojs_store.raise('INVALID_PAYLOAD', format('options holds "%s", which is no option of a cron entry', left(field, 64)),
+                jsonb_build_object('field', left(field, 64)), 'Options are timezone, enabled, overlap_policy and description.');
+        elsif jsonb_typeof(value) not in ('null', wanted) then
+            perform ojs_store.raise('INVALID_PAYLOAD', format('%s must be a %s', field, wanted),
+                jsonb_build_object('field', field), format('Give a JSON %s, or leave it out.', wanted));
+        end if;
+    end loop;
+    if options ? 'timezone' then
+        entry.timezone := ojs_store.cron_zone(coalesce(options ->> 'timezone', 'UTC'));
+    end if;
+    if options ? 'enabled' then
+        entry.enabled := coalesce((options ->> 'enabled')::boolean, true);
+    end if;
+    if options ? 'description' then
+        entry.description := options ->> 'description';
+    end if;
+    if options ? 'overlap_policy' then
+        entry.overlap_policy := policies ->> coalesce(options ->> 'overlap_policy', 'skip');
+        if entry.overlap_policy is null then
+            perform ojs_store.raise('INVALID_PAYLOAD', format('overlap_policy is not known: "%s"', left(options ->> 'overlap_policy', 64)),
+                '{"field": "overlap_policy"}', 'Give skip, allow, cancel_previous or enqueue.');
+        end if;
+    end if;
+    return entry;
+end $$;
+
+create function ojs.schedule(name text, cron text, job jsonb, options jsonb default '{}') returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    entry ojs_store.cron;
+    before ojs_store.cron;
+    next record;
+    existed boolean;
+    at timestamptz := ojs_store.now();
+begin
+    if name is null or name !~ '^[a-z0-9][a-z0-9.-]{0,254}$' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'name must be 1 to 255 characters of a-z, 0-9, "-" and ".", and begin with a letter or a digit',
+            '{"field": "name"}', 'Give a name such as daily-report.');
+    end if;
+    loop
+        select * into entry from ojs_store.cron c where c.name = schedule.name for update;
+        existed := found;
+        if not existed then
+            if cron is null and job is null then
+                perform ojs_store.raise('NOT_FOUND', format('cron entry "%s" does not exist', left(name, 64)),
+                    jsonb_build_object('cron', left(name, 128)), 'Register it with ojs.schedule(name, cron, job).');
+            end if;
+            entry := (name, null, 'UTC', true, 'skip', null, null, at, at, null, null, null, null, 0);
+        end if;
+        before := entry;
+        entry.expression := coalesce(cron, entry.expression);
+        entry.job := coalesce(job, entry.job);
+        if entry.expression is null then
+            perform ojs_store.raise('INVALID_CRON_EXPRESSION', 'cron must not be null', '{"field": "cron"}', 'Give an expression such as 0 9 * * *.');
+        elsif entry.job is null then
+            perform ojs_store.raise('INVALID_PAYLOAD', 'job must not be null', '{"field": "job"}', 'Give a job such as {"type": "report.generate", "args": []}.');
+        end if;
+        entry := ojs_store.cron_with(entry, coalesce(options, '{}'));
+        if job is not null then
+            if jsonb_typeof(job) = 'object' and coalesce(job ->> 'args', job #>> '{options,args}') is null then
+                entry.job := job || '{"args": []}';
+            end if;
+            -- As a push would see it; first as it was given, so that errors speak of what the caller knows.
+            perform ojs.fingerprint(entry.job);
+            if coalesce(entry.job ->> 'id', entry.job #>> '{options,id}') is not null then
+                perform ojs_store.raise('INVALID_PAYLOAD', 'id cannot be chosen for a job that is pushed again and again', '{"field": "id"}', 'Leave it out.');
+            end if;
+            perform ojs.fingerprint(ojs_store.cron_envelope(entry, at, at));
+        end if;
+        next := ojs_store.cron_next(entry.expression, entry.timezone, at, at);
+        -- Registered anew as it is, as an application does at each start, it keeps its time.
+        if not existed or (entry.expression, entry.timezone, entry.enabled) is distinct from (before.expression, before.timezone, before.enabled) then
+            entry.anchor_at := at;
+            entry.next_run_at := case when entry.enabled then next.run_at end;
+            entry.skip_at := case when entry.enabled then next.skip_at end;
+            entry.due_at := least(entry.next_run_at, entry.skip_at);
+        end if;
+        if existed then
+            update ojs_store.cron c set
+                expression = entry.expression, timezone = entry.timezone, enabled = entry.enabled,
+                overlap_policy = entry.overlap_policy, description = entry.description, job = entry.job,
+                anchor_at = entry.anchor_at, next_run_at = entry.next_run_at, skip_at = entry.skip_at, due_at = entry.due_at
+            where c.name = schedule.name;
+            exit;
+        end if;
+        insert into ojs_store.cron select entry.* on conflict do nothing;
+        exit when found;
+    end loop;
+    perform ojs_store.ask_for_worker();
+    return ojs_store.cron_json(entry) || jsonb_build_object('created', not existed);
+end $$;
+comment on function ojs.schedule(text, text, jsonb, jsonb)
+    is 'Registers a job that is pushed by the clock, or changes one: null, and options left out, keep what is there';
+
+create function ojs.unschedule(name text) returns boolean
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    delete from ojs_store.cron c where c.name = unschedule.name;
+    if not found then
+        return false;
+    end if;
+    delete from ojs_store.cron_run r where r.cron = unschedule.name
+        and not exists (select from ojs_store.cron_run w where w.cron = unschedule.name and w.waiting);
+    return true;
+end $$;
+comment on function ojs.unschedule(text) is 'Removes a cron entry and leaves its jobs alone; false if there is none';
+
+create view ojs.crons as
+select name, expression, timezone, enabled, overlap_policy, description, job, next_run_at, last_run_at, run_count, created_at
+from ojs_store.cron;
+comment on view ojs.crons is 'Jobs by the clock: what is pushed when, and when it was last';
+
+-- RUNS -------------------------------------------------------------------------------------------------------------
+
+create function ojs_store.cron_event(entry ojs_store.cron, type text, data jsonb) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_store.record_event(type, entry.name, jsonb_build_object('cron_name', entry.name,
+        'cron_expression', entry.expression, 'timezone', entry.timezone) || data);
+end $$;
+
+create function ojs_store.is_open(job_id uuid) returns boolean
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select coalesce((ojs_store.look(job_id)).state not in ('completed', 'cancelled', 'discarded'), false)
+$$;
+
+-- One run: overlap first, then the push with all that belongs to it.
+create function ojs_store.run_cron(entry ojs_store.cron, at timestamptz) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    scheduled constant jsonb := jsonb_build_object('scheduled_time', ojs_store.cron_time(entry.next_run_at));
+    envelope jsonb := ojs_store.cron_envelope(entry, entry.next_run_at, at);
+    open uuid[] := '{}';
+    waits boolean := false;
+    pushed jsonb;
+begin
+    if entry.overlap_policy <> 'allow' then
+        open := array(select r.job_id from ojs_store.cron_run r where r.cron = entry.name and ojs_store.is_open(r.job_id) order by r.scheduled_at);
+    end if;
+    if open <> '{}' then
+        case entry.overlap_policy
+        when 'skip' then
+            perform ojs_store.cron_event(entry, 'cron.skipped', scheduled || jsonb_build_object('reason', 'overlap_skip', 'active_job_id', open[1]));
+            return;
+        when 'cancel_previous' then
+            perform ojs.cancel(j, true) from unnest(open) j;
+            open := '{}';
+        else
+            waits := true;
+            envelope := envelope #- '{options,pending}' || '{"pending": true}';
+            if cardinality(open) > 2 then
+                raise warning 'cron entry "%" has % jobs that are not finished', entry.name, cardinality(open);
+            end if;
+        end case;
+    end if;
+
+    pushed := ojs.push_job(envelope);
+    if pushed is null or pushed -> 'dropped' = 'true' or pushed -> 'deduplicated' = 'true' then
+        perform ojs_store.cron_event(entry, 'cron.skipped', scheduled || jsonb_strip_nulls(jsonb_build_object(
+            'reason', case when pushed -> 'deduplicated' = 'true' then 'duplicate' else 'dropped' end, 'job_id', pushed -> 'id')));
+        return;
+    end if;
+    delete from ojs_store.cron_run r
+    where r.cron = entry.name and r.job_id <> all (open) and not (r.waiting and entry.overlap_policy = 'allow');
+    insert into ojs_store.cron_run (cron, job_id, scheduled_at, waiting)
+    values (entry.name, (pushed ->> 'id')::uuid, entry.next_run_at, waits);
+    update ojs_store.cron c set last_run_at = at, run_count = c.run_count + 1 where c.name = entry.name;
+    perform ojs_store.cron_event(entry, 'cron.triggered', scheduled || jsonb_build_object('job_id', pushed -> 'id',
+        'job_type', pushed -> 'type', 'run_count', entry.run_count + 1, 'actual_time', ojs_store.cron_time(at)));
+end $$;
+
+-- Lets go the first of the jobs that wait for the run before theirs. Whoever has its row is alone with the name.
+create function ojs_store.release_cron_job(name text) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    first uuid;
+begin
+    select r.job_id into first from ojs_store.cron_run r where r.cron = name and r.waiting order by r.scheduled_at limit 1;
+    perform from ojs_store.cron_run r where r.job_id = first and r.waiting for update skip locked;
+    if not found then
+        return;
+    end if;
+    if exists (select from ojs_store.cron_run r where r.cron = name and not r.waiting and ojs_store.is_open(r.job_id))
+        and not exists (select from ojs_store.cron c where c.name = release_cron_job.name and c.overlap_policy = 'allow') then
+        return;
+    end if;
+    begin
+        perform ojs.activate(first);
+    exception when others then
+        -- Somebody was faster: it is no longer pending. What is merely locked is tried again.
+        if sqlstate not like 'OJ%' then
+            return;
+        end if;
+    end;
+    update ojs_store.cron_run r set waiting = false where r.job_id = first;
+    delete from ojs_store.cron_run r where r.cron = name and r.job_id <> first and not r.waiting;
+    delete from ojs_store.cron_run r where r.cron = name
+        and not exists (select from ojs_store.cron c where c.name = release_cron_job.name)
+        and not exists (select from ojs_store.cron_run w where w.cron = release_cron_job.name and w.waiting);
+end $$;
+
+-- Runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. Nobody waits
+-- here for long for a lock that an open transaction has.
+create function ojs_store.run_crons(at timestamptz, budget int) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
+declare
+    entry ojs_store.cron;
+    next record;
+    n int := 0;
+    message text;
+    detail text;
+begin
+    for entry in
+        select * from ojs_store.cron c where c.due_at <= at order by c.due_at limit budget for update skip locked
+    loop
+        n := n + 1;
+        if entry.skip_at <= at then
+            next := ojs_store.cron_next(entry.expression, entry.timezone, entry.anchor_at, entry.skip_at - interval '1 microsecond');
+            perform ojs_store.cron_event(entry, 'cron.skipped', jsonb_build_object('reason', 'dst_skip',
+                'scheduled_time', ojs_store.cron_time(entry.skip_at), 'local_time', next.skipped_local, 'occurrences', next.skipped));
+        end if;
+        begin
+            if entry.next_run_at <= at then
+                perform ojs_store.run_cron(entry, at);
+            end if;
+        exception
+            when transaction_rollback or lock_not_available then
+                update ojs_store.cron c set skip_at = null, due_at = at + interval '1 second' where c.name = entry.name;
+                continue;
+            when others then
+                get stacked diagnostics message = message_text, detail = pg_exception_detail;
+                if sqlstate !~ '^OJ[36]' then -- neither a duplicate nor a full queue: something is wrong
+                    raise warning 'cron entry "%" did not run: %', entry.name, message;
+                end if;
+                perform ojs_store.cron_event(entry, 'cron.skipped', jsonb_build_object('reason', 'push_failed',
+                    'scheduled_time', ojs_store.cron_time(entry.next_run_at), 'message', message,
+                    'code', case when sqlstate like 'OJ%' then detail::jsonb ->> 'code' else sqlstate end));
+        end;
+        next := ojs_store.cron_next(entry.expression, entry.timezone, entry.anchor_at, at);
+        update ojs_store.cron c set next_run_at = next.run_at, skip_at = next.skip_at, due_at = least(next.run_at, next.skip_at)
+        where c.name = entry.name;
+    end loop;
+    perform ojs_store.release_cron_job(w.cron) from (select distinct r.cron from ojs_store.cron_run r where r.waiting) w;
+    return n;
+end $$;
