@@ -1,9 +1,345 @@
 -- events.sql: what happened, in the standard vocabulary of OJS events.
+-- Most events are not stored: they follow from rows of job, event, done, lease and progress. Those that no other row
+-- tells of are in ojs_store.record.
 
--- Records an event that no other row tells of, in the caller's transaction. `data` holds what the vocabulary says of this
--- type beyond the subject; a key `queue` or `job_type` in it is what filters look at.
+-- Records such an event, in the caller's transaction. `data` holds what the vocabulary says of this type beyond the
+-- subject; its keys queue and job_type are what filters look at.
 create function ojs_store.record_event(type text, subject text, data jsonb default '{}') returns void
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    insert into ojs_store.record (id, at, type, subject, data)
-    values (gen_random_uuid(), ojs_store.now(), type, subject, coalesce(data, '{}'))
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    at timestamptz := ojs_store.now();
+begin
+    if not ojs_store.matches(type, string_to_array(replace(current_setting('ojs.events_off'), ' ', ''), ',')) then
+        insert into ojs_store.record (id, at, type, subject, data) values (gen_random_uuid(), at, type, subject, coalesce(data, '{}'));
+    end if;
+end $$;
+
+-- Whether a name is one of these, of which job.* stands for job. and whatever follows.
+create function ojs_store.matches(name text, patterns text[]) returns boolean
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select exists (
+        select from unnest(patterns) as p(pattern)
+        where case when pattern like '%*' then starts_with(name, left(pattern, -1)) else name = pattern end)
 $$;
+
+-- A time as JSON has it.
+create function ojs_store.time_text(at timestamptz) returns text
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+$$;
+
+-- A name as one part of a URI.
+create function ojs_store.uri_part(name text) returns text
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case when name ~ '^[A-Za-z0-9._~-]*$' then name else (
+        select string_agg(case when c ~ '[A-Za-z0-9._~-]' then c
+            else upper(regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '(..)', '%\1', 'g')) end, '' order by n)
+        from regexp_split_to_table(name, '') with ordinality as part(c, n)) end
+$$;
+
+-- A UUID of version 7 from a time and what else tells this event from all others: the same at each reading.
+create function ojs_store.event_id(at timestamptz, key text) returns text
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select 'evt_' || (lpad(to_hex(floor(extract(epoch from at) * 1000)::bigint), 12, '0') || '7' || substr(h, 1, 3)
+        || substr('89ab', 1 + get_byte(decode(substr(h, 4, 2), 'hex'), 0) % 4, 1) || substr(h, 6, 15))::uuid
+    from md5(extract(epoch from at) || ' ' || key) as digest(h)
+$$;
+
+-- The leases, for events; none on a standby. kind 8: a delivery that goes on; 9: its last sign of life.
+create function ojs_store.running(
+    out written_at timestamptz, out xid xid, out job_id uuid, out deliveries int, out kind int, out attempt int,
+    out started_at timestamptz, out deadline timestamptz, out worker text
+) returns setof record
+language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if not pg_is_in_recovery() then
+        return query
+            select k.at, l.xmin, l.job_id, l.deliveries, k.kind, l.attempt, l.claimed_at, l.deadline, l.worker
+            from ojs_store.lease l, lateral (values (8, l.claimed_at), (9, l.beat_at)) as k(kind, at)
+            where k.at is not null;
+    end if;
+end $$;
+
+-- What one row after the other tells of. Kinds: 0 the envelope; 1 to 7 as in ojs_store.event; 8 and 9 as in
+-- ojs_store.running(); 14, 16 and 17 the end as completed, cancelled or discarded.
+create view ojs_store.told as
+select created_at as written_at, xmin as xid, id as job_id, -1 as deliveries, 0 as kind, 0 as attempt,
+    null::timestamptz as due_at, null::timestamptz as started_at, null::text as worker, null::jsonb as error,
+    null::jsonb as result, queue, false as dead_letter
+from ojs_store.job
+union all
+select at, xmin, job_id, deliveries, kind, attempt, due_at, started_at, worker, data, null, null, false
+from ojs_store.event
+union all
+select finished_at, xmin, job_id, deliveries, 10 + state, attempt, null, started_at, null, error, result, queue,
+    flags & 1 <> 0
+from ojs_store.done
+union all
+select written_at, xid, job_id, deliveries, kind, attempt, deadline, started_at, worker, null, null, null, false
+from ojs_store.running();
+
+-- All events of jobs, with what puts them in order. A job's transactions need not have ids in the order of its life (one
+-- that began early may end the job that a later one pushed), so an event counts as written by the newest of those that
+-- have led to it: `settled_by`, which for one job only grows.
+create view ojs_store.job_events as
+select
+    told.written_at, told.job_id, told.deliveries, happened.rank, happened.at, happened.type,
+    greatest(
+        numbers.epoch + told.xid::text::bigint - case when told.xid::text::bigint > numbers.low then 4294967296 else 0 end,
+        case when told.kind <> 0 then
+            numbers.epoch + job.xmin::text::bigint - case when job.xmin::text::bigint > numbers.low then 4294967296 else 0 end
+        end,
+        case when told.kind <> 0 then (
+            select max(numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low then 4294967296 else 0 end)
+            from ojs_store.event e
+            where e.job_id = told.job_id and e.deliveries <= told.deliveries and e.at <= told.written_at)
+        end) as settled_by,
+    (select q.name from ojs_store.queue q where q.id = coalesce(told.queue, job.queue) limit 1) as queue,
+    job.type as job_type, job.meta ->> 'trace_id' as trace_id, job.created_at, job.scheduled_at, job.expires_at,
+    job.max_attempts, job.options, told.kind, told.attempt, told.due_at, told.started_at, told.worker, told.error, told.result
+from (
+    -- The next transaction id, in two parts: of a row, 32 bits are known.
+    select next & -4294967296 as epoch, next & 4294967295 as low
+    from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
+    offset 0
+) numbers,
+ojs_store.told
+join ojs_store.job on job.id = told.job_id
+-- flags: 1 pushed pending, 2 delivered at most once, whose delivery is an event of its own
+cross join lateral (
+    select job.flags & 1 <> 0 as pending, job.flags & 2 <> 0 as once_only, coalesce(job.scheduled_at > job.created_at, false) as scheduled,
+        told.error ->> 'type' as error_type
+) as fact
+cross join lateral (values
+    (1, 'job.scheduled', told.written_at, told.kind = 0 and not fact.pending and fact.scheduled or told.kind = 4 and told.due_at > told.written_at),
+    -- Falling due writes nothing that lasts: the first delivery shows that it has been.
+    (2, 'job.enqueued', job.scheduled_at, told.started_at is not null and told.kind <> 9 and told.deliveries = 1 and fact.scheduled and not fact.pending),
+    (3, 'job.started', told.started_at, told.started_at is not null and told.kind not in (7, 9) and not fact.once_only),
+    (3, 'job.started', told.written_at, told.kind = 7),
+    (4, 'job.heartbeat', told.written_at, told.kind = 9),
+    (5, 'job.failed', told.written_at, told.kind in (1, 3) or told.kind = 17 and told.started_at is not null),
+    (5, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6 and told.started_at is not null),
+    (6, 'job.retrying', told.written_at, told.kind = 1),
+    (6, 'job.expired', told.written_at, told.kind = 17 and fact.error_type in ('expired', 'enqueue_ttl_expired')),
+    (7, 'job.completed', told.written_at, told.kind = 14),
+    (7, 'job.cancelled', told.written_at, told.kind = 16),
+    (7, 'job.discarded', told.written_at, told.kind = 17),
+    (7, 'job.discarded', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6),
+    (8, 'dead_letter.added', told.written_at, told.dead_letter),
+    (9, 'job.enqueued', told.written_at, told.kind = 0 and not fact.pending and not fact.scheduled or told.kind in (2, 3, 6)
+        or told.kind = 4 and (told.due_at > told.written_at) is not true)
+) as happened(rank, type, at, so)
+where happened.so;
+
+-- All events, in the columns of the envelope and those that filters and cursors look at.
+create view ojs_store.all_events as
+select
+    e.written_at, e.settled_by, e.job_id as key, e.deliveries, e.rank, e.at, e.type, e.job_id::text as subject,
+    concat_ws(' ', e.type, e.job_id, e.deliveries) as identity, 'queues/' || e.queue as source, e.job_id, e.queue, e.job_type,
+    jsonb_build_object('job_id', e.job_id, 'job_type', e.job_type, 'queue', e.queue, 'state', case e.type
+        when 'job.scheduled' then 'scheduled' when 'job.enqueued' then 'available' when 'job.retrying' then 'retryable'
+        when 'job.started' then 'active' when 'job.heartbeat' then 'active' when 'job.completed' then 'completed'
+        when 'job.cancelled' then 'cancelled'
+        when 'job.failed' then case e.kind when 1 then 'retryable' when 3 then 'available' else 'discarded' end
+        else 'discarded' end)
+    || case when e.trace_id is not null then jsonb_build_object('trace_id', e.trace_id) else '{}' end
+    || case when e.type in ('job.started', 'job.heartbeat') and e.worker is not null then jsonb_build_object('worker_id', e.worker) else '{}' end
+    || case
+        when e.type = 'job.scheduled' then jsonb_build_object('scheduled_at', ojs_store.time_text(coalesce(e.due_at, e.scheduled_at)))
+        when e.type = 'job.started' then jsonb_build_object('attempt', n.attempt)
+        when e.type = 'job.heartbeat' then jsonb_build_object('attempt', n.attempt, 'visible_until', ojs_store.time_text(e.due_at))
+        when e.type = 'job.completed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms, 'result', e.result)
+        when e.type = 'job.failed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
+            'error', n.error || jsonb_build_object('retryable', e.kind in (1, 3)) || n.stack_trace)
+        when e.type = 'job.retrying' then jsonb_build_object('attempt', n.attempt, 'max_attempts', e.max_attempts,
+            'next_retry_at', ojs_store.time_text(e.due_at), 'error', n.error)
+        when e.type = 'job.expired' then jsonb_build_object('created_at', ojs_store.time_text(e.created_at),
+            'expired_at', ojs_store.time_text(e.at), 'ttl_ms', coalesce(
+                case when e.error ->> 'type' = 'enqueue_ttl_expired' then ((e.options ->> 'enqueue_ttl')::numeric * 1000)::bigint end,
+                (extract(epoch from e.expires_at - e.created_at) * 1000)::bigint))
+        when e.type in ('job.discarded', 'dead_letter.added') then jsonb_build_object('total_attempts', n.attempt, 'last_error', n.error)
+        else '{}' end as data
+from ojs_store.job_events e
+cross join lateral (
+    select
+        -- A release gives its attempt back, a lapse may, and a manual retry starts anew; the error knows which it was.
+        case when e.kind = 2 then e.attempt + 1 when e.kind in (3, 6) then coalesce((e.error ->> 'attempt')::int, e.attempt)
+            else e.attempt end as attempt,
+        (extract(epoch from e.at - e.started_at) * 1000)::bigint as duration_ms,
+        jsonb_build_object('code', coalesce(e.error ->> 'code', e.error ->> 'type'), 'type', e.error ->> 'type',
+            'message', e.error ->> 'message') as error,
+        case when jsonb_typeof(e.error -> 'backtrace') = 'array' then jsonb_build_object('stack_trace', (
+            select string_agg(line, chr(10) order by i) from jsonb_array_elements_text(e.error -> 'backtrace') with ordinality as b(line, i)))
+            else '{}' end as stack_trace
+) n
+union all
+select
+    r.at, numbers.epoch + r.xmin::text::bigint - case when r.xmin::text::bigint > numbers.low then 4294967296 else 0 end,
+    r.id, 0, 0, r.at, r.type, r.subject, r.id::text,
+    case split_part(r.type, '.', 1) when 'worker' then 'workers/' when 'cron' then 'cron/' when 'workflow' then 'workflows/' else 'queues/' end
+        || ojs_store.uri_part(coalesce(case when r.type !~ '^(worker|cron|workflow)\.' then r.data ->> 'queue' end, r.subject)),
+    null, r.data ->> 'queue', r.data ->> 'job_type', r.data
+from (
+    select next & -4294967296 as epoch, next & 4294967295 as low
+    from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
+    offset 0
+) numbers, ojs_store.record r;
+
+create view ojs.events as
+select
+    ojs_store.event_id(e.at, e.identity) as id, '1.0'::text as specversion, e.type,
+    'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || e.source as source,
+    e.at as "time", e.subject, e.data, e.job_id, e.queue, e.job_type
+from ojs_store.all_events e;
+comment on view ojs.events is 'What happened: the standard OJS events, one row each, in no order';
+
+
+-- A time as a number in a cursor.
+create function ojs_store.micros(at timestamptz) returns bigint
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select (extract(epoch from at) * 1000000)::bigint
+$$;
+
+create function ojs_store.from_micros(n bigint) returns timestamptz
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select timestamptz '1970-01-01 00:00:00+00' + n * interval '1 microsecond'
+$$;
+
+-- No row that a transaction may still store, or has stored since the last statement began, is older than this. Rows bear
+-- times no earlier than the start of their transaction. `otherwise` where that cannot be known: a snapshot that stays, a
+-- standby, a prepared transaction, a session whose activity is hidden.
+create function ojs_store.oldest_open(otherwise timestamptz) returns timestamptz
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    unknown boolean;
+    oldest timestamptz;
+begin
+    if pg_is_in_recovery() or current_setting('transaction_isolation') <> 'read committed'
+        or exists (select from pg_prepared_xacts where database = current_database()) then
+        return otherwise;
+    end if;
+    select bool_or(a.state = 'disabled' or a.query = '<insufficient privilege>'), min(a.xact_start) into unknown, oldest
+    from pg_stat_activity a
+    where a.datname = current_database() and a.backend_type <> 'autovacuum worker';
+    -- A session has started its transaction a moment before it says so.
+    return case when unknown then otherwise else greatest(otherwise, oldest - interval '5 seconds') end;
+end $$;
+
+/*
+ * Rows are visible once they are committed; but a transaction that is still open may have stored rows before them. So a
+ * reading ends below the oldest open transaction, `below`, and the next one begins there: it takes the events with
+ * lowest <= settled_by < below, in the order of time. A page is a part of a reading.
+ *
+ * So that this need not look at all that is kept, a cursor knows a time that no row still to be read is older than,
+ * `since`: the start of the oldest transaction that is open in this database (looked up before the snapshot that the rows
+ * are read by), or the time of a row that this snapshot sees and that is not settled.
+ *
+ * A cursor is lowest.since, and in the middle of a reading .below.next_since and the last event's written_at.key.
+ * deliveries.rank. Times are in microseconds.
+ */
+create function ojs.events(
+    after text default null, types text[] default null, queues text[] default null, job_types text[] default null,
+    max int default 100
+) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    most int := least(greatest(coalesce(max, 100), 1), 1000);
+    parts text[] := string_to_array(after, '.');
+    lowest bigint := 0;
+    below bigint;
+    since timestamptz := ojs_store.from_micros(0);
+    next_since timestamptz;
+    last_at timestamptz := '-infinity';
+    last_key uuid := '00000000-0000-0000-0000-000000000000';
+    last_deliveries int := -2;
+    last_rank int := 0;
+    slice_from timestamptz;
+    slice_to timestamptz;
+    slice interval := '1 second';
+    event record;
+    page jsonb[] := '{}';
+begin
+    if after !~ '^\d{1,18}\.\d{1,18}(\.\d{1,18}\.\d{1,18}\.\d{1,18}\.[0-9a-f]{32}\.-?\d{1,9}\.\d{1,2})?$' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'after is no cursor', '{"field": "after"}',
+            'Give the cursor of an earlier answer of ojs.events, or null to read from the beginning.');
+    end if;
+    if after is not null then
+        lowest := parts[1];
+        since := ojs_store.from_micros(parts[2]::bigint);
+    end if;
+    slice_from := since;
+    if cardinality(parts) > 2 then
+        below := parts[3];
+        next_since := ojs_store.from_micros(parts[4]::bigint);
+        last_at := ojs_store.from_micros(parts[5]::bigint);
+        last_key := parts[6];
+        last_deliveries := parts[7];
+        last_rank := parts[8];
+        slice_from := last_at;
+    else
+        next_since := ojs_store.oldest_open(since);
+        below := pg_snapshot_xmin(pg_current_snapshot())::text;
+        select min(e.written_at), least(next_since, min(e.written_at) filter (where e.settled_by >= below))
+        into slice_from, next_since
+        from ojs_store.all_events e
+        where e.written_at >= since and e.settled_by >= lowest;
+    end if;
+
+    -- Slice by slice, so that a long past is not sorted as a whole for each page of it.
+    while slice_from < 'infinity' and cardinality(page) <= most loop
+        slice_to := case when slice_from + slice < ojs_store.now() then slice_from + slice else 'infinity' end;
+        for event in
+            select e.*
+            from ojs_store.all_events e
+            where e.written_at >= slice_from and e.written_at < slice_to and e.settled_by >= lowest and e.settled_by < below
+                and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
+                and (types is null or ojs_store.matches(e.type, types))
+                and (queues is null or e.queue = any (queues))
+                and (job_types is null or ojs_store.matches(e.job_type, job_types))
+            order by e.written_at, e.key, e.deliveries, e.rank
+            limit most + 1 - cardinality(page)
+        loop
+            if cardinality(page) = most then
+                page := page || null::jsonb;
+                exit;
+            end if;
+            page := page || jsonb_build_object(
+                'specversion', '1.0', 'id', ojs_store.event_id(event.at, event.identity), 'type', event.type,
+                'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || event.source,
+                'time', ojs_store.time_text(event.at), 'subject', event.subject, 'data', event.data);
+            last_at := event.written_at;
+            last_key := event.key;
+            last_deliveries := event.deliveries;
+            last_rank := event.rank;
+        end loop;
+        slice_from := slice_to;
+        slice := slice * 4;
+    end loop;
+
+    return jsonb_build_object(
+        'events', to_jsonb(page[:most]),
+        'cursor', case when cardinality(page) > most then concat_ws('.', lowest, ojs_store.micros(since), below,
+                ojs_store.micros(next_since), ojs_store.micros(last_at), replace(last_key::text, '-', ''), last_deliveries, last_rank)
+            else below || '.' || ojs_store.micros(next_since) end,
+        'has_more', cardinality(page) > most);
+end $$;
+comment on function ojs.events(text, text[], text[], text[], int)
+    is 'Events after a cursor, in the lifecycle order of each job, and the cursor to go on with; none is passed over';
+
+-- Removes events that have rows of their own and are too old, and with `count` the oldest of too many; how many.
+create function ojs_store.prune_records(most int, count boolean) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    before timestamptz := ojs_store.now() - extract(epoch from current_setting('ojs.event_retention')::interval) * interval '1 second';
+    n int;
+begin
+    if count then
+        before := greatest(before, (select r.at from ojs_store.record r order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
+    end if;
+    delete from ojs_store.record where ctid = any (array(
+        select r.ctid from ojs_store.record r where r.at <= before order by r.at limit most for update skip locked));
+    get diagnostics n = row_count;
+    return n;
+end $$;

@@ -50,6 +50,10 @@ to ojs_worker, ojs_admin;
 grant select on ojs.jobs, ojs.leases, ojs.queues, ojs.workers to ojs_observer, ojs_admin;
 grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(), ojs.info(uuid) to ojs_observer, ojs_admin;
 
+grant select on ojs.events to ojs_observer, ojs_admin;
+grant execute on function ojs.events(text, text[], text[], text[], int), ojs_store.running(), ojs_store.time_text(timestamptz),
+    ojs_store.uri_part(text), ojs_store.event_id(timestamptz, text) to ojs_observer, ojs_admin;
+
 -- Administration
 grant execute on function
     ojs.retry(uuid, jsonb),

@@ -40,6 +40,11 @@ guc_init()
     DefineCustomIntVariable("ojs.default_lease", "Length of a lease where neither claim, job nor queue gives one.",
                             nullptr, &settings.default_lease_ms, 30000, 100, 86400000, PGC_USERSET,
                             GUC_UNIT_MS, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.event_retention", "How long events that have rows of their own are kept.", nullptr,
+                            &settings.event_retention_s, 7 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S, nullptr,
+                            nullptr, nullptr);
+    DefineCustomStringVariable("ojs.events_off", "Types of events that get no row of their own, such as worker.*.",
+                               nullptr, &settings.events_off, "", PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_args_depth", "How deep args may be nested.", nullptr,
                             &settings.max_args_depth, 32, 1, 1000, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_args_elements", "How many values args may hold, at all levels together.",
@@ -51,6 +56,8 @@ guc_init()
     DefineCustomIntVariable("ojs.max_envelope_size", "Largest job envelope, as JSON text.", nullptr,
                             &settings.max_envelope_size, 1024 * 1024, 1024, 10 * 1024 * 1024, PGC_SUSET,
                             GUC_UNIT_BYTE, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.max_events", "How many events that have rows of their own are kept.", nullptr,
+                            &settings.max_events, 1000000, 1, INT_MAX, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_meta_size", "Largest meta object of a job, as JSON text.", nullptr,
                             &settings.max_meta_size, 64 * 1024, 64, 10 * 1024 * 1024, PGC_SUSET,
                             GUC_UNIT_BYTE, nullptr, nullptr, nullptr);

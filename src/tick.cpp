@@ -7,6 +7,7 @@
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/queue_rules.h"
+#include "ojs/records.h"
 #include "ojs/unique.h"
 #include "ojs/upkeep.h"
 #include "ojs/worker.h"
@@ -23,6 +24,7 @@ struct Pass {
     int dead; /* workers whose heartbeats stopped; their jobs count as reaped */
     int promoted;
     int markers; /* deduplication keys whose time was over */
+    int records; /* events with rows of their own, too old or too many */
     bool more;
 };
 
@@ -53,9 +55,10 @@ pass(int budget)
         CommandCounterIncrement();
     }
     result.markers = prune_markers(budget, at);
+    result.records = prune_records(budget, at);
     tidy_queues(at);
     forget_workers(at);
-    result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget;
+    result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget || result.records >= budget;
     tables.close();
     return result;
 }
@@ -98,8 +101,8 @@ OJS_FUNCTION(ojs_tick)
     reconcile_if_due();
     store::end_write();
     char *json = psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"crons\": %d, \"keys_removed\": %d, "
-                          "\"more\": %s}",
-                          result.reaped, result.dead, result.promoted, crons, result.markers,
+                          "\"events_removed\": %d, \"more\": %s}",
+                          result.reaped, result.dead, result.promoted, crons, result.markers, result.records,
                           result.more || crons >= budget ? "true" : "false");
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
 }

@@ -14,10 +14,13 @@ struct Settings {
     bool conformance_mode;
     int deduplication_ttl_s;
     int default_lease_ms;
+    int event_retention_s;
+    char *events_off;
     int max_args_depth;
     int max_args_elements;
     int max_batch_size;
     int max_envelope_size; /* bytes */
+    int max_events;
     int max_meta_size;     /* bytes */
     bool notify;
     int notify_interval_ms;
