@@ -1,4 +1,4 @@
--- claim.sql: taking jobs. C++: src/claim.cpp and src/handout.cpp.
+-- claim.sql: taking jobs. C++: src/claim.cpp, src/admission.cpp and src/handout.cpp.
 
 create function ojs.claim(
     queue text,
@@ -23,3 +23,7 @@ create function ojs.claim(
 language c volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_claim_queues';
 comment on function ojs.claim(text[], text, int, interval, interval, boolean)
     is 'Leases up to max jobs of several queues to a worker, the first queue''s jobs first';
+
+-- How long the claims of this session were made to wait by the rules of their queues, since this was last asked.
+create function ojs_store.claim_wait_ms() returns float8
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_claim_wait_ms';

@@ -138,10 +138,12 @@ declare
     wanted bigint := coalesce(ojs_store.request_number(request, 'max', -1, 1000), 1);
     lease_ms bigint := ojs_store.request_number(request, 'lease_ms', 100, 86400000);
     claimed jsonb;
+    waited_ms numeric;
 begin
     if wanted < 0 then
         perform ojs_store.bad_request('max', 'max must not be negative', 'Give a number from 0 to 1000.');
     end if;
+    perform ojs_store.claim_wait_ms();
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
             '$seq', c.seq,
             'id', c.id,
@@ -155,10 +157,11 @@ begin
         order by c.seq)
     into claimed
     from ojs.claim(queue, node, wanted::int, lease_ms * interval '1 millisecond') c;
+    waited_ms := trim_scale(round(ojs_store.claim_wait_ms()::numeric, 3));
     return ojs_store.reply_counts(queue) - 'in_flight' || jsonb_build_object(
         'claimed', coalesce(claimed, '[]'),
         'count', coalesce(jsonb_array_length(claimed), 0),
-        'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started), 'throttle_wait_ms', 0));
+        'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started), 'throttle_wait_ms', waited_ms));
 end $$;
 comment on function ojs.lease_claim(text, jsonb) is 'Leases jobs to a worker: request and reply of POST /v0/topics/:queue/claim';
 

@@ -250,6 +250,7 @@ begin
         perform ojs_store.raise('INVALID_PAYLOAD', format('strategy must be reject, discard or move, not "%s"', left(strategy, 64)),
             '{"field": "strategy"}', 'Say what becomes of the jobs that are not finished.');
     end case;
+    perform ojs_store.wake(name); -- who waits for it is told
     update ojs_store.queue q set state = 'deleted', config = '{}',
         revised_at = greatest(clock_timestamp(), q.revised_at + interval '1 microsecond')
     where q.name = name;

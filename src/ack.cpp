@@ -1,11 +1,11 @@
 /*
  * ack.cpp: ojs.ack, ojs.ack_many, ojs.ack_and_claim: a job is done.
  */
+#include "ojs/admission.h"
 #include "ojs/dead_letter.h"
 #include "ojs/ending.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
-#include "ojs/handout.h"
 #include "ojs/worker.h"
 
 using namespace ojs;
@@ -65,11 +65,15 @@ OJS_FUNCTION(ojs_ack_and_claim)
     if (PG_ARGISNULL(p_queue))
         raise_field(Code::invalid_queue, "queue", "Name a queue.", "queue must not be null");
     std::string_view queue = view(PG_GETARG_TEXT_PP(p_queue));
-    Request request = read_request(&queue, 1, named.worker, PG_ARGISNULL(p_max) ? 1 : PG_GETARG_INT32(p_max),
-                                   interval_or_null(fcinfo, p_lease), false);
+    int max = PG_ARGISNULL(p_max) ? 1 : PG_GETARG_INT32(p_max);
+    Interval *lease = interval_or_null(fcinfo, p_lease);
     auto *done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
-    TimestampTz at = now();
     Tables tables;
+    bool admitted = false;
+    /* The wait for its share comes before it finishes anything: it holds no lock. */
+    Request request =
+        read_admitted(tables, admitted, [&] { return read_request(&queue, 1, named.worker, max, lease, false); });
+    TimestampTz at = now();
     complete(tables, named, true, done, at);
     CommandCounterIncrement();
     hand_out(tables, request, at, set);

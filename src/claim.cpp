@@ -1,10 +1,10 @@
 /*
  * claim.cpp: ojs.claim. How jobs are chosen: handout.cpp.
  */
+#include "ojs/admission.h"
 #include "ojs/args.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
-#include "ojs/handout.h"
 #include "ojs/job.h"
 #include "ojs/wake.h"
 #include "ojs/worker.h"
@@ -33,10 +33,12 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
     text *worker = text_or_null(fcinfo, p_worker);
     Interval *lease = interval_or_null(fcinfo, p_lease);
     TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
+    bool admitted = false;
 
     for (int round = 0;; round++) {
         Tables tables;
-        Request request = read_request(queues, n, worker, max, lease, missing_ok);
+        Request request =
+            read_admitted(tables, admitted, [&] { return read_request(queues, n, worker, max, lease, missing_ok); });
         HandedOut out = hand_out(tables, request, now(), set);
         /* A caller that waits keeps no lock; one for whom leases were reaped and nothing else found lets go of them by
          * returning. */

@@ -84,8 +84,8 @@ begin_member(StringInfo out, const char *key)
     appendStringInfoChar(out, ':');
 }
 
-[[noreturn]] void
-report(Code code, Details details, const char *hint, const char *message)
+void
+report(int level, Code code, Details details, const char *hint, const char *message)
 {
     const Entry &entry = catalogue[static_cast<size_t>(code)];
 
@@ -93,7 +93,7 @@ report(Code code, Details details, const char *hint, const char *message)
         details.add("index", static_cast<int64>(error_item));
         message = psprintf("jobs[%d]: %s", error_item, message);
     }
-    ereport(ERROR, (errcode(sqlstate(entry.sqlstate)), errmsg_internal("%s", message),
+    ereport(level, (errcode(sqlstate(entry.sqlstate)), errmsg_internal("%s", message),
                     errdetail_internal("{\"code\":\"%s\",\"retryable\":%s,\"details\":{%s}}", entry.name,
                                        entry.retryable ? "true" : "false", details.json.data),
                     details.logged.len > 0
@@ -101,7 +101,6 @@ report(Code code, Details details, const char *hint, const char *message)
                                         entry.retryable ? "true" : "false", details.logged.data)
                         : 0,
                     hint != nullptr ? errhint("%s", hint) : 0));
-    pg_unreachable();
 }
 
 pg_attribute_printf(1, 0) char *
@@ -184,7 +183,18 @@ raise(Code code, const Details &details, const char *hint, const char *format, .
     va_start(args, format);
     char *message = format_message(format, args, errno);
     va_end(args);
-    report(code, details, hint, message);
+    report(ERROR, code, details, hint, message);
+    pg_unreachable();
+}
+
+void
+tell(Code code, const Details &details, const char *hint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *message = format_message(format, args, errno);
+    va_end(args);
+    report(NOTICE, code, details, hint, message);
 }
 
 void
@@ -194,7 +204,8 @@ raise_field(Code code, const char *field, const char *hint, const char *format, 
     va_start(args, format);
     char *message = format_message(format, args, errno);
     va_end(args);
-    report(code, Details().add("field", field), hint, message);
+    report(ERROR, code, Details().add("field", field), hint, message);
+    pg_unreachable();
 }
 
 } // namespace ojs
@@ -216,6 +227,6 @@ OJS_FUNCTION(ojs_raise)
     }
     for (const Entry &entry : catalogue)
         if (strcmp(entry.name, name) == 0)
-            report(entry.code, details, hint, message);
+            report(ERROR, entry.code, details, hint, message);
     elog(ERROR, "unknown error code \"%s\": %s", name, message);
 }

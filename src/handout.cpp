@@ -18,6 +18,7 @@
  */
 #include "ojs/handout.h"
 
+#include "ojs/cohort.h"
 #include "ojs/dead_letter.h"
 #include "ojs/guc.h"
 #include "ojs/moves.h"
@@ -122,6 +123,7 @@ struct Walk {
     TimestampTz now;
     Taken *taken;
     int n;
+    int most; /* n may come to this in the queue at hand */
     bool wrote;
 };
 
@@ -242,7 +244,7 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
     ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(from));
     ScanKeyInit(&keys[3], 3, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(to));
     store::rescan(scan, keys, 4);
-    while (walk.n < walk.request.max && (seen = store::next(scan)) != store::Row::none) {
+    while (walk.n < walk.most && (seen = store::next(scan)) != store::Row::none) {
         ReadyRow row;
         read(ready.slot, row);
         /* Rows that this transaction has taken lie below the hint; should it roll back, all hints are forgotten. */
@@ -264,11 +266,11 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
 
     /* The index reads a whole page at a time and compares every entry on it; most often a few behind the hint will do. */
     if (klass == fresh && from > 0) {
-        int64 near = from + 16 + 2 * (walk.request.max - walk.n);
+        int64 near = from + 16 + 2 * (walk.most - walk.n);
         walk_places(walk, scan, queue_position, level, klass, from, near, hinted);
         from = near + 1;
     }
-    if (walk.n < walk.request.max)
+    if (walk.n < walk.most)
         walk_places(walk, scan, queue_position, level, klass, from, last, hinted);
 }
 
@@ -289,7 +291,7 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
     int16 above = PG_INT16_MIN;
     set_keys(keys, queue.id, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, PG_INT16_MAX);
     store::begin(scan, walk.tables.ready(), store::Idx::ready_order, keys, 4, true);
-    for (int i = 0; walk.n < walk.request.max; i++) {
+    for (int i = 0; walk.n < walk.most; i++) {
         int16 found;
         if (level_between(scan, queue.id, above, i < levels.n ? levels.level[i].npriority : PG_INT16_MAX, &found))
             add_level(levels, i, found);
@@ -297,35 +299,54 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
             break;
         above = levels.level[i].npriority;
         walk_class(walk, scan, queue_position, levels.level[i], returned);
-        if (walk.n < walk.request.max)
+        if (walk.n < walk.most)
             walk_class(walk, scan, queue_position, levels.level[i], fresh);
     }
     store::end(scan);
 }
 
+/* Up to how many jobs the claim may have when it has walked this queue. */
+int
+most_with(const Walk &walk, int queue_position)
+{
+    const Request &request = walk.request;
+    if (request.share.quota < 0 || request.queues[queue_position].id != request.share.queue)
+        return request.max;
+    auto of_queue = [&](const Taken &taken) { return taken.queue_position == queue_position; };
+    int had = static_cast<int>(std::count_if(walk.taken, walk.taken + walk.n, of_queue));
+    return std::min(request.max, walk.n + request.share.quota - had);
+}
+
 void
 walk_queues(Walk &walk, bool from_start)
 {
-    for (int i = 0; i < walk.request.n && walk.n < walk.request.max; i++)
-        if (walk.request.queues[i].state != QueueState::paused)
+    for (int i = 0; i < walk.request.n; i++) {
+        walk.most = most_with(walk, i);
+        if (walk.n < walk.most && walk.request.queues[i].state != QueueState::paused)
             walk_queue(walk, i, from_start);
+    }
 }
 
 /*
  * Lapsed leases and due jobs. In a call that is its own transaction, whatever is there, for everybody's good; inside a
- * longer one only what this call can use, since the rest would be hidden from others until it ends.
+ * longer one only what this call can use, since the rest would be hidden from others until it ends. The same where
+ * others wait for their share: `for_all` then comes when this claim has its own.
  */
 void
-do_upkeep(Walk &walk)
+do_upkeep(Walk &walk, bool for_all)
 {
+    int room = 0;
+    for (int i = 0; i < walk.request.n; i++)
+        room = std::max(room, most_with(walk, i) - walk.n);
     auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * walk.request.n));
     for (int i = 0; i < walk.request.n; i++)
         queues[i] = walk.request.queues[i].id;
-    bool alone = !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1;
+    bool alone = for_all && !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1;
     Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, walk.request.n};
-    int limit = alone ? upkeep_batch : walk.request.max - walk.n;
+    int limit = alone ? upkeep_batch : room;
 
-    int moved = reap(walk.tables, scope, limit, walk.now) + promote(walk.tables, scope, limit, walk.now);
+    int moved = reap(walk.tables, scope, limit, walk.now);
+    moved += promote(walk.tables, scope, for_all ? limit : limit - moved, walk.now);
     if (moved > 0)
         store::note_write(true); /* a claim counts on from a lapse as soon as it sees it */
     walk.wrote |= moved > 0;
@@ -387,14 +408,18 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables, request, now, nullptr, 0, false};
-    if (request.max == 0 || worker_stopped(request.worker))
+    Walk walk = {tables, request, now, nullptr, 0, 0, false};
+    bool shares = request.share.quota >= 0;
+    if (request.max == 0 || worker_stopped(request.worker)) {
+        cohort_leave();
         return {0, false, nullptr};
+    }
     walk.taken = static_cast<Taken *>(palloc(sizeof(Taken) * request.max));
 
-    bool upkept = now - last_upkeep > upkeep_every_us || now < last_upkeep;
+    bool upkeep_due = now - last_upkeep > upkeep_every_us || now < last_upkeep;
+    bool upkept = upkeep_due && !shares;
     if (upkept)
-        do_upkeep(walk);
+        do_upkeep(walk, true);
     walk_queues(walk, false);
     if (walk.n < request.max) {
         auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * request.n));
@@ -402,9 +427,13 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
             queues[i] = request.queues[i].id;
         wake_wanted(queues, request.n);
         if (!upkept)
-            do_upkeep(walk);
+            do_upkeep(walk, !shares);
         walk_queues(walk, true);
     }
+    if (shares && upkeep_due && walk.n > 0)
+        do_upkeep(walk, true);
+    if (shares)
+        cohort_leave();
     HandedOut out = {walk.n, walk.wrote, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1)))};
     if (walk.n > 0) {
         store_leases(walk);
@@ -413,39 +442,6 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
     return out;
-}
-
-Request
-read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok)
-{
-    Request request = {};
-    if (worker == nullptr || VARSIZE_ANY_EXHDR(worker) == 0)
-        raise_field(Code::invalid_payload, "worker", "Name the worker that claims, such as 'mailer-1'.",
-                    "worker must not be empty");
-    if (max < 0)
-        raise_field(Code::invalid_payload, "max", "Give a number from 0 to 1000.", "max must not be negative");
-    request.worker = worker;
-    request.max = std::min(max, max_claim);
-    if (lease != nullptr)
-        request.lease_ms = clamp_lease(interval_ms(lease));
-    request.queues = static_cast<Queue *>(palloc(sizeof(Queue) * std::max(n, 1)));
-    for (int i = 0; i < n; i++) {
-        const Queue *queue = find_queue(queues[i]);
-        if (queue == nullptr) {
-            if (!missing_ok)
-                raise_no_queue(queues[i]);
-            continue;
-        }
-        if (queue->is_log)
-            raise(Code::topic_not_a_queue, Details().add("queue", queue->name), "Read a log with the view ojs.jobs.",
-                  "\"%s\" is a log and hands out no jobs", queue->name);
-        bool twice = false;
-        for (int j = 0; j < request.n; j++)
-            twice |= request.queues[j].id == queue->id;
-        if (!twice)
-            request.queues[request.n++] = *queue;
-    }
-    return request;
 }
 
 void

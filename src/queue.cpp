@@ -171,6 +171,9 @@ from_row(const Row &row)
     queue.is_log = text_in(config, "type") == "log";
     queue.lease_ms = number_in(config, "lease_ms", 0, 0);
     queue.max_deliveries = number_in(config, "max_deliveries", 0, 0);
+    queue.claim_jitter_ms = number_in(config, "claim_jitter_ms", 0, 0);
+    queue.claim_rate = number_in(config, "claim_rate", 0, 0);
+    queue.claim_rules = queue.claim_jitter_ms > 0 || queue.claim_rate > 0;
     if (dead_letter.size() <= max_queue_name && dead_letter != queue.name)
         memcpy(queue.dead_letter, dead_letter.data(), dead_letter.size());
     /* Where deliveries are bounded and dead letters collected, that is the bound on redelivery. */

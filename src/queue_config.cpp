@@ -29,6 +29,7 @@ struct Setting {
 constexpr Setting known[] = {
     {"allowed_job_types", "allowed_job_types", Kind::patterns},
     {"claim_jitter_ms", "claim_jitter_ms", Kind::jitter},
+    {"claim_rate", "claim_rate", Kind::count32},
     {"concurrency", "concurrency", Kind::count32},
     {"dead_letter", "dead_letter", Kind::queue},
     {"dead_letter_max_size", "dead_letter_max_size", Kind::count},
@@ -310,7 +311,7 @@ OJS_FUNCTION(ojs_effective_config)
 {
     Jsonb *config = PG_GETARG_JSONB_P(0);
     char *text = psprintf("{\"type\": \"queue\", \"durable\": true, \"discard\": \"reject\", \"lease_ms\": %d,"
-                          " \"claim_jitter_ms\": 0, \"max_deliveries\": 0, \"dead_letter\": null,"
+                          " \"claim_jitter_ms\": 0, \"claim_rate\": 0, \"max_deliveries\": 0, \"dead_letter\": null,"
                           " \"leases_durable\": false, \"lease_log\": false, \"delete_on_ack\": false,"
                           " \"max_size\": 0, \"max_size_bytes\": 0, \"concurrency\": 0, \"default_timeout\": 1800,"
                           " \"retention\": {\"completed\": \"P7D\", \"discarded\": \"P30D\", \"cancelled\": \"P7D\"},"
@@ -339,13 +340,13 @@ OJS_FUNCTION(ojs_effective_config)
     return JsonbPGetDatum(out.finish());
 }
 
-/* ojs_store.wake(queue text): who waits for this queue looks again once this transaction has committed */
+/* ojs_store.wake(queue text): all who wait for this queue look again once this transaction has committed */
 OJS_FUNCTION(ojs_wake)
 {
     const Queue *found = find_queue(view(PG_GETARG_TEXT_PP(0)));
     if (found == nullptr)
         PG_RETURN_VOID();
     Queue queue = *found;
-    wake_queue(queue.id, queue.name, 1);
+    wake_queue(queue.id, queue.name, PG_INT32_MAX);
     PG_RETURN_VOID();
 }

@@ -23,14 +23,15 @@ shmem_startup_hook_type next_startup_hook;
 Size
 arrays_size()
 {
-    return mul_size(most_backends(), sizeof(Waiter) + sizeof(int));
+    return mul_size(most_backends(), sizeof(Waiter) + sizeof(Member) + 2 * sizeof(int));
 }
 
 void
 request()
 {
-    RequestAddinShmemSpace(add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
-                                    hash_estimate_size(max_marks, sizeof(Mark))));
+    RequestAddinShmemSpace(
+        add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
+                 add_size(hash_estimate_size(max_marks, sizeof(Mark)), hash_estimate_size(max_calls, sizeof(Calls)))));
     RequestNamedLWLockTranche("ojs", 1);
 }
 
@@ -53,19 +54,25 @@ on_startup()
     LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
     shared = static_cast<Shared *>(ShmemInitStruct("ojs", sizeof(Shared), &found));
     bool found_arrays;
-    auto *waiters = static_cast<Waiter *>(ShmemInitStruct("ojs waiting claims", arrays_size(), &found_arrays));
+    auto *waiters = static_cast<Waiter *>(ShmemInitStruct("ojs claims", arrays_size(), &found_arrays));
     control.keysize = sizeof(MarkKey);
     control.entrysize = sizeof(Mark);
     HTAB *marks = ShmemInitHash("ojs queues", max_marks, max_marks, &control, HASH_ELEM | HASH_BLOBS);
+    control.keysize = sizeof(CallsKey);
+    control.entrysize = sizeof(Calls);
+    HTAB *calls = ShmemInitHash("ojs calls", max_calls, max_calls, &control, HASH_ELEM | HASH_BLOBS);
     if (!found) {
         memset(static_cast<void *>(shared), 0, sizeof(Shared));
         memset(static_cast<void *>(waiters), 0, arrays_size());
         shared->lock = &GetNamedLWLockTranche("ojs")->lock;
         shared->waiters = waiters;
-        shared->waiting = reinterpret_cast<int *>(waiters + most_backends());
+        shared->members = reinterpret_cast<Member *>(waiters + most_backends());
+        shared->waiting = reinterpret_cast<int *>(shared->members + most_backends());
+        shared->arrived = shared->waiting + most_backends();
         pg_atomic_init_u32(&shared->launcher, 0);
     }
     shared->marks = marks;
+    shared->calls = calls;
     LWLockRelease(AddinShmemInitLock);
 }
 
@@ -143,6 +150,19 @@ set_latch(uint32 process_number_plus_1)
     /* The process may have ended and its place be another's by now: that one wakes up once for nothing. */
     if (process_number_plus_1 != 0)
         SetLatch(&ProcGlobal->allProcs[process_number_plus_1 - 1].procLatch);
+}
+
+void
+sleep_ms(int64 ms, const char *what, uint32 *event)
+{
+    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, std::max<int64>(ms, 1),
+                    wait_event(what, event));
+    ResetLatch(MyLatch);
+    if (MyProcPort != nullptr && !pq_check_connection()) {
+        ClientConnectionLost = true;
+        InterruptPending = true;
+    }
+    CHECK_FOR_INTERRUPTS();
 }
 
 bool

@@ -54,6 +54,20 @@ end_lease(Tables &tables, const LeaseRow &lease, TimestampTz now)
         lapse(tables, job, lease, "visibility_timeout", "the lease ran out before the job was finished", now);
 }
 
+/* Leases that may have lapsed, for a scan by reap_at. */
+void
+lapsed_keys(ScanKey keys, TimestampTz now)
+{
+    if (now < reap_hint_now || now - reap_full_at > reap_full_every_us || reap_hint_clock != clock_generation) {
+        reap_hint = DT_NOBEGIN;
+        reap_full_at = now;
+        reap_hint_clock = clock_generation;
+    }
+    reap_hint_now = now;
+    ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE, TimestampTzGetDatum(reap_hint));
+    ScanKeyInit(&keys[1], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+}
+
 /* A lease that was extended since its index entry was made: look again when it may really end. */
 void
 look_again_later(store::Table &table, ItemPointer tid, TimestampTz now)
@@ -132,16 +146,8 @@ int
 reap(Tables &tables, Scope scope, int limit, TimestampTz now)
 {
     store::Table &table = tables.lease();
-    if (now < reap_hint_now || now - reap_full_at > reap_full_every_us || reap_hint_clock != clock_generation) {
-        reap_hint = DT_NOBEGIN;
-        reap_full_at = now;
-        reap_hint_clock = clock_generation;
-    }
-    reap_hint_now = now;
-
     ScanKeyData keys[2];
-    ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE, TimestampTzGetDatum(reap_hint));
-    ScanKeyInit(&keys[1], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+    lapsed_keys(keys, now);
 
     store::Scan scan;
     store::Row seen;
@@ -210,6 +216,34 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
     }
     pfree(due);
     return done;
+}
+
+int64
+count_due(Tables &tables, int64 queue, int64 most, TimestampTz now)
+{
+    store::Scan scan;
+    store::Row seen;
+    ScanKeyData keys[2];
+    int64 n = 0;
+
+    lapsed_keys(keys, now);
+    store::begin(scan, tables.lease(), store::Idx::lease_reap, keys, 2, false);
+    while (n < most && (seen = store::next(scan)) != store::Row::none) {
+        LeaseRow lease;
+        CHECK_FOR_INTERRUPTS();
+        read(tables.lease().slot, lease);
+        n += seen == store::Row::live && lease.queue == queue && lease.deadline <= now;
+    }
+    store::end(scan);
+    store::begin(scan, tables.later(), store::Idx::later_due, &keys[1], 1, true);
+    while (n < most && (seen = store::next(scan)) != store::Row::none) {
+        LaterRow row;
+        CHECK_FOR_INTERRUPTS();
+        read(tables.later().slot, row);
+        n += seen == store::Row::live && row.queue == queue && row.kind != LaterKind::expiry;
+    }
+    store::end(scan);
+    return n;
 }
 
 void

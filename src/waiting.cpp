@@ -124,15 +124,7 @@ changed_since()
     return changed;
 }
 
-void
-sleep_ms(int64 ms, const char *what)
-{
-    static uint32 event;
-    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, std::max<int64>(ms, 1),
-                    wait_event(what, &event));
-    ResetLatch(MyLatch);
-    CHECK_FOR_INTERRUPTS();
-}
+uint32 wait_event_claim;
 
 } // namespace
 
@@ -218,7 +210,7 @@ wake_wait(const int64 *queues, int n, TimestampTz until, int round)
     if (database == nullptr) {
         constexpr int64 shortest_ms = 5, longest_ms = 100;
         int64 poll_ms = std::min(longest_ms, shortest_ms << std::min(round, 5));
-        sleep_ms(std::min(left_ms, poll_ms), "OjsClaimWait");
+        sleep_ms(std::min(left_ms, poll_ms), "OjsClaimWait", &wait_event_claim);
         return;
     }
 
@@ -249,7 +241,7 @@ wake_wait(const int64 *queues, int n, TimestampTz until, int round)
         int64 ms = (rest_until - GetCurrentTimestamp() + 999) / 1000;
         if (waiter.woken || ms <= 0)
             break;
-        sleep_ms(ms, "OjsClaimWait");
+        sleep_ms(ms, "OjsClaimWait", &wait_event_claim);
     }
     stop_waiting(false);
 }

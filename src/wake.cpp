@@ -6,6 +6,7 @@
  */
 #include "ojs/wake.h"
 
+#include "ojs/cohort.h"
 #include "ojs/guc.h"
 #include "ojs/plant.h"
 #include "ojs/shared.h"
@@ -135,6 +136,7 @@ wake_xact(XactEvent event, void *)
         break;
     case XACT_EVENT_ABORT:
         stop_waiting(true);
+        cohort_leave();
         forget();
         break;
     case XACT_EVENT_PREPARE:
@@ -155,6 +157,7 @@ wake_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
             made[i - 1].level = level - 1;
     } else if (event == SUBXACT_EVENT_ABORT_SUB) {
         stop_waiting(true);
+        cohort_leave();
         while (n_made > 0 && (made[n_made - 1].level >= level || planted(Bug::lost_wake_up)))
             n_made--;
     }

@@ -5,10 +5,10 @@
  * is given back at once; should its process be killed, the server restarts and knows no leases, and should the giving
  * back fail, the leases run out.
  */
+#include "ojs/admission.h"
 #include "ojs/args.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
-#include "ojs/handout.h"
 #include "ojs/moves.h"
 #include "ojs/wake.h"
 #include "ojs/worker.h"
@@ -143,15 +143,25 @@ OJS_FUNCTION(ojs_work_next)
     Interval *wait = interval_or_null(fcinfo, 0);
     int64 wait_ms = wait != nullptr ? std::min(interval_ms(wait), longest_wait_ms) : 0;
     TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
-    std::string_view queue(work.queue);
+    std::string_view name(work.queue);
+    bool admitted = true;
 
+    const Queue *found = find_queue(name);
+    if (found != nullptr && found->claim_rate > 0) {
+        Queue queue = *found;
+        if (!admit_or_tell(queue, work.worker, until))
+            return (Datum)0;
+    }
     for (int round = 0;; round++) {
         Tables tables;
-        Request request = read_request(&queue, 1, work.worker, work.max, nullptr, false);
-        request.lease_ms = work.lease_ms;
-        request.session = MyProcPid;
-        forget_finished(tables);
-        request.max = work.max - work.n;
+        Request request = read_admitted(tables, admitted, [&] {
+            Request again = read_request(&name, 1, work.worker, work.max, nullptr, false);
+            again.lease_ms = work.lease_ms;
+            again.session = MyProcPid;
+            forget_finished(tables);
+            again.max = work.max - work.n;
+            return again;
+        });
         HandedOut out = hand_out(tables, request, now(), set);
         for (int i = 0; i < out.jobs; i++)
             work.given[work.n++] = out.deliveries[i];

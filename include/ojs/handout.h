@@ -9,13 +9,21 @@
 namespace ojs
 {
 
+/* What a claim may take of a queue whose jobs are shared out (admission.h). */
+struct Share {
+    int64 queue;
+    int quota; /* -1: none is shared out */
+};
+
 struct Request {
     Queue *queues; /* copies: the cache may change under a call */
     int n;
     text *worker;
     int max;
     std::optional<int64> lease_ms;
-    int32 session; /* the work session that the leases are bound to, or 0 */
+    int32 session;    /* the work session that the leases are bound to, or 0 */
+    bool claim_rules; /* of one of the queues at least */
+    Share share;
 };
 static_assert(std::is_trivially_destructible_v<Request>);
 
@@ -32,9 +40,6 @@ struct HandedOut {
 
 /* Claims up to request.max jobs and puts them into `set` as rows of ojs.claimed_job. */
 HandedOut hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set);
-
-/* Reads the parameters that claims have in common; raises on bad ones. */
-Request read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok);
 
 void handout_init(); /* once, at load */
 

@@ -122,6 +122,9 @@ extern "C" {
 #else
 #include "utils/wait_event.h"
 #endif
+
+/* libpq/libpq.h declares it, but asks for headers of Kerberos. */
+extern bool pq_check_connection(void);
 }
 
 /* The backend's own unicode/number helpers define these as macros; ours are std:: ones. */

@@ -21,8 +21,11 @@ struct Queue {
     bool delete_on_ack;         /* */
     bool durable;               /* commits of push and ack are waited for */
     bool push_rules;            /* what a push must look at: default_retry, default_timeout_ms, allowed_types */
+    bool claim_rules;           /* what a claim must look at first: claim_jitter_ms, claim_rate */
     int64 lease_ms;             /* 0: the setting ojs.default_lease */
     int64 max_deliveries;       /* 0: no bound */
+    int64 claim_jitter_ms;      /* 0: claims are served at once */
+    int64 claim_rate;           /* claims of a worker in a second; 0: no bound */
     char dead_letter[max_queue_name + 1]; /* where jobs go after max_deliveries; empty: nowhere */
     TimestampTz revised_at;
 

@@ -1,7 +1,8 @@
 /*
  * shared.h: what the processes of a cluster share when the library is preloaded: per database its worker and who
- * wants what, per queue whether somebody may be listening, and the claims that wait. All of it hints: the tables are
- * the truth, and everything here is empty after a restart. Without preload there is none of it, and nothing needs it.
+ * wants what, per queue whether somebody may be listening, the claims that wait, those that share a queue's jobs, and how
+ * often workers claimed. All of it hints: the tables are the truth, and everything here is empty after a restart.
+ * Without preload there is none of it, and nothing needs it.
  *
  * One LWLock (`lock`) guards everything but the atomics. It is held for look-ups in memory only.
  */
@@ -16,6 +17,7 @@ constexpr int max_databases = 1000; /* one beyond works as if not preloaded */
 constexpr int max_marks = 4096;     /* queues somebody may listen to; beyond, transactions notify themselves */
 constexpr int max_waiter_queues = 16;
 constexpr int max_mark_name = 128;
+constexpr int max_calls = 4096; /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
 /* Slots are taken at first use and never freed before a restart. */
 struct Database {
@@ -57,14 +59,49 @@ struct Waiter {
     int64 queues[max_waiter_queues];
 };
 
+enum class Turn : uint32 {
+    gathers,    /* until its window closes */
+    is_divided, /* the divider counts jobs */
+    claims      /* has its quota */
+};
+
+/* A claim that shares a queue's jobs with others (cohort.h); indexed by process number. */
+struct Member {
+    Oid database;
+    Turn turn;
+    int32 divider; /* process number */
+    int32 max;
+    int32 quota;
+    int64 queue;
+    TimestampTz at; /* gathers: when the window closes; claims: since when */
+};
+
+struct CallsKey {
+    int64 queue;
+    uint64 worker; /* hash of its name */
+    Oid database;
+    uint32 unused; /* zero: keys are compared as bytes */
+};
+
+/* A worker's claims on a queue with a claim_rate (throttle.h). */
+struct Calls {
+    CallsKey key;
+    TimestampTz since; /* when its second began */
+    int64 n;
+};
+
 struct Shared {
     LWLock *lock;
     HTAB *marks;               /* of Mark */
+    HTAB *calls;               /* of Calls */
     pg_atomic_uint32 launcher; /* process number plus 1 */
     int n_waiting;
     Database databases[max_databases];
     Waiter *waiters;
     int *waiting; /* process numbers of the waiters, the oldest first */
+    int n_members;
+    Member *members;
+    int *arrived; /* process numbers of the members, the oldest first */
 };
 
 extern Shared *shared; /* null without preload */
@@ -76,6 +113,10 @@ Database *database_slot(Oid oid);
 
 int my_process_number();
 void set_latch(uint32 process_number_plus_1); /* nothing for 0 */
+
+/* Sleeps until this process's latch is set or the time is over; ends the session where its client is gone, which would
+ * be given jobs else. `what` and `event`: for pg_stat_activity. */
+void sleep_ms(int64 ms, const char *what, uint32 *event);
 
 /* The session wants an upkeep worker in its database, now or once its transaction has committed; then one that runs
  * already looks at once. */

@@ -30,6 +30,9 @@ int reap(Tables &tables, Scope scope, int limit, TimestampTz now);
  */
 int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
 
+/* How many jobs of a queue these two would make available, counted up to `most`. */
+int64 count_due(Tables &tables, int64 queue, int64 most, TimestampTz now);
+
 /*
  * Finds the workers that sent heartbeats and then none for heartbeat_timeout_us, and takes their jobs back, at most
  * `limit`, before the leases end (WRK-07).
