@@ -1,4 +1,4 @@
--- queues.sql: settings of queues and what they do: Q-01 to Q-11, Q-52 to Q-59, Q-69, QC-01 to QC-04, QC-07, QC-08.
+-- queues.sql: settings of queues and what they do: Q-01 to Q-11, Q-17, Q-47 to Q-59, Q-68, Q-69, QC-01 to QC-04, QC-07, QC-08.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -63,6 +63,10 @@ select is(ojs.configure_queue('try', '{"visibility_timeout": 45}') #> '{config,l
         'OJ100 INVALID_PAYLOAD visibility_timeout', 'QC-02: both, and different');
 select is(pg_temp.set_to('claim_jitter_ms', '6000'), '5000', 'Q-05: clamped from above'), is(pg_temp.set_to('claim_jitter_ms', '-1'), '0', 'Q-05: and from below'),
     is(pg_temp.set_to('claim_jitter_ms', '250'), '250', 'Q-05: as given'), is(pg_temp.refused('claim_jitter_ms', '"1"'), 'OJ100 INVALID_PAYLOAD claim_jitter_ms', 'Q-05: text');
+select is(pg_temp.config_of('mail', 'claim_rate'), '0', 'Q-68: claim_rate is off by default'), is(pg_temp.set_to('claim_rate', '5'), '5', 'Q-68: as given'),
+    is(pg_temp.refused('claim_rate', '-1'), 'OJ100 INVALID_PAYLOAD claim_rate', 'Q-68: a negative one is refused'),
+    is(pg_temp.refused('claim_rate', '0.5'), 'OJ100 INVALID_PAYLOAD claim_rate', 'Q-68: a fraction'),
+    is(pg_temp.refused('claim_rate', '"5"'), 'OJ100 INVALID_PAYLOAD claim_rate', 'Q-68: text'), is(pg_temp.set_to('claim_rate', 'null'), '0', 'Q-68: null is off');
 select is(pg_temp.set_to('max_deliveries', '5'), '5', 'Q-06: as given'), is(pg_temp.refused('max_deliveries', '-1'), 'OJ100 INVALID_PAYLOAD max_deliveries', 'Q-06: a negative one is refused'),
     is(pg_temp.refused('max_deliveries', '1.5'), 'OJ100 INVALID_PAYLOAD max_deliveries', 'Q-06: a fraction'),
     is(pg_temp.refused('max_deliveries', '"5"'), 'OJ100 INVALID_PAYLOAD max_deliveries', 'Q-06: text'), is(pg_temp.refused('max_deliveries', '3000000000'), 'OJ100 INVALID_PAYLOAD max_deliveries', 'Q-06: too large');
@@ -375,6 +379,42 @@ select throws_ok($$ select ojs.create_queue('mine') $$, '42501', null, 'PGX-12: 
 set local role ojs_admin;
 select ok(ojs.create_queue('mine') is not null, 'PGX-12: an administrator does'), ok(ojs.drop_queue('mine') = 0, 'PGX-12: and drops it'), lives_ok($$ select ojs.pause_queue('p'), ojs.resume_queue('p'), ojs.drain_queue('p'), ojs.purge_queue('p', confirm => true) $$, 'PGX-12: and the rest');
 reset role;
+
+-- Rules for claims ---------------------------------------------------------------------------------------------------
+
+select ojs.create_queue('slow', '{"claim_rate": 2}') is null as made \gset
+select pg_temp.pushed('slow'), pg_temp.pushed('slow'), pg_temp.pushed('slow') \g /dev/null
+create temporary table answers as select n, pg_temp.refusal_detail($$ select * from ojs.claim('slow', 'w') $$) as detail from generate_series(1, 3) n;
+select is(array_agg(n order by n) filter (where detail is null), '{1,2}', 'Q-68: so many claims in a second go through'),
+    is(max(detail ->> 'code'), 'RATE_LIMITED', 'Q-68: the next is refused'), ok(bool_and((detail -> 'retryable')::boolean), 'Q-68: for now'),
+    is(max(detail #>> '{details,queue}'), 'slow', 'Q-68: it says where'), is(max((detail #> '{details,claim_rate}')::int), 2, 'Q-68: and how many it may be'),
+    ok(bool_and((detail #> '{details,retry_after_ms}')::int between 1 and 1000), 'Q-68: and when to try again')
+from answers;
+select is((select count(*) from ojs.claim('slow', 'other', 5)), 1::bigint, 'Q-68: each worker has a count of its own');
+select is((select count(*) from ojs.claim('mail', 'w', missing_ok => true)), 0::bigint, 'Q-68: and each queue');
+select ojs.work_open('slow', 'worker') is null as opened \gset
+select is((select count(*) from ojs.work_next()), 0::bigint, 'Q-68: work mode within its rate: ' || n) from generate_series(1, 2) n;
+set client_min_messages = warning;
+select is((select count(*) from ojs.work_next()), 0::bigint, 'Q-66: and over it no error');
+reset client_min_messages;
+select ojs.work_close() is null as closed \gset
+
+select ojs.create_queue('window', '{"claim_jitter_ms": 100}') is null as made \gset
+select pg_temp.pushed('window'), pg_temp.pushed('window'), pg_temp.pushed('window'), pg_temp.pushed('window') \g /dev/null
+set client_min_messages = warning;
+select is((select count(*) from ojs.claim('window', 'w', 2)), 2::bigint, 'Q-48: a cohort of one gets what it asks for');
+select is(c -> 'count', '1', 'Q-49: no more than its max'),
+    ok((c #>> '{performance,throttle_wait_ms}')::numeric >= case when (ojs.health() -> 'coalescing')::boolean then 90 else 0 end, 'Q-17: and says how long it waited')
+from ojs.lease_claim('window', '{"node": "w"}') c;
+select is((select count(*) from ojs.claim('{window,slow}'::text[], 'listed', 5)), 1::bigint, 'Q-50: a list of queues is served too');
+select pg_temp.pushed('window') is null as pushed \gset
+select is((select count(*) from ojs.ack_and_claim('w', 'window', array[job_id], max => 5)), 1::bigint, 'Q-50: and an ack with a claim') from (select job_id from ojs.leases where queue = 'window' and worker = 'w' limit 1) held;
+select is((select count(*) from ojs.claim('window', 'w', 0)), 0::bigint, 'Q-14: a max of 0 is not a member');
+-- A worker that is told to stop gets nothing, and a paused queue has no window.
+select pg_temp.pushed('window') is null as pushed \gset
+select ojs.pause_queue('window') \g /dev/null
+select is((select count(*) from ojs.claim('window', 'w')), 0::bigint, 'Q-16: a paused queue hands out nothing');
+reset client_min_messages;
 
 select * from finish();
 rollback;
