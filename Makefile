@@ -8,8 +8,28 @@ PG_CONFIG ?= pg_config
 # Tables and types: run once. A later version changes them in sql/versions/next.sql.
 SQL_ONCE = sql/schema.sql sql/types.sql sql/tables.sql
 # Functions, views, triggers: part of every update script too, there with "or replace".
-SQL_CODE = sql/push.sql sql/claim.sql sql/ack.sql sql/fail.sql sql/lease.sql sql/work.sql sql/control.sql sql/info.sql sql/admin.sql \
-	sql/queue.sql sql/events.sql sql/lease_json.sql sql/tick.sql sql/cron.sql sql/rebuild.sql sql/worker.sql sql/workers.sql sql/canonical.sql sql/envelope.sql sql/manifest.sql
+SQL_CODE = \
+	sql/push.sql \
+	sql/claim.sql \
+	sql/ack.sql \
+	sql/fail.sql \
+	sql/lease.sql \
+	sql/work.sql \
+	sql/control.sql \
+	sql/info.sql \
+	sql/admin.sql \
+	sql/queue.sql \
+	sql/limits.sql \
+	sql/events.sql \
+	sql/lease_json.sql \
+	sql/tick.sql \
+	sql/cron.sql \
+	sql/rebuild.sql \
+	sql/worker.sql \
+	sql/workers.sql \
+	sql/canonical.sql \
+	sql/envelope.sql \
+	sql/manifest.sql
 # What speaks of all of the above: always last, and in every update script.
 SQL_LAST = sql/grants.sql sql/dump.sql
 

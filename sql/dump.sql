@@ -7,6 +7,7 @@ select pg_catalog.pg_extension_config_dump('ojs_store.event', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.done', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.uniq', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.deduplication', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.rate_limit', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.worker', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.record', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron', '');

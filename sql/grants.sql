@@ -79,6 +79,11 @@ to ojs_admin;
 grant select on ojs.crons to ojs_observer, ojs_admin;
 grant execute on function ojs.schedule(text, text, jsonb, jsonb), ojs.unschedule(text) to ojs_admin;
 
+-- Rate limits
+grant select on ojs.rate_limits to ojs_observer, ojs_admin;
+grant execute on function ojs_store.rate_limits() to ojs_observer, ojs_admin;
+grant execute on function ojs.set_rate_limit(text, jsonb, timestamptz) to ojs_admin;
+
 -- Upkeep
 grant execute on function ojs.health(), ojs.ready() to ojs_observer, ojs_admin;
 grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;

@@ -426,6 +426,7 @@ declare
     due timestamptz;
     ahead bigint;
     at timestamptz := ojs_store.now();
+    limit_says text;
     this text := format('Job %s', job_id);
 begin
     job := ojs_store.look(job_id);
@@ -472,6 +473,10 @@ begin
     end if;
     if config ->> 'type' = 'log' then
         return format('%s is an entry of the log "%s", which hands out nothing.', this, job.queue);
+    end if;
+    limit_says := ojs_store.explain_limit(job);
+    if limit_says is not null then
+        return format('%s waits: %s.', this, limit_says);
     end if;
     if pg_is_in_recovery() then
         return format('%s is available, as far as this standby knows, which does not see leases.', this);

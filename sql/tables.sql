@@ -155,6 +155,20 @@ create unlogged table ojs_store.later (
 create index later_job on ojs_store.later (job_id);
 create index later_due on ojs_store.later (due_at);
 
+-- What jobs that were handed out take of rate limits (src/limits.cpp). A place (kind 0) is taken while the lease exists,
+-- a start (kind 1) counts until its time is over.
+create unlogged table ojs_store.limit_use (
+    key bigint not null,                -- hash of the name
+    kind smallint not null,             -- limit_use in rows.h
+    at timestamptz not null,
+    number bigint not null,             -- of starts: which one of its key
+    until timestamptz not null,
+    job_id uuid not null,
+    token bigint not null,              -- of the lease
+    name text collate "C" not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
+create index limit_use_key on ojs_store.limit_use (key, kind, at);
+
 -- A row with a time: the hot set stands. No such row, or one from the beginning of time beside it (rows came into the
 -- truth by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile pass.
 create unlogged table ojs_store.feed (
@@ -177,6 +191,14 @@ create table ojs_store.record (
 create index record_at on ojs_store.record (at);
 
 -- ADMINISTRATION ---------------------------------------------------------------------------------------------------
+
+-- What an administrator has set for the key of a rate limit, and pauses that workers were told to make (config null).
+create table ojs_store.rate_limit (
+    key text collate "C" not null,
+    config jsonb,
+    until timestamptz,                  -- null: for good
+    set_at timestamptz not null
+);
 
 -- Workers that have sent a beat, registered, or been told something.
 create table ojs_store.worker (

@@ -39,7 +39,8 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
         Tables tables;
         Request request =
             read_admitted(tables, admitted, [&] { return read_request(queues, n, worker, max, lease, missing_ok); });
-        HandedOut out = hand_out(tables, request, now(), set);
+        TimestampTz at = now();
+        HandedOut out = hand_out(tables, request, at, set);
         /* A caller that waits keeps no lock; one for whom leases were reaped and nothing else found lets go of them by
          * returning. */
         if (out.jobs > 0 || out.wrote || max == 0 || GetCurrentTimestamp() >= until) {
@@ -51,7 +52,9 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
         auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
         for (int i = 0; i < request.n; i++)
             ids[i] = request.queues[i].id;
-        wake_wait(ids, request.n, until, round);
+        /* Where jobs wait for a rate limit, nobody says when it lets them start. */
+        TimestampTz free_at = out.free_at == DT_NOEND ? DT_NOEND : GetCurrentTimestamp() + (out.free_at - at);
+        wake_wait(ids, request.n, std::min(until, free_at), round);
         AcceptInvalidationMessages();
         ensure_hot_set();
     }

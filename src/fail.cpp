@@ -4,6 +4,9 @@
 #include "ojs/ending.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/job_values.h"
+#include "ojs/json.h"
+#include "ojs/limits.h"
 #include "ojs/worker.h"
 
 using namespace ojs;
@@ -26,6 +29,17 @@ note_write_to(int64 queue_id)
 {
     const Queue *queue = find_queue(queue_id);
     store::note_write(queue == nullptr || queue->durable);
+}
+
+/* `rate_limit_until` in the report of a worker that was told to slow down (RL-06). */
+void
+heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, TimestampTz now)
+{
+    constexpr const char *field = "error.rate_limit_until";
+    JsonbValue until;
+    if (find_member(root_of(error), "rate_limit_until", until))
+        pause_limits(queue_name(lease.queue), job, parse_timestamp(text_value(until, Code::invalid_payload, field), now, field),
+                     now);
 }
 
 } // namespace
@@ -54,6 +68,8 @@ OJS_FUNCTION(ojs_fail)
     if (!requeue)
         reported = read_error(error, lease.attempt, at);
     read_job(tables, id, lease.job_tid, job);
+    if (!requeue)
+        heed_pause(lease, job, error, at);
     Standing standing = requeue ? release(tables, lease, delay_ms.value_or(0), at)
                                 : fail_attempt(tables, job, lease, reported, delay_ms, at);
     CommandCounterIncrement(); /* the history that is read next has the new event */

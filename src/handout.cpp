@@ -21,6 +21,7 @@
 #include "ojs/cohort.h"
 #include "ojs/dead_letter.h"
 #include "ojs/guc.h"
+#include "ojs/limits.h"
 #include "ojs/moves.h"
 #include "ojs/plant.h"
 #include "ojs/upkeep.h"
@@ -125,6 +126,7 @@ struct Walk {
     int n;
     int most; /* n may come to this in the queue at hand */
     bool wrote;
+    Limits limits;
 };
 
 void
@@ -231,6 +233,32 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
         mark_delivered(walk, lease);
 }
 
+/*
+ * The row in the slot of `ready`, whose job is under a limit: false if it stays where it is, or was put elsewhere. The
+ * limits are asked before the row is taken, so that who may not have it leaves it to others.
+ */
+bool
+within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer tid)
+{
+    const Queue &queue = walk.request.queues[queue_position];
+    TimestampTz again_at;
+    JobRow job;
+
+    read_job(walk.tables, ready.job_id, ready.job_tid, job);
+    LimitVerdict verdict = may_start(walk.limits, queue, job, &again_at);
+    if (verdict == LimitVerdict::allowed)
+        return true;
+    if (verdict == LimitVerdict::wait || store::take(walk.tables.ready(), tid) != store::Outcome::ok)
+        return false;
+    walk.wrote = true;
+    if (verdict == LimitVerdict::drop)
+        discard(walk.tables, job, ready.queue, ready.attempt, ready.deliveries, "rate_limited",
+                "the job was dropped at its rate limit", walk.now);
+    else
+        put_off(walk.tables, ready, again_at);
+    return false;
+}
+
 /* A stretch of a class, in place order. */
 void
 walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to, bool &hinted)
@@ -251,9 +279,15 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
         if (!hinted || planted(Bug::stale_hint))
             level.hint[klass] = row.place;
         hinted = true;
+        bool limited = (row.flags & job_limits) || walk.request.queues[queue_position].limited;
+        if (limited && (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)))
+            continue;
+        int before = walk.n;
         if ((seen == store::Row::live || (seen == store::Row::leaving && planted(Bug::claim_ignores_lock))) &&
             (store::take(ready, &scan.tid) == store::Outcome::ok || planted(Bug::claim_ignores_lock)))
             hand_over(walk, queue_position, row);
+        if (limited && walk.n > before)
+            starts(walk.limits, walk.taken[before].lease);
     }
 }
 
@@ -408,11 +442,11 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables, request, now, nullptr, 0, 0, false};
+    Walk walk = {tables, request, now, nullptr, 0, 0, false, {tables, now}};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         cohort_leave();
-        return {0, false, nullptr};
+        return {0, false, nullptr, DT_NOEND};
     }
     walk.taken = static_cast<Taken *>(palloc(sizeof(Taken) * request.max));
 
@@ -434,11 +468,14 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         do_upkeep(walk, true);
     if (shares)
         cohort_leave();
-    HandedOut out = {walk.n, walk.wrote, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1)))};
+    HandedOut out = {walk.n, walk.wrote, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))),
+                     walk.limits.free_at};
     if (walk.n > 0) {
         store_leases(walk);
+        settle(walk.limits);
         emit(walk, set);
-    }
+    } else
+        settle(walk.limits);
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
     return out;

@@ -5,7 +5,7 @@
  * and compared then, so that "HIGH" and 10, or timeout and timeout_ms, may stand side by side if they agree.
  */
 #include "ojs/job_values.h"
-#include "ojs/json.h"
+#include "ojs/limit_policy.h"
 #include "ojs/uuid.h"
 
 namespace ojs

@@ -189,17 +189,6 @@ check_tags(const JsonbValue &value)
 }
 
 void
-check_rate_limit(const JsonbValue &value)
-{
-    bool good = is_object(value) || is_array(value);
-
-    if (good && is_array(value))
-        each_element(value.val.binary.data, [&good](const JsonbValue &limit) { good = good && is_object(limit); });
-    if (!good)
-        refuse(Code::invalid_payload, "rate_limit", "an object, or an array of objects", value);
-}
-
-void
 check_schema(std::string_view s)
 {
     size_t colon = s.find(':');

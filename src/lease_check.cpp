@@ -3,6 +3,7 @@
  * are compared where they are given (R-22, Q-29 to Q-33), and a lease past its deadline still counts until somebody
  * has taken the job back (R-21).
  */
+#include "ojs/limits.h"
 #include "ojs/moves.h"
 
 #include "ojs/plant.h"
@@ -59,7 +60,10 @@ bool
 take_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease)
 {
     ItemPointerData tid;
-    return reach(tables, id, holder, lease, &tid, true);
+    if (!reach(tables, id, holder, lease, &tid, true))
+        return false;
+    place_freed(lease);
+    return true;
 }
 
 bool

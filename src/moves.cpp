@@ -138,6 +138,22 @@ make_ready(Tables &tables, const LeaseRow &row, int64 place)
 }
 
 void
+put_off(Tables &tables, const ReadyRow &row, TimestampTz until)
+{
+    LaterRow later = {};
+    later.job_id = row.job_id;
+    later.queue = row.queue;
+    later.due_at = until;
+    later.job_tid = row.job_tid;
+    later.npriority = row.npriority;
+    later.kind = LaterKind::scheduled;
+    later.flags = row.flags;
+    later.attempt = row.attempt;
+    later.deliveries = row.deliveries;
+    store::insert(tables.later(), form(tables.later().rel, later));
+}
+
+void
 finish(Tables &tables, const DoneRow &row, int32 flags)
 {
     store::Table &table = tables.done();

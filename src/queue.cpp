@@ -181,6 +181,14 @@ from_row(const Row &row)
     queue.expiry_counts_attempt = bool_in(config, "expiry_counts_attempt", !bounded);
     queue.delete_on_ack = bool_in(config, "delete_on_ack", false) || keeps_no_completed(config);
     queue.durable = bool_in(config, "durable", true);
+    JsonbValue rate_limit;
+    queue.limit = find_member(root_of(config), "rate_limit", rate_limit) ? read_limit(rate_limit.val.binary.data) : no_limit;
+    queue.limit.key = {};
+    int64 concurrency = number_in(config, "concurrency", 0, 0);
+    if (concurrency > 0 && (queue.limit.concurrency < 0 || concurrency < queue.limit.concurrency))
+        queue.limit.concurrency = static_cast<int32>(concurrency);
+    queue.limited =
+        queue.limit.concurrency >= 0 || queue.limit.rate.period_us > 0 || queue.limit.throttle.period_us > 0;
     queue.default_timeout_ms = number_in(config, "default_timeout", 3, 0);
     queue.default_retry = json_in(config, "default_retry");
     queue.allowed_types = json_in(config, "allowed_job_types");

@@ -6,7 +6,7 @@
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/job_values.h"
-#include "ojs/json.h"
+#include "ojs/limit_policy.h"
 #include "ojs/queue.h"
 #include "ojs/retry.h"
 #include "ojs/wake.h"
@@ -173,6 +173,7 @@ JsonbValue
 setting_value(const Setting &setting, std::string_view own, const JsonbValue &value)
 {
     const char *field = pnstrdup(setting.name.data(), setting.name.size());
+    JsonbValue member;
 
     switch (setting.kind) {
     case Kind::flag:
@@ -204,6 +205,11 @@ setting_value(const Setting &setting, std::string_view own, const JsonbValue &va
     case Kind::retention:
         return retention_value(value, field);
     case Kind::rate:
+        if (!is_object(value))
+            refuse(invalid, field, "an object", value);
+        if (find_member(value.val.binary.data, "key", member))
+            raise_field(invalid, "rate_limit.key", "Leave it out: the limits of a queue have the key queue:NAME.",
+                        "rate_limit.key cannot be set for a queue");
         check_rate_limit(value);
         return value;
     case Kind::patterns:

@@ -6,8 +6,8 @@
 namespace ojs
 {
 
-/* job event done ready lease later feed queue worker uniq */
-const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4};
+/* job event done ready lease later feed queue worker uniq rate_limit limit_use */
+const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4, 4, 8};
 
 namespace
 {
@@ -323,6 +323,35 @@ read(TupleTableSlot *slot, LaterRow &row)
     r.take(row.flags);
     r.take(row.attempt);
     r.take(row.deliveries);
+}
+
+HeapTuple
+form(Relation rel, const LimitUseRow &row)
+{
+    Columns<8> c;
+    c.put(row.key);
+    c.put(static_cast<int16>(row.kind));
+    c.put(row.at);
+    c.put(row.number);
+    c.put(row.until);
+    c.put(row.job_id);
+    c.put(row.token);
+    c.put(row.name);
+    return c.form(rel);
+}
+
+void
+read(TupleTableSlot *slot, LimitUseRow &row)
+{
+    Reader r(slot);
+    r.take(row.key);
+    r.take(row.kind);
+    r.take(row.at);
+    r.take(row.number);
+    r.take(row.until);
+    r.take(row.job_id);
+    r.take(row.token);
+    r.take(row.name);
 }
 
 } // namespace ojs

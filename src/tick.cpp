@@ -6,6 +6,7 @@
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/limits.h"
 #include "ojs/queue_rules.h"
 #include "ojs/records.h"
 #include "ojs/unique.h"
@@ -58,6 +59,7 @@ pass(int budget)
     result.records = prune_records(budget, at);
     tidy_queues(at);
     forget_workers(at);
+    tidy_limits(at);
     result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget || result.records >= budget;
     tables.close();
     return result;

@@ -4,6 +4,7 @@
 #include "ojs/upkeep.h"
 
 #include "ojs/guc.h"
+#include "ojs/limits.h"
 #include "ojs/place.h"
 #include "ojs/plant.h"
 
@@ -170,6 +171,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
         if (store::take(table, &scan.tid) != store::Outcome::ok)
             continue;
+        place_freed(lease);
         end_lease(tables, lease, now);
         reaped++;
     }

@@ -36,6 +36,7 @@ struct HandedOut {
     int jobs;
     bool wrote; /* something was written, even if no job was handed out */
     Delivery *deliveries;
+    TimestampTz free_at; /* when a limit that jobs wait for may let one start; DT_NOEND: unknown, or there is none */
 };
 
 /* Claims up to request.max jobs and puts them into `set` as rows of ojs.claimed_job. */

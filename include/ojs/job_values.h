@@ -23,7 +23,6 @@ pg_uuid_t id_value(const JsonbValue &value); /* lower case only (R-06) */
 std::string_view specversion_value(const JsonbValue &value);
 
 void check_tags(const JsonbValue &value);
-void check_rate_limit(const JsonbValue &value); /* its shape; what is in it concerns those who apply it */
 void check_one_of(std::string_view given, const char *a, const char *b, const char *field); /* `a` is the default */
 
 /* A URI has a scheme, a colon and more, and no character that would have to be escaped (ENV-17). */

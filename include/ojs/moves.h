@@ -17,6 +17,8 @@ int64 place_of_returned();
 /* A hot row's way back into `ready`; wakes its queue. */
 void make_ready(Tables &tables, const LaterRow &row, int64 place);
 void make_ready(Tables &tables, const LeaseRow &row, int64 place);
+/* The opposite: a job that was ready is scheduled (SM-16). A crash forgets that, and it is put off again. */
+void put_off(Tables &tables, const ReadyRow &row, TimestampTz until);
 
 /* What a job that ends while it is held leaves behind, and how that reads. */
 DoneRow end_of(const LeaseRow &lease, State state, TimestampTz now);

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "ojs/pg.h"
+#include "ojs/limit_policy.h"
 
 namespace ojs
 {
@@ -22,6 +22,8 @@ struct Queue {
     bool durable;               /* commits of push and ack are waited for */
     bool push_rules;            /* what a push must look at: default_retry, default_timeout_ms, allowed_types */
     bool claim_rules;           /* what a claim must look at first: claim_jitter_ms, claim_rate */
+    bool limited;               /* `limit` says something */
+    LimitPolicy limit;          /* `concurrency` and `rate_limit`; its key is empty */
     int64 lease_ms;             /* 0: the setting ojs.default_lease */
     int64 max_deliveries;       /* 0: no bound */
     int64 claim_jitter_ms;      /* 0: claims are served at once */

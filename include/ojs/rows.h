@@ -32,6 +32,7 @@ enum job_flag : int32 {
     job_timeouts = 1 << 6,     /* options hold grace_period, heartbeat_timeout or total_timeout */
     job_limits = 1 << 7,       /* options hold a rate limit */
     job_bare_object = 1 << 8,  /* args was pushed as one bare object */
+    job_counted = 1 << 12,     /* hot rows only: it takes a place in a concurrency limit while it is held */
 };
 
 enum done_flag : int16 {
@@ -136,6 +137,20 @@ struct LaterRow {
     int32 deliveries;
 };
 
+enum class LimitUse : int16 { held = 0, start = 1 };
+
+/* What a job takes of a rate limit (limits.h). */
+struct LimitUseRow {
+    int64 key; /* hash of the name */
+    LimitUse kind;
+    TimestampTz at;
+    int64 number;      /* of starts: which one of its key */
+    TimestampTz until; /* of starts: when it counts no more */
+    pg_uuid_t job_id;
+    int64 token; /* of the lease */
+    text *name;
+};
+
 static_assert(std::is_trivially_destructible_v<JobRow> && std::is_trivially_destructible_v<LeaseRow>);
 
 /* How many columns each table has, in the order of store::Rel; 0: not looked at. */
@@ -147,6 +162,7 @@ HeapTuple form(Relation rel, const DoneRow &row);
 HeapTuple form(Relation rel, const ReadyRow &row);
 HeapTuple form(Relation rel, const LeaseRow &row);
 HeapTuple form(Relation rel, const LaterRow &row);
+HeapTuple form(Relation rel, const LimitUseRow &row);
 
 void read(TupleTableSlot *slot, JobRow &row);
 void read(TupleTableSlot *slot, EventRow &row);
@@ -154,5 +170,6 @@ void read(TupleTableSlot *slot, DoneRow &row);
 void read(TupleTableSlot *slot, ReadyRow &row);
 void read(TupleTableSlot *slot, LeaseRow &row);
 void read(TupleTableSlot *slot, LaterRow &row);
+void read(TupleTableSlot *slot, LimitUseRow &row);
 
 } // namespace ojs

@@ -19,7 +19,7 @@
 namespace ojs::store
 {
 
-enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, count };
+enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, count };
 
 enum class Idx {
     job_id,
@@ -34,6 +34,7 @@ enum class Idx {
     queue_name,
     queue_id,
     uniq_held,
+    limit_use_key,
     count
 };
 

@@ -28,6 +28,7 @@ struct Tables {
     store::Table &ready() { return get(store::Rel::ready); }
     store::Table &lease() { return get(store::Rel::lease); }
     store::Table &later() { return get(store::Rel::later); }
+    store::Table &limit_use() { return get(store::Rel::limit_use); }
 
     /* Locks stay until the transaction ends. */
     void

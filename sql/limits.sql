@@ -1,0 +1,149 @@
+-- limits.sql: rate limits, as administrators set and read them. What claims make of them: src/limits.cpp.
+
+-- What a rate limit says in numbers, that of `over` laid over it (src/limit_policy.cpp). Refuses what is none.
+create function ojs_store.limit_numbers(
+    config jsonb, over jsonb,
+    out concurrency int, out rate int, out rate_period interval, out throttle int, out throttle_period interval
+) returns record
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_limit_numbers';
+
+create function ojs_store.check_limit_key(key text) returns void
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_check_limit_key';
+
+-- Every key of which something is known, with what was said of it: by jobs that are not finished, by queues, by
+-- administrators. Empty on a standby, where the hot set is not.
+create function ojs_store.stated_limits(out key text, out config jsonb, out over jsonb, out over_until timestamptz, out waiting bigint)
+returns setof record
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if pg_is_in_recovery() then
+        return;
+    end if;
+    return query
+    with queues as (
+        select distinct on (q.id) q.id, 'queue:' || q.name as key,
+            coalesce(q.config -> 'rate_limit', '{}')
+                || case when (q.config ->> 'concurrency')::int > 0 then jsonb_build_object('concurrency', q.config -> 'concurrency') else '{}' end as config
+        from ojs_store.queue q
+        order by q.id, q.revised_at desc
+    ),
+    by_job as (
+        select coalesce(stated.config ->> 'key', queues.key) as key, stated.config, hot.ready, j.seq
+        from (
+            select r.job_id, r.queue, true as ready from ojs_store.ready r where r.flags & 128 <> 0
+            union all
+            select l.job_id, l.queue, false from ojs_store.later l where l.flags & 128 <> 0 and l.kind <> 5
+            union all
+            select l.job_id, l.queue, false from ojs_store.lease l where l.flags & 128 <> 0
+        ) hot
+        join ojs_store.job j on j.id = hot.job_id
+        join queues on queues.id = hot.queue
+        cross join lateral jsonb_array_elements(case jsonb_typeof(j.options -> 'rate_limit')
+            when 'array' then j.options -> 'rate_limit' else jsonb_build_array(j.options -> 'rate_limit') end) stated (config)
+    ),
+    by_key as (
+        select j.key, (array_agg(j.config order by j.seq desc))[1] as config, count(*) filter (where j.ready) as waiting
+        from by_job j group by j.key
+        union all
+        select q.key, q.config, (select count(*) from ojs_store.ready r where r.queue = q.id) from queues q where q.config <> '{}'
+        union all
+        select u.name, '{}', 0 from ojs_store.limit_use u
+        union all
+        select r.key, '{}', 0 from ojs_store.rate_limit r where r.until is null or r.until > ojs_store.now()
+    )
+    select k.key, (array_agg(k.config order by k.config <> '{}' desc))[1],
+        (array_agg(r.config order by r.set_at desc) filter (where r.config is not null))[1],
+        (array_agg(r.until order by r.set_at desc) filter (where r.config is not null))[1],
+        max(k.waiting)
+    from by_key k
+    left join ojs_store.rate_limit r on r.key = k.key and (r.until is null or r.until > ojs_store.now())
+    group by k.key;
+end $$;
+
+create function ojs_store.rate_limits(
+    out key text, out concurrency int, out active bigint, out rate int, out rate_period interval, out started bigint,
+    out window_resets_at timestamptz, out throttle int, out throttle_period interval, out next_allowed_at timestamptz,
+    out paused_until timestamptz, out waiting bigint, out override jsonb, out override_until timestamptz
+) returns setof record
+language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+    if pg_is_in_recovery() then
+        return;
+    end if;
+    return query
+    select s.key, n.concurrency,
+        (select count(*) from ojs_store.limit_use u join ojs_store.lease l on l.job_id = u.job_id and l.token = u.token
+            where u.key = h.key and u.kind = 0),
+        n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period, n.throttle, n.throttle_period,
+        (select max(u.at) from ojs_store.limit_use u where u.key = h.key and u.kind = 1) + n.throttle_period / n.throttle,
+        (select max(r.until) from ojs_store.rate_limit r where r.key = s.key and r.config is null and r.until > ojs_store.now()),
+        s.waiting, s.over, s.over_until
+    from ojs_store.stated_limits() s
+    cross join lateral ojs_store.limit_numbers(s.config, s.over) n
+    cross join lateral (select hashtextextended(s.key, 0) as key) h
+    cross join lateral (
+        select count(*) as started, min(u.at) as oldest from ojs_store.limit_use u
+        where u.key = h.key and u.kind = 1 and u.at > ojs_store.now() - n.rate_period) window_;
+end $$;
+
+create view ojs.rate_limits as
+select key, concurrency, active, rate, rate_period, started, window_resets_at, throttle, throttle_period, next_allowed_at,
+    paused_until, waiting, override, override_until
+from ojs_store.rate_limits();
+comment on view ojs.rate_limits is
+    'Keys of rate limits, what they allow, what of it is used, and how many available jobs have the key; empty on a standby';
+
+-- One key as the HTTP binding shows it; null if nothing is known of it.
+create function ojs_store.rate_limit_json(key text) returns jsonb
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp set intervalstyle = iso_8601 as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+        'key', r.key,
+        'concurrency', case when r.concurrency is not null then jsonb_build_object(
+            'limit', r.concurrency, 'active', r.active, 'available', greatest(r.concurrency - r.active, 0)) end,
+        'rate', case when r.rate is not null then jsonb_build_object(
+            'limit', r.rate, 'period', r.rate_period::text, 'current_count', r.started, 'window_resets_at', r.window_resets_at) end,
+        'throttle', case when r.throttle is not null then jsonb_build_object(
+            'limit', r.throttle, 'period', r.throttle_period::text, 'next_allowed_at', r.next_allowed_at) end,
+        'paused_until', r.paused_until,
+        'override', r.override, 'override_expires_at', r.override_until,
+        'waiting_count', r.waiting))
+    from ojs_store.rate_limits() r
+    where r.key = rate_limit_json.key
+$$;
+
+-- Why a job may not start now, as ojs.explain_job says it; null if no limit is in its way.
+create function ojs_store.explain_limit(job ojs.job) returns text
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select format('the rate limit "%s" is used up: ', r.key) || case
+            when r.paused_until is not null then format('paused until %s', r.paused_until)
+            when r.active >= r.concurrency then format('%s of %s run', r.active, r.concurrency)
+            when r.started >= r.rate then format('%s of %s have started within %s, the next may at %s', r.started, r.rate, r.rate_period, r.window_resets_at)
+            else format('the next may start at %s', r.next_allowed_at) end
+    from ojs_store.rate_limits() r
+    where (r.key = 'queue:' || (job).queue or (job).extra @? format('$.rate_limit.key ? (@ == %s)', to_json(r.key))::jsonpath)
+        and (r.paused_until is not null or r.active >= r.concurrency or r.started >= r.rate or r.next_allowed_at > ojs_store.now())
+    order by r.key
+    limit 1
+$$;
+
+create function ojs.set_rate_limit(key text, config jsonb, until timestamptz default null) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+begin
+    perform ojs_store.check_limit_key(key);
+    perform ojs_store.limit_numbers(config, null);
+    if until <= ojs_store.now() then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'until is in the past', '{"field": "until"}', 'Give a time to come, or null for good.');
+    end if;
+    delete from ojs_store.rate_limit r where r.key = set_rate_limit.key;
+    if config is not null then
+        insert into ojs_store.rate_limit (key, config, until, set_at) values (key, config, until, clock_timestamp());
+    end if;
+    perform ojs_store.changed('ojs_store.rate_limit');
+    -- Who waits for jobs that may start now looks again.
+    perform ojs_store.wake(q.name) from ojs.queues q where q.state = 'active';
+    return coalesce(ojs_store.rate_limit_json(key), jsonb_build_object('key', key));
+end $$;
+comment on function ojs.set_rate_limit(text, jsonb, timestamptz) is
+    'Lays limits over those that jobs or a queue (key queue:NAME) state, until a time or for good; null takes them back, pauses too';
