@@ -29,7 +29,15 @@ SQL_CODE = \
 	sql/workers.sql \
 	sql/canonical.sql \
 	sql/envelope.sql \
-	sql/manifest.sql
+	sql/manifest.sql \
+	sql/reset.sql \
+	sql/http_read.sql \
+	sql/http_errors.sql \
+	sql/http.sql \
+	sql/http_jobs.sql \
+	sql/http_workers.sql \
+	sql/http_queues.sql \
+	sql/http_system.sql
 # What speaks of all of the above: always last, and in every update script.
 SQL_LAST = sql/grants.sql sql/dump.sql
 

@@ -1,8 +1,9 @@
 -- grants.sql: who may do what. Nothing for PUBLIC, and nothing on ojs_store for anybody: its functions are called only
 -- inside views, with the rights that the roles get here.
 
-revoke all on all functions in schema ojs, ojs_store from public;
-revoke all on schema ojs, ojs_store from public;
+revoke all on all functions in schema ojs, ojs_store, ojs_http from public;
+revoke all on schema ojs, ojs_store, ojs_http from public;
+revoke all on type ojs_http.request, ojs_http.response from public;
 revoke all on all tables in schema ojs, ojs_store from public;
 revoke all on all sequences in schema ojs_store from public;
 
@@ -87,3 +88,10 @@ grant execute on function ojs.set_rate_limit(text, jsonb, timestamptz) to ojs_ad
 -- Upkeep
 grant execute on function ojs.health(), ojs.ready() to ojs_observer, ojs_admin;
 grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;
+
+-- HTTP: whoever may call anything may call it over HTTP; what the handlers call checks the caller's rights.
+grant usage on schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on all functions in schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs.http(text, text, jsonb, text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs.reset() to ojs_admin;

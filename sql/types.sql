@@ -1,4 +1,5 @@
--- types.sql: the row types of the public functions. include/ojs/rows.h has the column numbers.
+-- types.sql: the row types of the public functions. include/ojs/rows.h has the column numbers. At the end what passes between
+-- ojs.http and its handlers.
 
 create type ojs.job as (
     id uuid,
@@ -73,3 +74,21 @@ create type ojs.claimed_job as (
     lease_expires_at timestamptz
 );
 comment on type ojs.claimed_job is 'A job as a claim hands it out: the columns of ojs.job, the lease''s id and its deadline';
+
+create type ojs_http.request as (
+    method text,
+    path text,
+    names text[],                       -- what the path has in place of the variable parts of the route, decoded
+    query jsonb,                        -- strings by name
+    headers jsonb,                      -- by name in lower case
+    body jsonb                          -- null where there is none
+);
+comment on type ojs_http.request is 'A request to ojs.http as its handlers see it';
+
+create type ojs_http.response as (
+    status int,
+    headers jsonb,
+    body jsonb,
+    content text                        -- a body that is no JSON
+);
+comment on type ojs_http.response is 'What a handler of ojs.http answers';

@@ -14,6 +14,9 @@ create function ojs.ready() returns boolean
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ready';
 comment on function ojs.ready() is 'Whether calls that write can be served here; false on a standby';
 
+create function ojs_store.worker_running() returns boolean
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_worker_running';
+
 create function ojs_store.ask_for_worker() returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ask_for_worker';
 

@@ -127,6 +127,12 @@ OJS_FUNCTION(ojs_ready)
     PG_RETURN_BOOL(read_feed().stands);
 }
 
+/* ojs_store.worker_running() returns boolean */
+OJS_FUNCTION(ojs_worker_running)
+{
+    PG_RETURN_BOOL(worker_running() || worker_present());
+}
+
 /* ojs_store.ask_for_worker() returns void */
 OJS_FUNCTION(ojs_ask_for_worker)
 {

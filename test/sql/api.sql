@@ -17,7 +17,7 @@ insert into resolves_no_name values
 
 create temp view functions as
 select p.*, l.lanname from pg_proc p join pg_language l on l.oid = p.prolang
-where p.pronamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace);
+where p.pronamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace, 'ojs_http'::regnamespace);
 
 select cmp_ok((select count(*)::int from functions where pronamespace = 'ojs'::regnamespace), '>', 15,
     'PGX-02: the extension has its functions');
@@ -68,8 +68,8 @@ $$, 'PGX-05: no volatile function claims to be parallel safe');
 
 select is_empty($$
     select c.oid::regclass from pg_class c
-    where c.relnamespace = 'ojs'::regnamespace and c.relkind not in ('v', 'c')
-$$, 'PGX-12: schema ojs has views and types, and no table of its own');
+    where c.relnamespace in ('ojs'::regnamespace, 'ojs_http'::regnamespace) and c.relkind not in ('v', 'c')
+$$, 'PGX-12: schemas ojs and ojs_http have no table of their own');
 
 select is_empty($$
     select c.oid::regclass from pg_class c
@@ -104,7 +104,7 @@ $$, 'PGX-12: the roles may use schema ojs, create nothing in it, and have no oth
 
 select is_empty($$
     select n.nspname, a.privilege_type from pg_namespace n, aclexplode(n.nspacl) a
-    where n.nspname in ('ojs', 'ojs_store') and a.grantee = 0
+    where n.nspname in ('ojs', 'ojs_store', 'ojs_http') and a.grantee = 0
 $$, 'PGX-12: PUBLIC has no right on the schemas');
 
 select is_empty($$
@@ -117,7 +117,8 @@ $$, 'PGX-13: pg_dump carries every logged table and sequence');
 
 select is_empty($$
     select pg_describe_object(classid, objid, 0) from (
-        select 'pg_proc'::regclass as classid, oid as objid from pg_proc where pronamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace)
+        select 'pg_proc'::regclass as classid, oid as objid from pg_proc
+        where pronamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace, 'ojs_http'::regnamespace)
         union all
         select 'pg_class', oid from pg_class
         where relnamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace) and relkind in ('r', 'v', 'S')
@@ -131,6 +132,7 @@ select lives_ok($$ select ojs.push('api.test', queue => 'api') $$, 'PGX-02: it c
 select lives_ok($$ drop extension ojs cascade $$, 'PGX-02: it can be dropped after use');
 select hasnt_schema('ojs', 'PGX-02: schema ojs goes with it');
 select hasnt_schema('ojs_store', 'PGX-02: schema ojs_store goes with it');
+select hasnt_schema('ojs_http', 'PGX-02: schema ojs_http goes with it');
 select lives_ok($$ create extension ojs $$, 'PGX-02: it can be created again');
 select is((select count(*)::int from ojs.jobs), 0, 'PGX-02: and is empty then');
 select lives_ok($$ select ojs.push('api.test', queue => 'api') $$, 'PGX-02: and can be used again');

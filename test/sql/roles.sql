@@ -14,12 +14,13 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
     ('health ready metrics queue_info queue_stats explain_job events', 'o'),
     ('tick start_worker retry discard delete_job cancel_many retry_many delete_many create_queue configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue set_worker_state register_hook unregister_hook set_rate_limit schedule unschedule create_workflow workflow '
-        || 'cancel_workflow http reset', ''),
+        || 'cancel_workflow reset', ''),
+    ('http', 'pwo'),
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities', '*')) list (names, callers);
 
 create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema, callers
 from pg_proc p join pg_namespace n on n.oid = p.pronamespace left join calls on n.nspname = 'ojs' and name = proname
-where n.nspname in ('ojs', 'ojs_store') and p.prorettype <> 'trigger'::regtype;
+where n.nspname in ('ojs', 'ojs_store', 'ojs_http') and p.prorettype <> 'trigger'::regtype;
 create temp table roles as select * from (values ('ojs_producer', 'p'), ('ojs_worker', 'w'), ('ojs_observer', 'o')) r (role, letter);
 
 select is((select string_agg(signature::text, ' ') from functions where schema = 'ojs' and callers is null), null, 'PGX-12: it is laid down for each function who may call it');
@@ -33,14 +34,15 @@ select is((select string_agg(signature::text, ' ') from functions where has_func
 select is((select string_agg(c.oid::regclass::text, ' ') from pg_class c where relnamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace) and relkind in ('r', 'v', 'p', 'S')
     and case when relkind = 'S' then has_sequence_privilege('nobody_special', c.oid, 'usage, select, update')
         else has_table_privilege('nobody_special', c.oid, 'select, insert, update, delete, truncate, references, trigger') end), null, 'PGX-12: nor read or write anything');
-select is(has_schema_privilege('nobody_special', s, 'usage'), false, 'PGX-12: nor look into schema ' || s) from unnest('{ojs,ojs_store}'::text[]) s;
+select is(has_schema_privilege('nobody_special', s, 'usage'), false, 'PGX-12: nor look into schema ' || s) from unnest('{ojs,ojs_store,ojs_http}'::text[]) s;
 select is((select string_agg(format('%s on %s', role, c.oid::regclass), ', ') from pg_class c, (select role from roles union all select 'ojs_admin') r
     where relnamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace) and relkind in ('r', 'v', 'p')
     and has_table_privilege(role, c.oid, 'insert, update, delete, truncate')), null, 'PGX-12: none of the four writes to a table or view');
 select is((select string_agg(c.oid::regclass::text, ' ') from pg_class c, (select role from roles union all select 'ojs_admin') r where relnamespace = 'ojs_store'::regnamespace
     and relkind in ('r', 'p') and has_table_privilege(role, c.oid, 'select')), null, 'PGX-12: nor reads a private table');
 select is((select string_agg(role, ' ') from (select role from roles union all select 'ojs_admin') r where has_schema_privilege(role, 'ojs_store', 'usage, create')
-    or has_schema_privilege(role, 'ojs', 'create')), null, 'PGX-12: none of the four gets into ojs_store, or makes anything in ojs');
+    or has_schema_privilege(role, 'ojs', 'create') or has_schema_privilege(role, 'ojs_http', 'create')), null,
+    'PGX-12: none of the four gets into ojs_store, or makes anything in the other schemas');
 select is(has_table_privilege('ojs_worker', 'ojs.jobs', 'select') or has_table_privilege('ojs_producer', 'ojs.jobs', 'select'), false, 'PGX-12: the views are for observers');
 
 -- And really so: a life of a job, each step as the role whose it is -------------------------------------------------------
@@ -103,7 +105,7 @@ select is(pg_temp.as_role('test_worker', $$set ojs.clock_offset = '1h'$$), '4250
 
 -- C functions that resolve no name but by oid pin nothing; all others do.
 select is((select string_agg(f.signature::text, ' ') from functions f join pg_proc p using (oid) join pg_language l on l.oid = p.prolang
-    where l.lanname <> 'c' and not coalesce(p.proconfig::text ~ 'search_path=(pg_catalog|"")', false)), null, 'PGX-11: functions in SQL and PL/pgSQL pin search_path');
+    where l.lanname <> 'c' and p.prosqlbody is null and not coalesce(p.proconfig::text ~ 'search_path=(pg_catalog|"")', false)), null, 'PGX-11: functions in SQL and PL/pgSQL pin search_path');
 select is((select string_agg(distinct l.lanname, ' ') from functions f join pg_proc p using (oid) join pg_language l on l.oid = p.prolang where f.signature::text ~ '^ojs.(push|claim|ack|nack|fail|extend)'),
     'c', 'PGX-11: the hot path is in C');
 select is((select string_agg(signature::text, ' ') from functions f join pg_proc p using (oid) where prosecdef and not coalesce(p.proconfig::text ~ 'search_path=', false)), null,

@@ -1,0 +1,172 @@
+-- http.sql: the HTTP binding: the routes, and how ojs.http serves a request. Reading is in http_read.sql, errors are in
+-- http_errors.sql; the handlers stand in the other http_*.sql, one function each in schema ojs_http, and call the public
+-- functions with the rights of the caller.
+
+-- ROUTES -----------------------------------------------------------------------------------------------------------
+
+-- Every path there is. A name with a colon stands for one part of the path; of two patterns that fit, the first counts.
+create function ojs_http.routes(out method text, out pattern text, out handler text) returns setof record
+language sql immutable parallel safe
+begin atomic
+    values
+        ('GET', '/ojs/manifest', 'manifest'),
+        ('GET', '/health', 'health'),
+        ('GET', '/ready', 'ready'),
+        ('GET', '/ojs/v1/health', 'health'),
+        ('GET', '/ojs/v1/ready', 'ready'),
+        ('POST', '/ojs/v1/jobs', 'push'),
+        ('POST', '/ojs/v1/jobs/batch', 'push_batch'),
+        ('GET', '/ojs/v1/jobs/:id', 'info'),
+        ('DELETE', '/ojs/v1/jobs/:id', 'cancel'),
+        ('POST', '/ojs/v1/jobs/:id/cancel', 'cancel'),
+        ('POST', '/ojs/v1/jobs/:id/activate', 'activate'),
+        ('POST', '/ojs/v1/jobs/:id/ack', 'ack'),
+        ('POST', '/ojs/v1/jobs/:id/nack', 'nack'),
+        ('POST', '/ojs/v1/workers/fetch', 'fetch'),
+        ('POST', '/ojs/v1/workers/ack', 'ack'),
+        ('POST', '/ojs/v1/workers/nack', 'nack'),
+        ('POST', '/ojs/v1/workers/heartbeat', 'heartbeat'),
+        ('POST', '/ojs/v1/workers/beat', 'heartbeat'),
+        ('POST', '/ojs/v1/workers/register', 'register_worker'),
+        ('POST', '/ojs/v1/workers/deregister', 'deregister_worker'),
+        ('GET', '/ojs/v1/workers/:id/health', 'worker_health'),
+        ('GET', '/ojs/v1/queues', 'queues'),
+        ('GET', '/ojs/v1/queues/:name', 'queue'),
+        ('PUT', '/ojs/v1/queues/:name', 'configure_queue'),
+        ('DELETE', '/ojs/v1/queues/:name', 'drop_queue'),
+        ('GET', '/ojs/v1/queues/:name/stats', 'queue_stats'),
+        ('GET', '/ojs/v1/queues/:name/config', 'queue_config'),
+        ('PUT', '/ojs/v1/queues/:name/config', 'configure_queue'),
+        ('POST', '/ojs/v1/queues/:name/pause', 'pause_queue'),
+        ('POST', '/ojs/v1/queues/:name/resume', 'resume_queue'),
+        ('POST', '/ojs/v1/queues/:name/drain', 'drain_queue'),
+        ('POST', '/ojs/v1/queues/:name/purge', 'purge_queue'),
+        ('GET', '/ojs/v1/dead-letter', 'dead_letters'),
+        ('GET', '/ojs/v1/dead-letter/:id', 'dead_letter'),
+        ('DELETE', '/ojs/v1/dead-letter/:id', 'delete_dead_letter'),
+        ('POST', '/ojs/v1/dead-letter/:id/retry', 'retry_dead_letter'),
+        ('GET', '/ojs/v1/admin/queues/:name', 'queue'),
+        ('DELETE', '/ojs/v1/admin/queues/:name', 'drop_queue'),
+        ('GET', '/ojs/v1/admin/queues/:name/config', 'queue_config'),
+        ('PUT', '/ojs/v1/admin/queues/:name/config', 'configure_queue'),
+        ('POST', '/ojs/v1/admin/queues/:name/pause', 'pause_queue_flat'),
+        ('POST', '/ojs/v1/admin/queues/:name/resume', 'resume_queue_flat'),
+        ('DELETE', '/ojs/v1/admin/queues/:name/jobs', 'purge_queue'),
+        ('GET', '/ojs/v1/admin/jobs/:id', 'info_flat'),
+        ('POST', '/ojs/v1/admin/jobs/:id/cancel', 'cancel'),
+        ('POST', '/ojs/v1/admin/jobs/:id/retry', 'retry'),
+        ('POST', '/ojs/v1/admin/jobs/:id/discard', 'discard'),
+        ('DELETE', '/ojs/v1/admin/jobs/:id', 'delete_job'),
+        ('GET', '/ojs/v1/admin/workers/:id', 'worker'),
+        ('DELETE', '/ojs/v1/admin/workers/:id', 'forget_worker'),
+        ('POST', '/ojs/v1/admin/workers/:id/quiet', 'quiet_worker'),
+        ('POST', '/ojs/v1/admin/dead-letter/:id/retry', 'retry_dead_letter'),
+        ('DELETE', '/ojs/v1/admin/dead-letter/:id', 'delete_dead_letter_flat'),
+        ('POST', '/ojs/v1/admin/reset', 'reset'),
+        ('PUT', '/v0/topics/:queue', 'create_topic'),
+        ('GET', '/v0/topics/:queue', 'topic'),
+        ('POST', '/v0/topics/:queue/claim', 'topic_claim'),
+        ('POST', '/v0/topics/:queue/ack', 'topic_ack'),
+        ('POST', '/v0/topics/:queue/nack', 'topic_nack'),
+        ('POST', '/v0/topics/:queue/extend', 'topic_extend'),
+        -- What this version has not.
+        ('GET', '/v0/topics/:queue/work', 'unsupported'),
+        ('POST', '/ojs/v1/workflows', 'unsupported'),
+        ('GET', '/ojs/v1/workflows/:id', 'unsupported'),
+        ('DELETE', '/ojs/v1/workflows/:id', 'unsupported'),
+        ('GET', '/ojs/v1/schemas', 'unsupported'),
+        ('POST', '/ojs/v1/schemas', 'unsupported'),
+        ('GET', '/ojs/v1/schemas/:uri', 'unsupported'),
+        ('DELETE', '/ojs/v1/schemas/:uri', 'unsupported'),
+        ('GET', '/ojs/v1/webhooks', 'unsupported'),
+        ('POST', '/ojs/v1/webhooks', 'unsupported');
+end;
+
+-- SERVING ----------------------------------------------------------------------------------------------------------
+
+-- Which handler a request is for, and what the path says in the places of the pattern's names; or what methods the
+-- path would take. A pattern fits if LIKE says so and the path has as many parts: then no name reaches over a slash.
+create function ojs_http.find_route(method text, path text, out handler text, out names text[], out allowed text) returns record
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    with fitting as (
+        select r.method, r.pattern, r.handler, row_number() over () as n
+        from ojs_http.routes() r
+        where path like regexp_replace(r.pattern, ':[a-z]+', '_%', 'g')
+            and length(path) - length(replace(path, '/', '')) = length(r.pattern) - length(replace(r.pattern, '/', ''))
+    ), best as (
+        select * from fitting f where pattern = (select pattern from fitting order by n limit 1)
+    )
+    select
+        (select b.handler from best b where b.method = find_route.method),
+        array(select ojs_http.decoded(part)
+            from unnest(string_to_array(path, '/'), string_to_array((select pattern from best limit 1), '/')) as p(part, name)
+            where starts_with(name, ':')),
+        (select string_agg(b.method, ', ' order by b.method) from best b)
+$$;
+
+-- Refuses a body that is no JSON by its own account, and a version of the protocol that is not ours.
+create function ojs_http.check_headers(headers jsonb, path text, has_body boolean) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    media_type text := lower(btrim(split_part(headers ->> 'content-type', ';', 1)));
+    version text := headers ->> 'ojs-version';
+begin
+    if has_body and media_type not in ('application/openjobspec+json', 'application/json') then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'the media type of the body is not supported', '{"field": "Content-Type"}',
+            'Send application/openjobspec+json, or application/json.');
+    end if;
+    if version !~ '^1(\.0)*(-[0-9A-Za-z.-]+)?$' and path <> '/ojs/manifest' then
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the version of OJS that OJS-Version asks for is not supported',
+            '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
+    end if;
+end $$;
+
+create function ojs.http(
+    method text, path text, request_headers jsonb default '{}', request_body text default null
+) returns table (status int, headers jsonb, body text)
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    given jsonb := ojs_http.read_headers(request_headers);
+    request_id text := ojs_http.request_id(given ->> 'x-request-id');
+    only_path text := coalesce(split_part(path, '?', 1), '');
+    body_text text := nullif(btrim(request_body, e' \t\r\n'), '');
+    stage text := 'path';
+    request ojs_http.request;
+    response ojs_http.response;
+    route record;
+    state text; message text; detail text; hint text; context text;
+begin
+    begin
+        route := ojs_http.find_route(case when upper(method) = 'HEAD' then 'GET' else upper(method) end, only_path);
+        if route.handler is null then
+            response := ojs_http.no_route(method, only_path, route.allowed, request_id);
+        else
+            request.method := upper(method);
+            request.path := only_path;
+            request.names := route.names;
+            request.query := ojs_http.read_query(substr(path, strpos(path || '?', '?') + 1));
+            request.headers := given;
+            if request.method not in ('GET', 'HEAD') then
+                perform ojs_http.check_headers(given, only_path, body_text is not null);
+                stage := 'body';
+                request.body := body_text::jsonb;
+            else
+                perform ojs_http.check_headers(given, only_path, false);
+            end if;
+            stage := 'work';
+            execute format('select * from ojs_http.%I($1)', route.handler) into response using request;
+        end if;
+    exception when others or assert_failure then
+        get stacked diagnostics state = returned_sqlstate, message = message_text, detail = pg_exception_detail,
+            hint = pg_exception_hint, context = pg_exception_context;
+        response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context);
+    end;
+    status := response.status;
+    headers := jsonb_build_object('Content-Type', 'application/openjobspec+json', 'OJS-Version', '1.0', 'X-Request-Id', request_id)
+        || coalesce(response.headers, '{}');
+    body := case when upper(method) = 'HEAD' or status = 204 then '' else coalesce(response.content, response.body::text, '') end;
+    return next;
+end $$;
+comment on function ojs.http(text, text, jsonb, text) is
+    'Serves one request of the OJS HTTP binding with the rights of the caller: path with its query string; errors are answers, not exceptions';

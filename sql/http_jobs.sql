@@ -1,0 +1,101 @@
+-- http_jobs.sql: jobs over HTTP: pushing, looking, cancelling, activating; and what administrators may do to one.
+
+-- What the HTTP binding asks of a job beyond the SQL functions: args must be an array as it is (R-01).
+create function ojs_http.check_args(job jsonb, index int) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if jsonb_typeof(job) = 'object' and coalesce(jsonb_typeof(job -> 'args'), 'array') <> 'array' then
+        perform ojs_http.raise('INVALID_ARGS',
+            format('%sargs must be an array, not %s', 'jobs[' || index || ']: ', jsonb_typeof(job -> 'args')),
+            jsonb_strip_nulls(jsonb_build_object('field', 'args', 'expected', 'array', 'received', jsonb_typeof(job -> 'args'), 'index', index)),
+            'Give the arguments as a JSON array.');
+    end if;
+end $$;
+
+create function ojs_http.push(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job jsonb := ojs_http.object(request);
+begin
+    perform ojs_http.check_args(job, null);
+    job := ojs.push_job(job);
+    if job -> 'dropped' = 'true' then
+        return ojs_http.reply(200, job);
+    end if;
+    return ojs_http.reply(case when job -> 'deduplicated' = 'true' then 200 else 201 end, jsonb_build_object('job', job),
+        jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id')));
+end $$;
+
+-- All or none.
+create function ojs_http.push_batch(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    body jsonb := ojs_http.object(request);
+    jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
+    pushed jsonb;
+    created int;
+begin
+    perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs) with ordinality as j(job, place);
+    select coalesce(jsonb_agg(coalesce(ojs.info(r.id), jsonb_build_object('status', r.status)) order by r.index), '[]'),
+        count(*) filter (where r.status = 'created')
+    into pushed, created
+    from ojs.push_many(jobs, ojs_http.text_field(body, 'deduplication_key')) r;
+    return ojs_http.reply(case when created > 0 then 201 else 200 end, jsonb_build_object('jobs', pushed, 'count', jsonb_array_length(pushed)));
+end $$;
+
+create function ojs_http.info(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+begin
+    perform ojs_http.upkeep();
+    return ojs_http.reply(200, jsonb_build_object('job', ojs.info(id)));
+end $$;
+
+create function ojs_http.info_flat(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(r.status, r.body -> 'job') from ojs_http.info(request) r
+$$;
+
+create function ojs_http.cancel(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('job', ojs.envelope(ojs.cancel(ojs_http.job_named(request, null)))))
+$$;
+
+create function ojs_http.activate(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('job',
+        ojs.envelope(ojs.activate(ojs_http.job_named(request, null))) || jsonb_build_object('previous_state', 'pending')))
+$$;
+
+create function ojs_http.retry(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job jsonb := ojs.envelope(ojs.retry(ojs_http.job_named(request, null), ojs_http.object(request, false)));
+begin
+    return ojs_http.reply(200, jsonb_build_object('job', job || jsonb_strip_nulls(jsonb_build_object('re_enqueued_at', job -> 'enqueued_at'))));
+end $$;
+
+create function ojs_http.discard(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('job', ojs.envelope(
+        ojs.discard(ojs_http.job_named(request, null), ojs_http.text_field(ojs_http.object(request, false), 'reason')))))
+$$;
+
+create function ojs_http.no_such_job(id uuid) returns void
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.raise('NOT_FOUND', format('job %s does not exist', id), jsonb_build_object('resource_type', 'job', 'resource_id', id, 'job_id', id),
+        'Check the id; finished jobs are removed after their retention.')
+$$;
+
+create function ojs_http.delete_job(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+begin
+    if not ojs.delete_job(id) then
+        perform ojs_http.no_such_job(id);
+    end if;
+    return ojs_http.reply(204, null);
+end $$;

@@ -1,0 +1,38 @@
+-- reset.sql: an empty server for the next conformance case.
+
+create function ojs.reset() returns void
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    tables regclass[] := array(
+        select c.oid::regclass from pg_class c
+        where c.relnamespace = 'ojs_store'::regnamespace and c.relkind in ('r', 'p')
+            and c.relname <> 'feed' -- says that the hot set stands, and it does
+        order by c.oid);
+    one regclass;
+begin
+    if not current_setting('ojs.conformance_mode')::boolean then
+        perform ojs_store.raise('UNSUPPORTED_FEATURE', 'ojs.reset() removes all jobs, and is refused unless ojs.conformance_mode is on', null,
+            'Switch it on for a server of tests: alter database … set ojs.conformance_mode = on.');
+    end if;
+    -- Nobody may be in between, above all not the worker with a job that is about to go; and waiting for one table while
+    -- having another could be a deadlock.
+    for tried in 1 .. 500 loop
+        begin
+            foreach one in array tables loop
+                execute format('lock table %s in share row exclusive mode nowait', one);
+            end loop;
+            exit;
+        exception when lock_not_available then
+            if tried = 500 then
+                raise;
+            end if;
+            perform pg_sleep(0.01);
+        end;
+    end loop;
+    foreach one in array tables loop
+        execute format('delete from %s', one);
+        perform ojs_store.changed(one);
+    end loop;
+end $$;
+comment on function ojs.reset() is
+    'Removes everything that clients can create: for conformance tests, and refused unless ojs.conformance_mode is on';
