@@ -180,6 +180,23 @@ select is(pg_temp.error('POST', '/v0/topics/transcode/ack', jsonb_build_object('
 select ojs.create_queue('entries', '{"type": "log"}') \g /dev/null
 select is(pg_temp.error('POST', '/v0/topics/entries/claim', '{"node": "n"}') || ', ' || pg_temp.error('POST', '/ojs/v1/workers/fetch', '{"queues": ["entries"]}'), '409 not_a_queue, 409 not_a_queue', 'Q-03: a log hands out nothing');
 
+-- Cron entries and events.
+select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/cron', '{"name": "tick-tock", "expression": "*/5 * * * *", "timezone": "Europe/Berlin", "job_template": {"type": "cron.job", "args": [1], "options": {"queue": "cron"}}}')) \g /dev/null
+select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.cron.name'), pg_temp.got('body.cron.expression'), pg_temp.got('body.cron.timezone'), pg_temp.got('body.cron.enabled'),
+    pg_temp.got('body.cron_job.next_run_at') is not null), '201 tick-tock */5 * * * * Europe/Berlin true t', 'R-53: a cron entry is registered');
+select is(pg_temp.error('POST', '/ojs/v1/cron', '{"name": "tick-tock", "cron": "0 9 * * *", "type": "cron.job", "args": []}'), '200', 'R-53: again, in the other spelling');
+select is(pg_temp.http('PATCH', '/ojs/v1/cron/tick-tock', '{"enabled": false}') #>> '{body,cron,enabled}', 'false', 'CRN-01: switched off');
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/cron')) \g /dev/null
+select is(concat_ws(' ', pg_temp.got('body.crons.0.name'), pg_temp.got('body.cron_jobs.0.expression'), pg_temp.got('body.crons.0.enabled'), pg_temp.got('body.pagination.total')), 'tick-tock 0 9 * * * false 1', 'CRN-01, HTTP-12: listed');
+select is(pg_temp.http('GET', '/ojs/v1/cron?enabled=true') #> '{body,crons}', '[]', 'CRN-01: those that run');
+select is(pg_temp.http('GET', '/ojs/v1/cron/tick-tock') #>> '{body,cron,type}', 'cron.job', 'CRN-01: looked at');
+select is(pg_temp.error('POST', '/ojs/v1/cron', body), '400 invalid_request', 'CRN-04: refused: ' || body::text) from unnest(array['{}', '{"name": "x"}', '{"name": "x", "cron": "not a valid cron", "type": "a"}',
+    '{"name": "x", "cron": "* * * * *"}', '{"name": "X Y", "cron": "* * * * *", "type": "a"}', '{"name": "x", "cron": "* * * * *", "job_template": 1}']::jsonb[]) body;
+select is(pg_temp.http('DELETE', '/ojs/v1/cron/tick-tock') #>> '{body,cron,name}', 'tick-tock', 'CRN-01: removed');
+select is(pg_temp.error('DELETE', '/ojs/v1/cron/tick-tock') || ' ' || pg_temp.error('GET', '/ojs/v1/cron/tick-tock'), '404 not_found 404 not_found', 'CRN-01: once');
+select is(pg_temp.http('GET', '/ojs/v1/events?limit=1') -> 'status', '200', 'HTTP-01: events');
+select is(pg_temp.error('GET', '/ojs/v1/events?after=x'), '400 invalid_request', 'HTTP-01: a cursor that is none');
+
 -- TIME -------------------------------------------------------------------------------------------------------------
 
 select pg_temp.pushed('later', '{"delay_until": "+PT1H"}') as id \gset
