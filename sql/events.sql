@@ -119,7 +119,7 @@ cross join lateral (values
     (4, 'job.heartbeat', told.written_at, told.kind = 9),
     (5, 'job.failed', told.written_at, told.kind in (1, 3) or told.kind = 17 and told.started_at is not null),
     (5, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6 and told.started_at is not null),
-    (6, 'job.retrying', told.written_at, told.kind = 1),
+    (6, 'job.retrying', told.written_at, told.kind = 1 and told.due_at is not null), -- or no retry could fit into total_timeout
     (6, 'job.expired', told.written_at, told.kind = 17 and fact.error_type in ('expired', 'enqueue_ttl_expired')),
     (7, 'job.completed', told.written_at, told.kind = 14),
     (7, 'job.cancelled', told.written_at, told.kind = 16),

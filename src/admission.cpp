@@ -36,8 +36,8 @@ would_be_handed_out(Tables &tables, const Queue &queue, const ReadyRow &ready, T
         return true;
     JobRow job;
     read_job(tables, ready.job_id, ready.job_tid, job);
-    std::optional<TimestampTz> expiry = expiry_of(job, ready.deliveries);
-    return !expiry || *expiry > now;
+    std::optional<Expiry> expiry = expiry_of(job, ready.deliveries);
+    return !expiry || expiry->at > now;
 }
 
 /* How many jobs of the queue could be claimed now, counted up to `most`. */

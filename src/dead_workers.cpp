@@ -6,6 +6,7 @@
  * life as good as a beat, and it stands in the lease: the scan tells the dead from those that are only late.
  */
 #include "ojs/args.h"
+#include "ojs/limits.h"
 #include "ojs/moves.h"
 #include "ojs/spi.h"
 #include "ojs/upkeep.h"
@@ -125,7 +126,9 @@ take_back(Tables &tables, const Held &held, const Silent &worker, TimestampTz la
     if (store::take(table, &tid) != store::Outcome::ok)
         return false;
     read_job(tables, lease.job_id, lease.job_tid, job);
-    lapse(tables, job, lease, "worker_death", "the worker stopped sending heartbeats", now);
+    place_freed(lease);
+    if (!end_if_timed_out(tables, job, lease, now))
+        lapse(tables, job, lease, "worker_death", "the worker stopped sending heartbeats", now);
     return true;
 }
 

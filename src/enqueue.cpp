@@ -208,10 +208,10 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
                                      pending ? DT_NOEND : *job.scheduled_at);
             store::insert(tables.later(), form(tables.later().rel, row));
         }
-        std::optional<TimestampTz> expiry = (job.flags & job_expires) ? expiry_of(job) : std::nullopt;
+        std::optional<Expiry> expiry = (job.flags & job_expires) ? expiry_of(job) : std::nullopt;
         if (expiry)
             store::insert(tables.later(),
-                          form(tables.later().rel, later_row(job, tuples[i]->t_self, LaterKind::expiry, *expiry)));
+                          form(tables.later().rel, later_row(job, tuples[i]->t_self, LaterKind::expiry, expiry->at)));
     }
     if (n_ready > 0)
         store::insert_many(tables.ready(), ready, n_ready);

@@ -193,12 +193,11 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
     walk.wrote = true;
     read_job(walk.tables, ready.job_id, ready.job_tid, job);
     if (job.flags & job_expires) {
-        const char *error_type = nullptr;
-        std::optional<TimestampTz> expiry = expiry_of(job, ready.deliveries, &error_type);
-        if (expiry && *expiry <= walk.now) {
+        std::optional<Expiry> expiry = expiry_of(job, ready.deliveries);
+        if (expiry && expiry->at <= walk.now) {
             store::note_write(true);
-            discard(walk.tables, job, ready.queue, ready.attempt, ready.deliveries, error_type,
-                    "the job expired before it was run", walk.now);
+            (void)expire(walk.tables, job,
+                         end_waiting(job.id, ready.queue, ready.attempt, ready.deliveries, walk.now), *expiry);
             return;
         }
     }
@@ -217,8 +216,9 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
     lease.job_id = ready.job_id;
     lease.lease_ms = lease_length(walk, queue, job);
     lease.deadline = walk.now + lease.lease_ms * 1000;
-    lease.stop_at = walk.now + stop_after_ms_of(job) * 1000;
-    lease.reap_at = std::min(lease.deadline, lease.stop_at);
+    lease.stop_at = stop_at_of(job, walk.now);
+    /* Upkeep looks for nothing below what it has passed, so no lease may come up sooner than the shortest one. */
+    lease.reap_at = std::max(std::min(lease.deadline, lease.stop_at), walk.now + min_lease_ms * 1000);
     lease.token = static_cast<int64>(random64());
     lease.queue = ready.queue;
     lease.claimed_at = walk.now;

@@ -174,15 +174,15 @@ read_error(const Jsonb *json, int attempt, TimestampTz now)
 }
 
 Jsonb *
-server_error(const char *type, const char *message, int attempt, TimestampTz now, const TimeoutFacts *facts)
+server_error(const char *type, const char *message, int attempt, TimestampTz now, TimeoutFacts facts)
 {
     ObjectBuilder out;
 
     add_facts(out, type, type, message, attempt, now);
-    if (facts != nullptr) {
-        out.add("timeout_kind", facts->kind);
-        out.add("limit_seconds", json_seconds(facts->limit_ms));
-        out.add("elapsed_seconds", json_seconds(facts->elapsed_ms));
+    if (facts.kind != nullptr) {
+        out.add("timeout_kind", facts.kind);
+        out.add("limit_seconds", json_seconds(facts.limit_ms));
+        out.add("elapsed_seconds", json_seconds(facts.elapsed_ms));
     }
     return out.finish();
 }

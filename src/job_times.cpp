@@ -12,7 +12,7 @@ namespace
 {
 
 constexpr int64 default_timeout_ms = 1800 * 1000;
-constexpr int64 default_heartbeat_timeout_ms = 60 * 1000;
+constexpr int64 shortest_heartbeat_timeout_ms = 100; /* as for leases: nothing is looked for more often */
 
 /* A number among the options, times 10^scale; parsing has made sure that it fits. */
 int64
@@ -34,22 +34,34 @@ seconds_option(const JobRow &job, const char *key, int64 missing)
 
 } // namespace
 
-std::optional<TimestampTz>
-expiry_of(const JobRow &job, int32 deliveries, const char **error_type)
+std::optional<Expiry>
+total_expiry_of(const JobRow &job)
 {
-    std::optional<TimestampTz> at = job.expires_at;
-    const char *type = "expired";
+    int64 limit_ms = seconds_option(job, "total_timeout", 0);
+    if (limit_ms == 0)
+        return std::nullopt;
+    return Expiry{job.created_at + limit_ms * 1000, "total_timeout", "the job was not done within its total_timeout",
+                  "total", limit_ms};
+}
 
+std::optional<Expiry>
+expiry_of(const JobRow &job, int32 deliveries)
+{
+    std::optional<Expiry> first = total_expiry_of(job);
+    auto or_sooner = [&first](const Expiry &other) {
+        if (!first || other.at < first->at)
+            first = other;
+    };
+
+    if (job.expires_at)
+        or_sooner({*job.expires_at, "expired", "the job expired before it was run", nullptr, 0});
     if ((job.flags & job_expires) && deliveries == 0) {
-        int64 ttl_ms = option(job, "enqueue_ttl", 3, -1);
-        if (ttl_ms >= 0 && (!at || job.created_at + ttl_ms * 1000 < *at)) {
-            at = job.created_at + ttl_ms * 1000;
-            type = "enqueue_ttl_expired";
-        }
+        int64 limit_ms = option(job, "enqueue_ttl", 3, 0);
+        if (limit_ms > 0)
+            or_sooner({job.created_at + limit_ms * 1000, "enqueue_ttl_expired",
+                       "the job was not begun within its enqueue_ttl", "enqueue_ttl", limit_ms});
     }
-    if (error_type != nullptr)
-        *error_type = type;
-    return at;
+    return first;
 }
 
 int64
@@ -65,22 +77,18 @@ execution_timeout_ms_of(const JobRow &job)
     return given > 0 ? given : default_timeout_ms; /* */
 }
 
-int64
-stop_after_ms_of(const JobRow &job)
+TimestampTz
+stop_at_of(const JobRow &job, TimestampTz started_at)
 {
-    return execution_timeout_ms_of(job) + seconds_option(job, "grace_period", 0);
+    TimestampTz at = started_at + (execution_timeout_ms_of(job) + seconds_option(job, "grace_period", 0)) * 1000;
+    std::optional<Expiry> total = total_expiry_of(job);
+    return total ? std::min(at, total->at) : at;
 }
 
 int64
 heartbeat_timeout_ms_of(const JobRow &job)
 {
-    return seconds_option(job, "heartbeat_timeout", default_heartbeat_timeout_ms);
-}
-
-int64
-total_timeout_ms_of(const JobRow &job)
-{
-    return seconds_option(job, "total_timeout", 0);
+    return std::max(seconds_option(job, "heartbeat_timeout", default_heartbeat_timeout_ms), shortest_heartbeat_timeout_ms);
 }
 
 } // namespace ojs

@@ -72,14 +72,28 @@ lock_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &
     return reach(tables, id, holder, lease, tid, false);
 }
 
+TimestampTz
+stall_at(Tables &tables, const LeaseRow &lease)
+{
+    if (!lease.beat_at)
+        return DT_NOEND;
+    int64 limit_ms = default_heartbeat_timeout_ms;
+    if (lease.flags & job_timeouts) {
+        JobRow job;
+        read_job(tables, lease.job_id, lease.job_tid, job);
+        limit_ms = heartbeat_timeout_ms_of(job);
+    }
+    return *lease.beat_at + limit_ms * 1000;
+}
+
 void
 extend_lease(Tables &tables, LeaseRow &lease, ItemPointer tid, int64 lease_ms, TimestampTz now, bool beat)
 {
     store::Table &table = tables.lease();
     lease.deadline = now + lease_ms * 1000;
-    lease.reap_at = std::min(lease.reap_at, lease.deadline);
     if (beat)
         lease.beat_at = now;
+    lease.reap_at = std::min({lease.reap_at, lease.deadline, stall_at(tables, lease)});
     store::replace(table, tid, form(table.rel, lease));
 }
 

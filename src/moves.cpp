@@ -193,6 +193,13 @@ fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const Rep
     if (verdict == Verdict::retry) {
         int64 wait_ms = delay_ms.value_or(retry_delay_ms(policy, lease.attempt));
         TimestampTz due_at = now + wait_ms * (planted(Bug::retry_too_early) ? 500 : 1000);
+        std::optional<Expiry> total = total_expiry_of(job);
+        if (total && due_at + job.timeout_ms.value_or(0) * 1000 > total->at) { /* RET-15 */
+            record(tables, lease, EventKind::failed, std::nullopt, lease.attempt, error.stored, now);
+            total->message = "a retry could not be done within the job's total_timeout";
+            DoneRow row = expire(tables, job, end_of(lease, State::discarded, now), *total);
+            return standing_of(row, job_has_events);
+        }
         record(tables, lease, EventKind::failed, due_at, lease.attempt, error.stored, now);
         put_later(tables, lease, LaterKind::retryable, due_at, lease.attempt);
         Standing standing = waiting(lease, State::retryable, lease.attempt);
@@ -253,17 +260,47 @@ release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
     return waiting(lease, State::available, back.attempt);
 }
 
-void
-discard(Tables &tables, const JobRow &job, int64 queue, int32 attempt, int32 deliveries, const char *error_type,
-        const char *message, TimestampTz now)
+DoneRow
+end_waiting(const pg_uuid_t &id, int64 queue, int32 attempt, int32 deliveries, TimestampTz now)
 {
     DoneRow row = {};
-    row.job_id = job.id;
+    row.job_id = id;
     row.finished_at = now;
     row.queue = queue;
     row.attempt = attempt;
     row.deliveries = deliveries;
     row.state = State::discarded;
+    return row;
+}
+
+DoneRow
+expire(Tables &tables, const JobRow &job, DoneRow row, const Expiry &expiry)
+{
+    TimeoutFacts facts = {expiry.kind, expiry.limit_ms, (row.finished_at - job.created_at) / 1000};
+    row.error = server_error(expiry.error_type, expiry.message, row.attempt, row.finished_at, facts);
+    /* A total timeout is the end of all attempts, as a spent budget is. */
+    bool exhausted = strcmp(expiry.error_type, "total_timeout") == 0 && !(job.flags & job_at_most_once);
+    if (exhausted && read_retry_policy(job.retry).to_dead_letter)
+        row.flags = done_dead_letter;
+    finish(tables, row, job.flags);
+    return row;
+}
+
+bool
+end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, TimestampTz now)
+{
+    std::optional<Expiry> total = total_expiry_of(job);
+    if (!total || total->at > now)
+        return false;
+    (void)expire(tables, job, end_of(lease, State::discarded, now), *total);
+    return true;
+}
+
+void
+discard(Tables &tables, const JobRow &job, int64 queue, int32 attempt, int32 deliveries, const char *error_type,
+        const char *message, TimestampTz now)
+{
+    DoneRow row = end_waiting(job.id, queue, attempt, deliveries, now);
     row.error = server_error(error_type, message, attempt, now);
     finish(tables, row, job.flags);
 }

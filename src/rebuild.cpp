@@ -78,7 +78,9 @@ constexpr char lost_jobs_sql[] = R"sql(
         case when job.flags & 4 <> 0 then least(
             job.expires_at,
             case when coalesce(last.deliveries, 0) = 0 and jsonb_typeof(job.options -> 'enqueue_ttl') = 'number'
-                then job.created_at + (job.options ->> 'enqueue_ttl')::float8 * interval '1 second' end
+                then job.created_at + (job.options ->> 'enqueue_ttl')::float8 * interval '1 second' end,
+            case when jsonb_typeof(job.options -> 'total_timeout') = 'number'
+                then job.created_at + (job.options ->> 'total_timeout')::float8 * interval '1 second' end
         ) end as expires_at
     from ojs_store.job
     left join newest last on last.job_id = job.id and last.kind <> 5

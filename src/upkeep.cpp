@@ -39,19 +39,33 @@ upkeep_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
         reap_hint = DT_NOBEGIN;
 }
 
+/* An attempt that a timeout ended fails, and is retried with a backoff. */
 void
-end_lease(Tables &tables, const LeaseRow &lease, TimestampTz now)
+time_out(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *type, const char *message,
+         TimeoutFacts facts, TimestampTz now)
+{
+    ReportedError error = {};
+    error.stored = server_error(type, message, lease.attempt, now, facts);
+    error.type = type;
+    error.retryable = true;
+    (void)fail_attempt(tables, job, lease, error, std::nullopt, now);
+}
+
+/* What was over first counts, however late upkeep comes. */
+void
+end_lease(Tables &tables, const LeaseRow &lease, TimestampTz stalls_at, TimestampTz now)
 {
     JobRow job;
     read_job(tables, lease.job_id, lease.job_tid, job);
-    if (lease.stop_at <= now && lease.stop_at <= lease.deadline) {
-        ReportedError error = {};
-        TimeoutFacts facts = {"execution", execution_timeout_ms_of(job), (now - lease.claimed_at) / 1000};
-        error.stored = server_error("timeout", "the job ran longer than its timeout", lease.attempt, now, &facts);
-        error.type = "timeout";
-        error.retryable = true;
-        (void)fail_attempt(tables, job, lease, error, std::nullopt, now);
-    } else
+    if (end_if_timed_out(tables, job, lease, now))
+        return;
+    if (lease.stop_at <= now && lease.stop_at <= std::min(lease.deadline, stalls_at))
+        time_out(tables, job, lease, "timeout", "the job ran longer than its timeout",
+                 {"execution", execution_timeout_ms_of(job), (now - lease.claimed_at) / 1000}, now);
+    else if (stalls_at <= now && stalls_at <= lease.deadline)
+        time_out(tables, job, lease, "stalled", "no heartbeat came for the job within its heartbeat_timeout",
+                 {"stalled", heartbeat_timeout_ms_of(job), (now - *lease.beat_at) / 1000}, now);
+    else
         lapse(tables, job, lease, "visibility_timeout", "the lease ran out before the job was finished", now);
 }
 
@@ -71,13 +85,14 @@ lapsed_keys(ScanKey keys, TimestampTz now)
 
 /* A lease that was extended since its index entry was made: look again when it may really end. */
 void
-look_again_later(store::Table &table, ItemPointer tid, TimestampTz now)
+look_again_later(Tables &tables, ItemPointer tid, TimestampTz now)
 {
+    store::Table &table = tables.lease();
     LeaseRow lease;
     if (store::lock(table, tid, false) != store::Outcome::ok)
         return;
     read(table.slot, lease);
-    lease.reap_at = std::min(lease.deadline, lease.stop_at);
+    lease.reap_at = std::min({lease.deadline, lease.stop_at, stall_at(tables, lease)});
     if (lease.reap_at > now) {
         HeapTuple tuple = form(table.rel, lease);
         store::replace(table, tid, tuple);
@@ -102,12 +117,11 @@ before(const Due &a, const Due &b)
 
 /* The reminder that a job may have expired fell due: discard the job, or ask again later. */
 void
-expire(Tables &tables, Due &reminder, TimestampTz now)
+heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
 {
     const pg_uuid_t &id = reminder.row.job_id;
     store::Table &later = tables.later();
     std::optional<TimestampTz> ask_again;
-    const char *error_type = nullptr;
     JobRow job;
 
     Place place = locate(tables, id);
@@ -115,14 +129,14 @@ expire(Tables &tables, Due &reminder, TimestampTz now)
         return;
     if (place.table != nullptr) {
         read_job(tables, id, reminder.row.job_tid, job);
-        std::optional<TimestampTz> expiry = expiry_of(job, place.row.deliveries, &error_type);
-        if (!expiry || *expiry > now)
-            ask_again = expiry;
-        else if (store::take(*place.table, &place.tid) != store::Outcome::ok)
-            return; /* just claimed: the reminder stands */
-        else {
-            discard(tables, job, place.row.queue, place.row.attempt, place.row.deliveries, error_type,
-                    "the job expired before it was run", now); /* and the reminder with it */
+        std::optional<Expiry> expiry = expiry_of(job, place.row.deliveries);
+        if (expiry && expiry->at > now)
+            ask_again = expiry->at;
+        else if (expiry) {
+            if (store::take(*place.table, &place.tid) != store::Outcome::ok)
+                return; /* just claimed: the reminder stands */
+            const LaterRow &was = place.row; /* the reminder goes with it */
+            (void)expire(tables, job, end_waiting(id, was.queue, was.attempt, was.deliveries, now), *expiry);
             return;
         }
     } else {
@@ -133,6 +147,10 @@ expire(Tables &tables, Due &reminder, TimestampTz now)
             LeaseRow lease;
             read(tables.lease().slot, lease);
             ask_again = std::max(lease.deadline, now + USECS_PER_SEC);
+            read_job(tables, id, reminder.row.job_tid, job);
+            std::optional<Expiry> total = total_expiry_of(job);
+            if (total && total->at > now)
+                ask_again = std::min(*ask_again, total->at);
         }
     }
     if (store::take(later, &reminder.tid) == store::Outcome::ok && ask_again) {
@@ -162,8 +180,9 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         first_live = std::min(first_live, lease.reap_at);
         if (seen != store::Row::live)
             continue;
-        if (lease.deadline > now && lease.stop_at > now && !planted(Bug::reap_ignores_extension)) {
-            look_again_later(table, &scan.tid, now);
+        TimestampTz stalls_at = stall_at(tables, lease);
+        if (std::min({lease.deadline, lease.stop_at, stalls_at}) > now && !planted(Bug::reap_ignores_extension)) {
+            look_again_later(tables, &scan.tid, now);
             continue;
         }
         if (!scope.has(lease.queue))
@@ -172,7 +191,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         if (store::take(table, &scan.tid) != store::Outcome::ok)
             continue;
         place_freed(lease);
-        end_lease(tables, lease, now);
+        end_lease(tables, lease, stalls_at, now);
         reaped++;
     }
     store::end(scan);
@@ -208,7 +227,7 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
     for (int i = 0; i < n && done < limit; i++) {
         CHECK_FOR_INTERRUPTS();
         if (due[i].row.kind == LaterKind::expiry) {
-            expire(tables, due[i], now);
+            heed_reminder(tables, due[i], now);
             done++;
         } else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
             /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */

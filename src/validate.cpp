@@ -270,7 +270,7 @@ read_option_flags(Envelope &e)
     if (has("delivery") && text_of(value) == "at_most_once")
         e.flags |= job_at_most_once;
     if (has("total_timeout")) {
-        e.flags |= job_timeouts;
+        e.flags |= job_timeouts | job_expires;
         if (e.timeout_ms && number_of(value, 3, total_ms) && total_ms < *e.timeout_ms)
             raise_field(Code::invalid_payload, "total_timeout", "It counts all attempts; timeout counts one.",
                         "total_timeout must not be shorter than timeout");

@@ -69,6 +69,7 @@ come_forward()
 /* --- duties, each in a transaction of its own --- */
 
 bool gone; /* the extension is not there (any more) */
+volatile sig_atomic_t finishing; /* a pass is under way, and is to be finished */
 bool more; /* the tick had more to do */
 TimestampTz next_due;
 TimestampTz next_notify;
@@ -137,12 +138,38 @@ first_due()
     return due == DT_NOEND ? due : GetCurrentTimestamp() + (due - now());
 }
 
+/* Asked to end: at once, but after a pass that is under way, which takes milliseconds (GS-01). */
+extern "C" void
+asked_to_end(SIGNAL_ARGS)
+{
+    if (!finishing) {
+        die(postgres_signal_arg);
+        return;
+    }
+    int save_errno = errno;
+    ShutdownRequestPending = true;
+    SetLatch(MyLatch);
+    errno = save_errno;
+}
+
+/* The commit may wait for a standby, so it is not part of what is finished. */
+void
+pass_is_done()
+{
+    finishing = false;
+    if (ShutdownRequestPending)
+        die(SIGTERM);
+}
+
 void
 tick()
 {
     begin();
-    if (hold_extension() && read_feed().stands)
+    if (hold_extension() && read_feed().stands) {
+        finishing = true;
         more = tick_once(budget);
+        pass_is_done();
+    }
     commit();
 }
 
@@ -196,6 +223,7 @@ duty(void (*body)())
     {
         MemoryContextSwitchTo(context);
         HOLD_INTERRUPTS();
+        pass_is_done();
         EmitErrorReport();
         AbortCurrentTransaction();
         FlushErrorState();
@@ -311,7 +339,7 @@ settle(const char *name)
 void
 connect(Datum database, const char *name)
 {
-    pqsignal(SIGTERM, die);
+    pqsignal(SIGTERM, asked_to_end);
     pqsignal(SIGHUP, SignalHandlerForConfigReload);
     BackgroundWorkerUnblockSignals();
     BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(database), InvalidOid, 0);

@@ -113,7 +113,7 @@ static_assert(std::is_trivially_destructible_v<ReportedError>);
 /* `json` null: none was given, which is an error too. */
 ReportedError read_error(const Jsonb *json, int attempt, TimestampTz now);
 
-/* What an error of a timeout says more (TMO-01): kind is execution, total, enqueue_ttl or stalled. */
+/* What an error of a timeout says more (TMO-01): kind is execution, total, enqueue_ttl or stalled; null: nothing. */
 struct TimeoutFacts {
     const char *kind;
     int64 limit_ms;
@@ -121,20 +121,29 @@ struct TimeoutFacts {
 };
 /* The server's own errors (ERR-05), in the same form. */
 Jsonb *server_error(const char *type, const char *message, int attempt, TimestampTz now,
-                    const TimeoutFacts *facts = nullptr);
+                    TimeoutFacts facts = {});
 
 /* --- what a stored job says of its times (job_times.cpp); each looks into options only if the flags say so --- */
 
-/*
- * When it is discarded if it has not run by then: expires_at, or created_at + enqueue_ttl if that is sooner and it was
- * never delivered. `error_type` is set to what the discard is called, expired or enqueue_ttl_expired.
- */
-std::optional<TimestampTz> expiry_of(const JobRow &job, int32 deliveries = 0, const char **error_type = nullptr);
-int64 lease_ms_of(const JobRow &job);      /* its own lease length, or 0 */
-int64 stop_after_ms_of(const JobRow &job); /* after how long its execution timeout ends an attempt, grace included */
-int64 execution_timeout_ms_of(const JobRow &job); /* the same without grace */
+/* A job's time is over, by which of its limits, and what its discard is called. */
+struct Expiry {
+    TimestampTz at;
+    const char *error_type;
+    const char *message;
+    const char *kind; /* of the timeout, for TimeoutFacts; null for expires_at */
+    int64 limit_ms;
+};
+
+/* When a job that waits is discarded: the soonest of expires_at, total_timeout, and enqueue_ttl if it was never delivered. */
+std::optional<Expiry> expiry_of(const JobRow &job, int32 deliveries = 0);
+std::optional<Expiry> total_expiry_of(const JobRow &job); /* only total_timeout, which also ends a job that runs */
+
+int64 lease_ms_of(const JobRow &job);             /* its own lease length, or 0 */
+int64 execution_timeout_ms_of(const JobRow &job); /* without grace */
+/* When an attempt that started then is ended: its execution timeout and grace, or the total timeout. */
+TimestampTz stop_at_of(const JobRow &job, TimestampTz started_at);
 int64 heartbeat_timeout_ms_of(const JobRow &job); /* TMO-03 */
-int64 total_timeout_ms_of(const JobRow &job);     /* from created_at, or 0 */
+constexpr int64 default_heartbeat_timeout_ms = 60 * 1000;
 
 /* --- rendering (job_render.cpp, envelope.cpp) --- */
 

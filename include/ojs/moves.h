@@ -43,7 +43,16 @@ void lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char 
 /* A job given back without a fault: the attempt refunded, available after `delay_ms`. */
 Standing release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now);
 
-/* Ends a job that never ran, or not now: expired and the like. */
+/* A job that ends as discarded where nobody holds it; who ends it fills in the error. */
+DoneRow end_waiting(const pg_uuid_t &id, int64 queue, int32 attempt, int32 deliveries, TimestampTz now);
+
+/* Ends a job whose time is over; `row` is how it stood, and the answer how it ended. */
+DoneRow expire(Tables &tables, const JobRow &job, DoneRow row, const Expiry &expiry);
+
+/* The same for a job whose lease was taken, if its total_timeout is over (TMO-05). */
+bool end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, TimestampTz now);
+
+/* Ends a job that never ran, or not now. */
 void discard(Tables &tables, const JobRow &job, int64 queue, int32 attempt, int32 deliveries, const char *error_type,
              const char *message, TimestampTz now);
 
@@ -63,6 +72,9 @@ bool take_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, Lease
 
 /* The same without taking it out: locks the row and says where it is, for extend. */
 bool lock_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease, ItemPointer tid);
+
+/* When its worker, which has sent heartbeats for this job, counts as stalled (TMO-03); never for one that has sent none. */
+TimestampTz stall_at(Tables &tables, const LeaseRow &lease);
 
 /* A new deadline for a locked lease; stays within its index entry unless the lease gets shorter. */
 void extend_lease(Tables &tables, LeaseRow &lease, ItemPointer tid, int64 lease_ms, TimestampTz now, bool beat);

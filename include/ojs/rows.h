@@ -25,7 +25,7 @@ terminal(State state)
 enum job_flag : int32 {
     job_pending = 1 << 0,      /* pushed pending */
     job_at_most_once = 1 << 1, /* never delivered twice */
-    job_expires = 1 << 2,      /* has a row of kind `expiry` in later */
+    job_expires = 1 << 2,      /* has a row of kind `expiry` in later: expires_at, enqueue_ttl, total_timeout */
     job_own_lease = 1 << 3,    /* options.visibility_timeout_ms */
     job_unique = 1 << 4,       /* has a row among the unique claims */
     job_has_events = 1 << 5,   /* hot rows only: there are rows in event */
