@@ -21,6 +21,9 @@ SQL_CODE = \
 	sql/queue.sql \
 	sql/limits.sql \
 	sql/events.sql \
+	sql/results.sql \
+	sql/once.sql \
+	sql/bulk.sql \
 	sql/lease_json.sql \
 	sql/tick.sql \
 	sql/cron.sql \

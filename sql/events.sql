@@ -327,7 +327,8 @@ end $$;
 comment on function ojs.events(text, text[], text[], text[], int)
     is 'Events after a cursor, in the lifecycle order of each job, and the cursor to go on with; none is passed over';
 
--- Removes events that have rows of their own and are too old, and with `count` the oldest of too many; how many.
+-- Removes events that have rows of their own and are too old, and with `count` the oldest of too many; how many. And
+-- tokens of ojs.once after their 30 days.
 create function ojs_store.prune_records(most int, count boolean) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -341,5 +342,7 @@ begin
     delete from ojs_store.record where ctid = any (array(
         select r.ctid from ojs_store.record r where r.at <= before order by r.at limit most for update skip locked));
     get diagnostics n = row_count;
+    delete from ojs_store.once where ctid = any (array(
+        select o.ctid from ojs_store.once o where o.at <= ojs_store.now() - interval '30 days' order by o.at limit most for update skip locked));
     return n;
 end $$;

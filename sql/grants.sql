@@ -20,6 +20,8 @@ grant execute on function
     ojs.push_many(jsonb, text, interval, text, text),
     ojs.cancel(uuid, boolean),
     ojs.activate(uuid),
+    ojs.wait_result(uuid, interval),
+    ojs.results(uuid[]),
     ojs.info(uuid)
 to ojs_producer, ojs_admin;
 
@@ -41,6 +43,7 @@ grant execute on function
     ojs.work_open(text, text, int, interval),
     ojs.work_next(interval),
     ojs.work_close(),
+    ojs.once(text, text),
     ojs.lease_claim(text, jsonb),
     ojs.lease_ack(text, jsonb),
     ojs.lease_nack(text, jsonb),
@@ -62,6 +65,8 @@ grant execute on function
     ojs.delete_job(uuid),
     ojs.set_worker_state(text, text)
 to ojs_admin;
+grant execute on function ojs.cancel_many(jsonb, boolean), ojs.retry_many(jsonb, boolean), ojs.delete_many(jsonb, boolean) to ojs_admin;
+grant execute on function ojs.dead_letter_stats(text) to ojs_observer, ojs_admin;
 grant select on ojs.dead_letters to ojs_observer, ojs_admin;
 
 -- Queues

@@ -190,6 +190,15 @@ create table ojs_store.record (
 );
 create index record_at on ojs_store.record (at);
 
+-- Tokens of what has been done once (ojs.once).
+create table ojs_store.once (
+    scope text collate "C" not null,
+    token text collate "C" not null,
+    at timestamptz not null,
+    primary key (scope, token)
+);
+create index once_at on ojs_store.once (at);
+
 -- ADMINISTRATION ---------------------------------------------------------------------------------------------------
 
 -- What an administrator has set for the key of a rate limit, and pauses that workers were told to make (config null).

@@ -1,0 +1,205 @@
+-- bulk.sql: cancel, retry or delete many jobs, by id or by what they are; and what the dead letters are.
+
+-- A filter that can be carried out, or an error that says what is wrong with it.
+create function ojs_store.check_filter(filter jsonb, confirm boolean) returns void
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    wrong text;
+begin
+    if filter is null or jsonb_typeof(filter) <> 'object' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'filter must be an object', '{"field": "filter"}', 'Give {"ids": […]}, or some of queue, type, state, error_type, since, until.');
+    end if;
+    select k into wrong from jsonb_object_keys(filter) k
+    where k not in ('ids', 'queue', 'type', 'state', 'error_type', 'since', 'until', 'dead_letter') limit 1;
+    if found then
+        perform ojs_store.raise('INVALID_PAYLOAD', format('filter cannot hold "%s"', left(wrong, 64)), '{"field": "filter"}',
+            'Filter by ids, or by queue, type, state, error_type, since, until and dead_letter.');
+    end if;
+    if filter ? 'ids' and filter - 'ids' <> '{}' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'filter holds ids and more', '{"field": "filter"}', 'Name jobs by their ids, or by what they are, not both.');
+    end if;
+    if filter ? 'ids' and (jsonb_typeof(filter -> 'ids') <> 'array' or exists (
+        select from jsonb_array_elements(filter -> 'ids') as a(id)
+        where jsonb_typeof(id) <> 'string' or id #>> '{}' !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')) then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'filter.ids must be an array of job ids', '{"field": "filter"}', 'Give ids as ojs.push returned them.');
+    end if;
+    if filter ? 'ids' and jsonb_array_length(filter -> 'ids') > current_setting('ojs.max_batch_size')::int then
+        perform ojs_store.raise('BATCH_SIZE_EXCEEDED', format('a call may name %s jobs, not %s', current_setting('ojs.max_batch_size'), jsonb_array_length(filter -> 'ids')),
+            jsonb_build_object('field', 'filter', 'size', jsonb_array_length(filter -> 'ids'), 'maximum', current_setting('ojs.max_batch_size')::int), 'Split the call.');
+    end if;
+    select key into wrong from jsonb_each(filter) e
+    where key in ('queue', 'type', 'error_type', 'since', 'until') and jsonb_typeof(value) <> 'string'
+        or key = 'dead_letter' and jsonb_typeof(value) <> 'boolean' or key = 'state' and jsonb_typeof(value) not in ('string', 'array')
+    limit 1;
+    if found then
+        perform ojs_store.raise('INVALID_PAYLOAD', format('filter.%s has the wrong type', wrong), '{"field": "filter"}',
+            'Texts for queue, type, error_type, since and until; a text or an array for state; a boolean for dead_letter.');
+    end if;
+    select s into wrong from unnest(ojs_store.states_of(filter, '{}')) s
+    where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded') limit 1;
+    if found then
+        perform ojs_store.raise('INVALID_PAYLOAD', format('filter.state holds "%s", which is no state', left(wrong, 64)), '{"field": "filter"}',
+            'Name states such as available, scheduled, retryable, discarded.');
+    end if;
+    begin
+        perform (filter ->> 'since')::timestamptz, (filter ->> 'until')::timestamptz;
+    exception when data_exception then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'filter.since and filter.until must be times', '{"field": "filter"}', 'Write them as 2026-01-31T12:00:00Z.');
+    end;
+    if not filter ? 'ids' and confirm is not true then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'confirm must be true where filter does not name jobs by ids', '{"field": "confirm"}', 'Call it with confirm => true.');
+    end if;
+end $$;
+
+-- The states that a filter asks for, or those given.
+create function ojs_store.states_of(filter jsonb, otherwise text[]) returns text[]
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case jsonb_typeof(filter -> 'state') when 'string' then array[filter ->> 'state']
+        when 'array' then array(select jsonb_array_elements_text(filter -> 'state')) else otherwise end
+$$;
+
+-- Jobs in these states that a filter describes, by id, at most `most`. For finished jobs since and until speak of their end,
+-- for others of their creation. Numbers as in ojs_store.queue_counts().
+create function ojs_store.described(filter jsonb, states text[], most int) returns setof uuid
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    at timestamptz := ojs_store.now();
+    from_time timestamptz := coalesce((filter ->> 'since')::timestamptz, '-infinity');
+    to_time timestamptz := coalesce((filter ->> 'until')::timestamptz, 'infinity');
+    type_is text := filter ->> 'type';
+    queue_id bigint := hashtextextended(filter ->> 'queue', 0);
+begin
+    return query
+    with place as (
+        select r.job_id, r.queue, 'available' as state, null::timestamptz as ended, null::jsonb as error, false as dead_letter
+        from ojs_store.ready r where 'available' = any (states)
+        union all
+        select l.job_id, l.queue, 'active', null, null, false from ojs_store.lease l where 'active' = any (states)
+        union all
+        select l.job_id, l.queue, case when l.kind = 4 or l.due_at <= at then 'available' when l.kind = 1 then 'scheduled'
+            when l.kind = 2 then 'retryable' else 'pending' end, null,
+            case when filter ? 'error_type' then (select e.data from ojs_store.event e where e.job_id = l.job_id and e.kind in (1, 3)
+                order by e.deliveries desc, e.at desc limit 1) end, false
+        from ojs_store.later l where l.kind <> 5 and states && '{available,scheduled,retryable,pending}'
+        union all
+        select d.job_id, d.queue, case d.state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end, d.finished_at,
+            d.error, d.flags & 1 <> 0
+        from ojs_store.done d where states && '{completed,cancelled,discarded}'
+    )
+    select place.job_id
+    from place join ojs_store.job on job.id = place.job_id
+    where place.state = any (states)
+        and (queue_id is null or place.queue = queue_id)
+        and (type_is is null or ojs_store.matches(job.type, array[type_is]))
+        and (not filter ? 'error_type' or place.error ->> 'type' = filter ->> 'error_type')
+        and (not filter ? 'dead_letter' or place.dead_letter = (filter -> 'dead_letter')::boolean)
+        and coalesce(place.ended, job.created_at) between from_time and to_time
+    order by place.job_id
+    limit most;
+end $$;
+
+/*
+ * Carries out one operation on each job in turn, in the order of ids: so two calls do not deadlock. What cannot be done to a
+ * job is a reason to pass it over, not to fail.
+ */
+create function ojs_store.do_many(operation text, filter jsonb, confirm boolean, states text[], eligible text[]) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    most int;
+    ids uuid[];
+    more boolean := false;
+    id uuid;
+    n bigint;
+    state text;
+    code text;
+    reason text;
+    message text;
+    detail text;
+    items jsonb[];
+    succeeded int := 0;
+begin
+    perform ojs_store.now(); -- loads the library, and with it its settings
+    perform ojs_store.check_filter(filter, confirm);
+    most := current_setting('ojs.max_batch_size')::int;
+    if filter ? 'ids' then
+        ids := array(select a.id::uuid from jsonb_array_elements_text(filter -> 'ids') with ordinality as a(id, n) order by a.n);
+    else
+        ids := array(select ojs_store.described(filter, states, most + 1));
+        more := cardinality(ids) > most;
+        ids := ids[:most];
+    end if;
+    for id, n in select a.id, a.n from unnest(ids) with ordinality as a(id, n) order by a.id, a.n loop
+        code := null;
+        state := (ojs_store.look(id)).state;
+        if state is null then
+            code := 'NOT_FOUND';
+            reason := 'there is no such job';
+        elsif state <> all (eligible) then
+            code := 'INVALID_STATE_TRANSITION';
+            reason := format('the job is %s', state);
+        else
+            begin
+                case operation
+                when 'cancel' then perform ojs.cancel(id);
+                when 'retry' then perform ojs.retry(id);
+                else perform ojs.delete_job(id);
+                end case;
+            exception when others then
+                get stacked diagnostics message = message_text, detail = pg_exception_detail;
+                if left(sqlstate, 2) <> 'OJ' then
+                    raise;
+                end if;
+                code := detail::jsonb ->> 'code';
+                reason := message;
+            end;
+        end if;
+        items[n] := jsonb_build_object('index', n - 1, 'job_id', id, 'status', case when code is not null then 'skipped'
+            when operation = 'cancel' then 'cancelled' when operation = 'retry' then 'retried' else 'deleted' end)
+            || case when code is not null then jsonb_build_object('code', code, 'reason', reason) else '{}' end;
+        succeeded := succeeded + (code is null)::int;
+    end loop;
+    return jsonb_build_object('matched', cardinality(ids), 'succeeded', succeeded, 'failed', cardinality(ids) - succeeded, 'more', more,
+        'items', to_jsonb(coalesce(items, '{}')));
+end $$;
+
+create function ojs.cancel_many(filter jsonb, confirm boolean default false) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    -- What somebody is working on is left alone, unless it is named or asked for.
+    return ojs_store.do_many('cancel', filter, confirm,
+        ojs_store.states_of(filter, '{available,scheduled,retryable,pending,active}'),
+        case when filter ? 'ids' or 'active' = any (ojs_store.states_of(filter, '{}')) then '{available,scheduled,retryable,pending,active}'::text[]
+            else '{available,scheduled,retryable,pending}' end);
+end $$;
+comment on function ojs.cancel_many(jsonb, boolean) is 'Cancels open jobs, named by ids or described; a running one only where it is named or asked for by state';
+
+create function ojs.retry_many(filter jsonb, confirm boolean default false) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return ojs_store.do_many('retry', filter, confirm, ojs_store.states_of(filter, '{discarded,retryable}'), '{discarded,retryable}');
+end $$;
+comment on function ojs.retry_many(jsonb, boolean) is 'Makes discarded and retryable jobs, named by ids or described, available again';
+
+create function ojs.delete_many(filter jsonb, confirm boolean default false) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return ojs_store.do_many('delete', filter, confirm, ojs_store.states_of(filter, '{completed,cancelled,discarded}'), '{completed,cancelled,discarded}');
+end $$;
+comment on function ojs.delete_many(jsonb, boolean) is 'Removes finished jobs, named by ids or described';
+
+create function ojs.dead_letter_stats(queue text default null) returns jsonb
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    with dead as (
+        select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue, coalesce(d.error ->> 'type', 'unknown') as error_type, d.finished_at
+        from ojs_store.done d
+        where d.flags & 1 <> 0 and (dead_letter_stats.queue is null or d.queue = hashtextextended(dead_letter_stats.queue, 0))
+    )
+    select jsonb_build_object(
+        'total', (select count(*) from dead),
+        'by_queue', coalesce((select jsonb_object_agg(q.queue, q.n) from (select dead.queue, count(*) as n from dead group by 1) q), '{}'),
+        'by_error_type', coalesce((select jsonb_object_agg(e.error_type, e.n) from (select dead.error_type, count(*) as n from dead group by 1) e), '{}'),
+        'oldest_at', (select ojs_store.time_text(min(finished_at)) from dead),
+        'newest_at', (select ojs_store.time_text(max(finished_at)) from dead))
+$$;
+comment on function ojs.dead_letter_stats(text) is 'How many dead letters there are, of which queues and errors, and how old';

@@ -1,0 +1,37 @@
+-- results.sql: what jobs have led to.
+
+create function ojs.results(job_ids uuid[], out id uuid, out state text, out result jsonb) returns setof record
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select asked.id, job.state, job.result
+    from unnest(job_ids) with ordinality as asked(id, n) left join lateral ojs_store.look(asked.id) job on true
+    order by asked.n
+$$;
+comment on function ojs.results(uuid[]) is 'State and result of several jobs, in the order asked for; the state is null where there is no such job';
+
+-- Looks, in growing intervals up to 100 ms, each time with a snapshot of its own; holds no row.
+create function ojs.wait_result(job_id uuid, timeout interval) returns ojs.job
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    longest constant interval := '30 seconds';
+    until timestamptz := clock_timestamp() + greatest(least(coalesce(timeout, longest), longest), '0');
+    pause double precision := 0.005;
+    job ojs.job;
+begin
+    loop
+        job := ojs_store.look(job_id);
+        if job.id is null then
+            perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')), jsonb_build_object('job_id', job_id),
+                'Check the id; finished jobs are removed after their retention.');
+        end if;
+        if job.state in ('completed', 'cancelled', 'discarded') then
+            return job;
+        end if;
+        if clock_timestamp() >= until then
+            return null;
+        end if;
+        perform pg_sleep(least(pause, extract(epoch from until - clock_timestamp())));
+        pause := least(pause * 2, 0.1);
+    end loop;
+end $$;
+comment on function ojs.wait_result(uuid, interval) is 'Waits until a job has ended, at most 30 seconds; null if it has not by then';
