@@ -18,6 +18,7 @@ SQL_CODE = \
 	sql/control.sql \
 	sql/info.sql \
 	sql/admin.sql \
+	sql/lease_log.sql \
 	sql/queue.sql \
 	sql/limits.sql \
 	sql/events.sql \

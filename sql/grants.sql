@@ -51,7 +51,7 @@ grant execute on function
 to ojs_worker, ojs_admin;
 
 -- Observing
-grant select on ojs.jobs, ojs.leases, ojs.queues, ojs.workers to ojs_observer, ojs_admin;
+grant select on ojs.jobs, ojs.leases, ojs.lease_log, ojs.queues, ojs.workers to ojs_observer, ojs_admin;
 grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(), ojs.info(uuid) to ojs_observer, ojs_admin;
 
 grant select on ojs.events to ojs_observer, ojs_admin;

@@ -137,9 +137,12 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 begin
     if 'active' = any (states) then
         return query
-            delete from ojs_store.lease where ctid = any (array(
-                select l.ctid from ojs_store.lease l where l.queue = queue_id for update skip locked))
-            returning job_id;
+            with taken as (
+                delete from ojs_store.lease where ctid = any (array(
+                    select l.ctid from ojs_store.lease l where l.queue = queue_id for update skip locked))
+                returning lease
+            )
+            select (t.lease).job_id from taken t, lateral ojs_store.log_lease(t.lease, 8::smallint);
     end if;
     if 'available' = any (states) then
         return query
@@ -216,6 +219,7 @@ begin
                 'Drop it with the strategy discard or move, or finish them first.');
         end if;
     when 'discard' then
+        perform ojs_store.log_lease(l, 9::smallint) from ojs_store.lease l where l.queue = queue.id;
         -- The counts stay with each job; 7 is discarded.
         with taken as (
             delete from ojs_store.lease l where l.queue = queue.id returning job_id, attempt, deliveries, claimed_at as started_at

@@ -63,6 +63,22 @@ create table ojs_store.event (
 create index event_job on ojs_store.event (job_id);
 create index event_at on ojs_store.event using brin (at) with (pages_per_range = 32, autosummarize = on);
 
+-- What happened to the leases of queues with lease_log, for those who look; nothing else reads it. In the order of
+-- numbers.
+create table ojs_store.lease_log (
+    number bigint not null,
+    job_id uuid not null,
+    seq bigint not null,
+    queue bigint not null,
+    at timestamptz not null,
+    deadline timestamptz not null,
+    token bigint not null,
+    step smallint not null,             -- LeaseStep in lease_trace.h
+    deliveries int not null,
+    worker text not null
+);
+create index lease_log_seq on ojs_store.lease_log (seq, number);
+
 -- Exactly one row per finished job.
 create table ojs_store.done (
     job_id uuid not null,

@@ -6,6 +6,7 @@
 #include "ojs/ending.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/lease_trace.h"
 #include "ojs/worker.h"
 
 using namespace ojs;
@@ -25,6 +26,7 @@ OJS_FUNCTION(ojs_ack)
     check_result(result);
     if (!take_lease(tables, id, holder, lease))
         raise_state(tables, id, "ack", Needs::lease, at);
+    trace(tables, lease, LeaseStep::acked, at);
     DoneRow row = end_of(lease, State::completed, at);
     row.result = result;
     const Queue *queue = find_queue(lease.queue);

@@ -7,6 +7,7 @@
 #include "ojs/ending.h"
 
 #include "ojs/dead_letter.h"
+#include "ojs/lease_trace.h"
 #include "ojs/uuid.h"
 
 namespace ojs
@@ -94,6 +95,7 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
         }
         Jsonb *result = named.results.n > 0 ? named.results.values[i] : nullptr;
         check_result(result);
+        trace(tables, lease, LeaseStep::acked, now);
         n++;
         if (n == 1 || lease.queue != queue_id) {
             const Queue *queue = find_queue(lease.queue);

@@ -21,6 +21,7 @@
 #include "ojs/cohort.h"
 #include "ojs/dead_letter.h"
 #include "ojs/guc.h"
+#include "ojs/lease_trace.h"
 #include "ojs/limits.h"
 #include "ojs/moves.h"
 #include "ojs/plant.h"
@@ -165,22 +166,30 @@ lease_length(const Walk &walk, const Queue &queue, const JobRow &job)
 }
 
 /*
- * At most once (DLV-01): that the job was delivered must outlive a crash, so it is written down, and this commit is
- * waited for. A rebuild discards the job instead of handing it out again.
+ * What must be known of a delivery although its lease is not logged. At most once (DLV-01): that it was made must outlive
+ * a crash, so it is written down, and this commit is waited for; a rebuild discards the job instead of handing it out
+ * again, unless the lease itself survives.
  */
 void
-mark_delivered(Walk &walk, const LeaseRow &lease)
+mark_delivered(Walk &walk, LeaseRow &lease)
 {
-    EventRow event = {};
-    event.job_id = lease.job_id;
-    event.at = walk.now;
-    event.kind = EventKind::claimed;
-    event.attempt = lease.attempt;
-    event.deliveries = lease.deliveries;
-    event.worker = lease.worker;
-    store::insert(walk.tables.event(), form(walk.tables.event().rel, event));
-    store::note_write(true);
-    ForceSyncCommit();
+    if (lease.flags & (job_at_most_once | lease_durable))
+        lease.flags |= job_has_events;
+    if ((lease.flags & job_at_most_once) && !(lease.flags & lease_durable)) {
+        EventRow event = {};
+        event.job_id = lease.job_id;
+        event.at = walk.now;
+        event.kind = EventKind::claimed;
+        event.attempt = lease.attempt;
+        event.deliveries = lease.deliveries;
+        event.worker = lease.worker;
+        store::insert(walk.tables.event(), form(walk.tables.event().rel, event));
+    }
+    trace(walk.tables, lease, LeaseStep::claimed, walk.now);
+    if (lease.flags & job_at_most_once) {
+        store::note_write(true);
+        ForceSyncCommit();
+    }
 }
 
 /* The row in the slot of `ready` was taken: it becomes a lease, unless the job has expired. */
@@ -224,12 +233,12 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
     lease.claimed_at = walk.now;
     lease.job_tid = ready.job_tid;
     lease.npriority = ready.npriority;
-    lease.flags = ready.flags;
+    lease.flags = (ready.flags & ~lease_flags) | queue.lease_flags;
     lease.attempt = ready.attempt + 1;
     lease.deliveries = ready.deliveries + 1;
     lease.session = walk.request.session;
     lease.worker = walk.request.worker;
-    if (lease.flags & job_at_most_once)
+    if (lease.flags & (job_at_most_once | lease_flags))
         mark_delivered(walk, lease);
 }
 

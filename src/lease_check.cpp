@@ -6,6 +6,7 @@
 #include "ojs/limits.h"
 #include "ojs/moves.h"
 
+#include "ojs/lease_trace.h"
 #include "ojs/plant.h"
 
 namespace ojs
@@ -95,6 +96,7 @@ extend_lease(Tables &tables, LeaseRow &lease, ItemPointer tid, int64 lease_ms, T
         lease.beat_at = now;
     lease.reap_at = std::min({lease.reap_at, lease.deadline, stall_at(tables, lease)});
     store::replace(table, tid, form(table.rel, lease));
+    trace(tables, lease, LeaseStep::extended, now);
 }
 
 } // namespace ojs

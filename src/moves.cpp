@@ -4,6 +4,7 @@
 #include "ojs/moves.h"
 
 #include "ojs/guc.h"
+#include "ojs/lease_trace.h"
 #include "ojs/plant.h"
 #include "ojs/wake.h"
 
@@ -188,6 +189,7 @@ fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const Rep
     RetryPolicy policy = read_retry_policy(job.retry);
     Verdict verdict = retry_verdict(policy, error, lease.attempt);
 
+    trace(tables, lease, LeaseStep::failed, now);
     if (lease.flags & job_at_most_once)
         verdict = Verdict::discard; /* DLV-01 */
     if (verdict == Verdict::retry) {
@@ -220,6 +222,7 @@ lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *erro
     Jsonb *error = server_error(error_type, message, lease.attempt, now);
     const Queue *queue = find_queue(lease.queue);
     bool counts = queue == nullptr || queue->expiry_counts_attempt;
+    trace(tables, lease, LeaseStep::lapsed, now);
     bool spent = counts && lease.attempt >= std::max(1, policy.max_attempts);
 
     if ((lease.flags & job_at_most_once) || spent) {
@@ -240,6 +243,7 @@ lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *erro
 Standing
 release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
 {
+    trace(tables, lease, LeaseStep::released, now);
     if (lease.flags & job_at_most_once) { /* it has been delivered, and never will be again */
         DoneRow row = end_of(lease, State::discarded, now);
         row.error = server_error("released", "the worker gave the job back, which may be delivered only once", lease.attempt, now);

@@ -3,6 +3,8 @@
  */
 #include "ojs/place.h"
 
+#include "ojs/lease_trace.h"
+
 namespace ojs
 {
 
@@ -80,6 +82,7 @@ take_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, DoneRo
         end = end_of(lease, State::cancelled, now);
         flags = lease.flags;
         was = State::active;
+        trace(tables, lease, LeaseStep::cancelled, now);
         return true;
     }
     Place place = locate(tables, id);

@@ -7,6 +7,7 @@
 #include "ojs/guc.h"
 #include "ojs/json.h"
 #include "ojs/retry.h"
+#include "ojs/rows.h"
 #include "ojs/store.h"
 
 namespace ojs
@@ -180,6 +181,8 @@ from_row(const Row &row)
     bool bounded = queue.max_deliveries > 0 && queue.dead_letter[0] != '\0';
     queue.expiry_counts_attempt = bool_in(config, "expiry_counts_attempt", !bounded);
     queue.delete_on_ack = bool_in(config, "delete_on_ack", false) || keeps_no_completed(config);
+    queue.lease_flags = (bool_in(config, "leases_durable", false) ? lease_durable : 0) |
+                        (bool_in(config, "lease_log", false) ? lease_logged : 0);
     queue.durable = bool_in(config, "durable", true);
     JsonbValue rate_limit;
     queue.limit = find_member(root_of(config), "rate_limit", rate_limit) ? read_limit(rate_limit.val.binary.data) : no_limit;

@@ -12,6 +12,7 @@
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/lease_trace.h"
 #include "ojs/moves.h"
 #include "ojs/plant.h"
 #include "ojs/sink.h"
@@ -45,13 +46,14 @@ constinit Statement clear_later = {clear_later_sql, {}, nullptr};
 
 /*
  * Numbers: kinds 1 to 4 of `later` are scheduled, retryable, pending, released, and 5 expiry; 0 stands for a job that
- * may run at most once and had begun, null for one that is claimable. Kinds of `event`: 1 failed, 4 activated,
- * 5 moved, 6 revived, 7 claimed. Flags: 1 pending, 4 expires, 32 has events.
+ * may run at most once and had begun, 6 for one that is held under a durable lease, null for one that is claimable. Kinds
+ * of `event`: 1 failed, 4 activated, 5 moved, 6 revived, 7 claimed, 8 leased. Flags: 1 pending, 4 expires, 32 has events.
  */
 constexpr char lost_jobs_sql[] = R"sql(
     with newest as materialized (
         select distinct on (event.job_id, event.kind = 5)
-            event.job_id, event.kind, event.at, event.due_at, event.attempt, event.deliveries, event.started_at, event.data
+            event.job_id, event.kind, event.at, event.due_at, event.attempt, event.deliveries, event.started_at,
+            event.worker, event.data
         from ojs_store.event
         where not exists (select from ojs_store.done where done.job_id = event.job_id)
         order by event.job_id, event.kind = 5, event.at desc, event.ctid desc
@@ -66,6 +68,7 @@ constexpr char lost_jobs_sql[] = R"sql(
             when last.kind is null and job.flags & 1 <> 0 then 3
             when last.kind is null and job.scheduled_at > $1 then 1
             when last.kind = 7 then 0
+            when last.kind = 8 then 6
             when last.due_at > $1 and last.kind = 1 then 2
             when last.due_at > $1 and last.kind in (4, 6) then 1
             when last.due_at > $1 then 4
@@ -81,7 +84,8 @@ constexpr char lost_jobs_sql[] = R"sql(
                 then job.created_at + (job.options ->> 'enqueue_ttl')::float8 * interval '1 second' end,
             case when jsonb_typeof(job.options -> 'total_timeout') = 'number'
                 then job.created_at + (job.options ->> 'total_timeout')::float8 * interval '1 second' end
-        ) end as expires_at
+        ) end as expires_at,
+        last.worker, last.data
     from ojs_store.job
     left join newest last on last.job_id = job.id and last.kind <> 5
     left join newest moved on moved.job_id = job.id and moved.kind = 5
@@ -105,7 +109,9 @@ enum {
     o_started_at,
     o_kind,
     o_due_at,
-    o_expires_at
+    o_expires_at,
+    o_worker,
+    o_data
 };
 
 constinit Statement index_ready = {"reindex table ojs_store.ready", {}, nullptr};
@@ -119,14 +125,10 @@ constexpr char write_feed_sql[] = R"sql(
 )sql";
 constinit Statement write_feed = {write_feed_sql, {TIMESTAMPTZOID, FLOAT8OID, INT8OID, TEXTOID}, nullptr};
 
-constexpr char last_pass_sql[] = R"sql(
-    select max(rebuilt_at) filter (where cause = 'reconcile'),
-        coalesce(max(extract(epoch from took)) filter (where cause = 'reconcile'), 0)::float8,
-        coalesce(max(jobs) filter (where cause = 'reconcile'), 0),
-        max(rebuilt_at)
-    from ojs_store.feed
+constexpr char jobs_so_far_sql[] = R"sql(
+    select coalesce(max(jobs), 0) from ojs_store.feed where cause = 'reconcile'
 )sql";
-constinit Statement last_pass = {last_pass_sql, {}, nullptr};
+constinit Statement jobs_so_far = {jobs_so_far_sql, {}, nullptr};
 
 constinit Statement forget_pass = {"delete from ojs_store.feed where cause = 'reconcile'", {}, nullptr};
 
@@ -150,6 +152,13 @@ struct Returned {
 struct Begun {
     DoneRow row;
     int32 flags;
+};
+
+/* Held when the server crashed, in a queue whose leases are durable. */
+struct Held {
+    LeaseRow lease;
+    std::optional<TimestampTz> deadline;
+    Jsonb *data;
 };
 
 template <typename T> struct List {
@@ -180,6 +189,7 @@ struct Placing {
     Sink *later;
     List<Returned> returned;
     List<Begun> begun;
+    List<Held> held;
     List<QueueCount> queues;
     int64 jobs;
 };
@@ -218,6 +228,28 @@ has_reminder(Placing &placing, const pg_uuid_t &id)
 }
 
 void
+hold(Placing &placing, const LaterRow &row, TupleTableSlot *slot)
+{
+    auto value = [slot](int column) { return slot->tts_values[column - 1]; };
+    Held held = {};
+    held.lease.job_id = row.job_id;
+    held.lease.queue = row.queue;
+    held.lease.claimed_at = DatumGetTimestampTz(value(o_started_at));
+    held.lease.job_tid = row.job_tid;
+    held.lease.npriority = row.npriority;
+    held.lease.flags = row.flags;
+    held.lease.attempt = row.attempt;
+    held.lease.deliveries = row.deliveries;
+    if (!slot->tts_isnull[o_due_at - 1])
+        held.deadline = DatumGetTimestampTz(value(o_due_at));
+    MemoryContext old = MemoryContextSwitchTo(placing.context);
+    held.lease.worker = DatumGetTextPCopy(value(o_worker));
+    held.data = DatumGetJsonbPCopy(value(o_data));
+    MemoryContextSwitchTo(old);
+    placing.held.add(placing.context, held);
+}
+
+void
 place(Placing &placing, TupleTableSlot *slot)
 {
     slot_getallattrs(slot);
@@ -250,7 +282,9 @@ place(Placing &placing, TupleTableSlot *slot)
         return;
     if (planted(Bug::rebuild_forgets_events))
         row.attempt = row.deliveries = 0;
-    if (given(o_kind)) {
+    if (given(o_kind) && DatumGetInt16(value(o_kind)) == 6) {
+        hold(placing, row, slot);
+    } else if (given(o_kind)) {
         row.kind = static_cast<LaterKind>(DatumGetInt16(value(o_kind)));
         row.due_at = DatumGetTimestampTz(value(o_due_at));
         put(*placing.later, row);
@@ -345,6 +379,19 @@ discard_begun(Placing &placing)
 }
 
 void
+restore_leases(Placing &placing)
+{
+    Tables tables;
+    TimestampTz at = now();
+    for (int64 i = 0; i < placing.held.n; i++) {
+        CHECK_FOR_INTERRUPTS();
+        Held &held = placing.held.items[i];
+        restore_lease(tables, held.lease, held.deadline, held.data, at);
+    }
+    tables.close();
+}
+
+void
 wake_all(const Placing &placing)
 {
     for (int64 i = 0; i < placing.queues.n; i++) {
@@ -394,6 +441,7 @@ rebuild_hot_set(const char *cause)
         }
         place_lost_jobs(placing, nullptr, MyBackendType == B_BG_WORKER && !restored);
         discard_begun(placing);
+        restore_leases(placing);
         const char *why = restored                       ? "restore"
                           : cause != nullptr             ? cause
                           : execute_latest(any_job) == 0 ? "first use"
@@ -425,10 +473,11 @@ reconcile_hot_set(TimestampTz created_before)
     int64 jobs = 0;
     with_spi([&] {
         bool null;
-        (void)execute_latest(last_pass);
-        int64 before = DatumGetInt64(cell(0, 3, &null));
+        (void)execute_latest(jobs_so_far);
+        int64 before = DatumGetInt64(cell(0, 1, &null));
         place_lost_jobs(placing, TimestampTzGetDatum(created_before), false);
         discard_begun(placing);
+        restore_leases(placing);
         jobs = placing.jobs + placing.begun.n;
         (void)execute_latest(forget_pass);
         (void)execute_latest(write_feed,
@@ -443,46 +492,4 @@ reconcile_hot_set(TimestampTz created_before)
     return jobs;
 }
 
-void
-reconcile_if_due()
-{
-    constexpr int64 every_us = 5 * SECS_PER_MINUTE * USECS_PER_SEC;
-    constexpr double most_of_the_time = 0.005; /* that the passes may take together */
-    constexpr int64 settled_us = SECS_PER_MINUTE * USECS_PER_SEC;
-    static TimestampTz look_at; /* no use to ask before */
-    TimestampTz at = GetCurrentTimestamp();
-    TimestampTz last = 0;
-    double took = 0;
-
-    if (at < look_at)
-        return;
-    with_spi([&] {
-        bool never, null;
-        (void)execute_latest(last_pass);
-        Datum pass_at = cell(0, 1, &never);
-        Datum rebuilt_at = cell(0, 4, &null);
-        took = DatumGetFloat8(cell(0, 2, &null));
-        last = DatumGetTimestampTz(never ? rebuilt_at : pass_at);
-    });
-    int64 pause_us = std::max(every_us, static_cast<int64>(took / most_of_the_time * USECS_PER_SEC));
-    if (at < last + pause_us && at >= last) {
-        look_at = std::min(last + pause_us, at + every_us);
-        return;
-    }
-    (void)reconcile_hot_set(now() - settled_us);
-}
-
 } // namespace ojs
-
-using namespace ojs;
-
-/* ojs_store.reconcile(older_than interval default '1 minute') returns bigint */
-OJS_FUNCTION(ojs_reconcile)
-{
-    store::begin_write("ojs_store.reconcile()");
-    ensure_hot_set();
-    TimestampTz before = now() - interval_ms(PG_GETARG_INTERVAL_P(0)) * 1000;
-    int64 jobs = reconcile_hot_set(before);
-    store::end_write();
-    return Int64GetDatum(std::max<int64>(jobs, 0));
-}

@@ -140,6 +140,8 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         read(events.slot, rows[n]);
         if (rows[n].data != nullptr)
             rows[n].data = DatumGetJsonbPCopy(PointerGetDatum(rows[n].data));
+        if (rows[n].kind == EventKind::leased)
+            rows[n].worker = DatumGetTextPCopy(PointerGetDatum(rows[n].worker));
         n++;
     }
     index_endscan(scan);
@@ -155,7 +157,8 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         failures += is_failure(rows[i]);
         if (rows[i].kind == EventKind::activated)
             standing.activated_at = rows[i].at;
-        if (rows[i].kind != EventKind::claimed)
+        bool lease = rows[i].kind == EventKind::leased && !RecoveryInProgress(); /* there, the hot row says it */
+        if (rows[i].kind != EventKind::claimed && !lease)
             last = &rows[i];
     }
     standing.has_events = n > 0;
@@ -184,11 +187,20 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         /* No hot row says it: the last event does. */
         bool waits = last->due_at && *last->due_at > now();
         standing.state = !waits                              ? State::available
+                         : last->kind == EventKind::leased    ? State::active
                          : last->kind == EventKind::failed    ? State::retryable
                          : last->kind == EventKind::activated ? State::scheduled
                                                               : State::available;
         standing.attempt = last->attempt;
         standing.deliveries = last->deliveries;
+    }
+    if (last->kind == EventKind::leased) {
+        if (standing.state == State::active) {
+            standing.started_at = last->started_at;
+            standing.worker = last->worker;
+            standing.lease_expires_at = *last->due_at;
+        }
+        return;
     }
     if (standing.state == State::retryable && last->due_at) {
         standing.next_attempt_at = last->due_at;

@@ -2,7 +2,7 @@
  * work.cpp: ojs.work_open, ojs.work_next, ojs.work_close: work bound to the session (Q-62 to Q-67).
  *
  * The session remembers what it was given. When it ends in whatever way, what it still holds of that, and nothing else,
- * is given back at once; should its process be killed, the server restarts and knows no leases, and should the giving
+ * is given back at once; should its process be killed, the server restarts and knows no such leases, and should the giving
  * back fail, the leases run out.
  */
 #include "ojs/admission.h"

@@ -19,6 +19,7 @@ struct Queue {
     bool is_log;                /* type "log": takes pushes, hands out nothing */
     bool expiry_counts_attempt; /* */
     bool delete_on_ack;         /* */
+    int32 lease_flags;          /* of its leases: lease_durable, lease_logged */
     bool durable;               /* commits of push and ack are waited for */
     bool push_rules;            /* what a push must look at: default_retry, default_timeout_ms, allowed_types */
     bool claim_rules;           /* what a claim must look at first: claim_jitter_ms, claim_rate */

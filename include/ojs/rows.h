@@ -33,6 +33,11 @@ enum job_flag : int32 {
     job_limits = 1 << 7,       /* options hold a rate limit */
     job_bare_object = 1 << 8,  /* args was pushed as one bare object */
     job_counted = 1 << 12,     /* hot rows only: it takes a place in a concurrency limit while it is held */
+
+    /* Leases only, by their queue's settings when they were made; kept in ready and later, and not looked at there. */
+    lease_durable = 1 << 16, /* survives a crash */
+    lease_logged = 1 << 17,  /* what happens to it goes to lease_log */
+    lease_flags = lease_durable | lease_logged,
 };
 
 enum done_flag : int16 {
@@ -47,6 +52,7 @@ enum class EventKind : int16 {
     moved = 5,     /* queue or priority changed */
     revived = 6,   /* a manual retry of a finished job; data keeps the done row */
     claimed = 7,   /* at-most-once: the delivery itself */
+    leased = 8,    /* leases_durable: held until due_at; data has the token */
 };
 
 enum class LaterKind : int16 { scheduled = 1, retryable = 2, pending = 3, released = 4, expiry = 5 };

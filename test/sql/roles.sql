@@ -85,6 +85,7 @@ select is(pg_temp.as_role('test_worker', $$ select done from ojs.nack_many('w1',
 select is(pg_temp.as_role('test_worker', $$ select done from ojs.extend_many('w1', '{}', '1 min') $$), '0', 'PGX-12: many');
 select is(pg_temp.as_role('test_observer', 'select count(*) > 0 from ojs.jobs'), 'true', 'PGX-12: an observer reads jobs');
 select is(pg_temp.as_role('test_observer', 'select count(*) from ojs.leases'), '0', 'PGX-12: leases');
+select is(pg_temp.as_role('test_observer', 'select count(*) from ojs.lease_log'), '0', 'PGX-12: the lease log');
 select is(pg_temp.as_role('test_observer', 'select count(*) > 0 from ojs.queues'), 'true', 'PGX-12: queues');
 select is(pg_temp.as_role('test_observer', 'select count(*) from ojs.rate_limits'), '0', 'PGX-12: rate limits');
 select is(pg_temp.as_role('test_admin', $$ select ojs.set_rate_limit('api', null) ->> 'key' $$), 'api', 'PGX-12: which an administrator sets');
@@ -95,7 +96,7 @@ select is(pg_temp.as_role(role, statement), '42501', format('PGX-12: %s may not:
     ('test_worker', $$select ojs.push('test.job')$$), ('test_observer', $$select ojs.set_rate_limit('api', '{}')$$), ('test_worker', 'select * from ojs.jobs'), ('test_worker', 'select * from ojs_store.job'),
     ('test_worker', $$select ojs.cancel('01920000-0000-7000-8000-00000000000c')$$), ('test_worker', 'select ojs.tick()'),
     ('test_worker', 'delete from ojs_store.lease'), ('test_worker', $$select nextval('ojs_store.seq')$$), ('test_worker', $$select ojs_store.changed('ojs_store.queue')$$),
-    ('test_producer', $$select ojs.claim('roles', 'w')$$), ('test_producer', 'select * from ojs.leases'), ('test_producer', 'insert into ojs_store.job default values'),
+    ('test_producer', $$select ojs.claim('roles', 'w')$$), ('test_producer', 'select * from ojs.leases'), ('test_worker', 'select * from ojs.lease_log'), ('test_producer', 'insert into ojs_store.job default values'),
     ('test_observer', $$select ojs.push('test.job')$$), ('test_observer', $$select ojs.ack('01920000-0000-7000-8000-00000000000c')$$),
     ('test_observer', 'update ojs_store.queue set state = state'), ('test_observer', 'select * from ojs_store.queue'), ('test_observer', $$select ojs_store.leases()$$),
     ('nobody_special', $$select ojs.push('test.job')$$), ('nobody_special', 'select ojs.version()'), ('nobody_special', 'select * from ojs.jobs')) denied (role, statement);
