@@ -121,7 +121,7 @@ $(UPDATE_SCRIPT_SQL): sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control 
 endif
 
 FORCE:
-.PHONY: FORCE help quickstart dev test test-one lint format bench torture freeze installcheck-pgtap list-sql
+.PHONY: FORCE help quickstart dev test test-one conformance lint format bench torture freeze installcheck-pgtap list-sql
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -138,6 +138,9 @@ test: ## run every test in throwaway servers (T="pgtap claim" for some of them)
 
 test-one: ## run the tests of one name: T=claim, REPEAT=20
 	@test/run $(or $(T),$(error say which: make test-one T=claim))
+
+conformance: ## run the cases of the Open Job Spec (OJS_CONFORMANCE=folder with its runner)
+	@test/run conformance
 
 lint: ## check layers, symbols, settings, SQL parts and versions
 	@test/run lint

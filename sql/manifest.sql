@@ -9,7 +9,7 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
             'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of the '
             'push until that ends, and the states of the jobs it names are looked up under that lock'),
         'delayed_jobs', true, 'job_ttl', true, 'priority_queues', true, 'retry_policies', true,
-        'cron_jobs', true, 'dead_letter', false, 'pause_resume', false, 'rate_limiting', false,
+        'cron_jobs', true, 'dead_letter', true, 'pause_resume', true, 'rate_limiting', true,
         'schema_validation', false, 'workflows', false)
 $$;
 comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';
@@ -19,8 +19,8 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
         'specversion', '1.0', 'ojs_version', '1.0',
         'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),
-        'conformance_level', 0, 'conformance_tier', 'runtime',
-        'protocols', jsonb_build_array(), 'backend', 'postgres',
+        'conformance_level', 2, 'conformance_tier', 'runtime',
+        'protocols', jsonb_build_array('http'), 'backend', 'postgres',
         'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong',
         'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default', 'at-least-once'),
         'extensions', jsonb_build_object('official', jsonb_build_array(), 'experimental', jsonb_build_array()),
