@@ -121,7 +121,7 @@ $(UPDATE_SCRIPT_SQL): sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control 
 endif
 
 FORCE:
-.PHONY: FORCE help quickstart dev test test-one conformance lint format bench torture freeze installcheck-pgtap list-sql
+.PHONY: FORCE help quickstart dev test test-one conformance lint format gateway bench torture freeze installcheck-pgtap list-sql
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -146,7 +146,16 @@ lint: ## check layers, symbols, settings, SQL parts and versions
 	@test/run lint
 
 format: ## format the C++ files
-	clang-format -i $(wildcard src/*.cpp src/*/*.cpp include/ojs/*.h)
+	clang-format -i $(wildcard src/*.cpp src/*/*.cpp include/ojs/*.h gateway/*.cpp gateway/*.h)
+
+gateway: ## build the HTTP server build/ojs-gateway (docs/gateway.md)
+	@scripts/install-deps gateway
+	@$(MAKE) --no-print-directory build/ojs-gateway
+
+build/ojs-gateway: $(wildcard gateway/*)
+	@mkdir -p build
+	$(CXX) -std=c++20 -O2 -g -Wall -Wextra $(if $(filter true,$(CI)),-Werror) -o $@ $(wildcard gateway/*.cpp) \
+		-I$(shell $(PG_CONFIG) --includedir) -L$(shell $(PG_CONFIG) --libdir) -lmicrohttpd -lpq -lpthread
 
 bench: ## measure against other queues in one run (ARGS="--quick")
 	bench/run $(ARGS)

@@ -19,7 +19,9 @@ constinit Statement run_due = {R"sql(
     select ojs_store.run_crons($1, $2)
     where exists (select from ojs_store.cron where due_at <= $1)
         or exists (select from ojs_store.cron_run where waiting)
-)sql", {TIMESTAMPTZOID, INT4OID}, nullptr};
+)sql",
+                               {TIMESTAMPTZOID, INT4OID},
+                               nullptr};
 
 constinit Statement next_due = {"select min(due_at) from ojs_store.cron", {}, nullptr};
 
@@ -37,7 +39,8 @@ zone_named(text *name)
         region &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' || c == '/';
     const pg_tz *zone = region || given == "UTC" ? pg_tzset(text_to_cstring(name)) : nullptr;
     if (zone == nullptr || !pg_tz_acceptable(const_cast<pg_tz *>(zone)))
-        raise_field(Code::invalid_payload, "timezone", "Name a region of the IANA database, such as Europe/Berlin, or UTC.",
+        raise_field(Code::invalid_payload, "timezone",
+                    "Name a region of the IANA database, such as Europe/Berlin, or UTC.",
                     "timezone is no IANA time zone: \"%s\"", clipped(given));
     return zone;
 }

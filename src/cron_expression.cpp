@@ -28,9 +28,11 @@ constexpr Field fields[] = {
     {"second", 0, 59, "A second is 0 to 59, such as 0, 15-30, */10 or 0,30."},
     {"minute", 0, 59, "A minute is 0 to 59, such as 0, 15-30, */10 or 0,30."},
     {"hour", 0, 23, "An hour is 0 to 23, such as 9, 8-17, */2 or 9,18."},
-    {"day of month", 1, 31, "A day of the month is 1 to 31, such as 1, 1-7, */2, L (the last), 15W (the nearest weekday) or LW."},
+    {"day of month", 1, 31,
+     "A day of the month is 1 to 31, such as 1, 1-7, */2, L (the last), 15W (the nearest weekday) or LW."},
     {"month", 1, 12, "A month is 1 to 12 or JAN to DEC, such as 6, JAN-MAR or */3."},
-    {"day of week", 0, 7, "A day of the week is 0 to 7 or SUN to SAT, such as MON-FRI, 5#3 (the third Friday) or 5L (the last)."},
+    {"day of week", 0, 7,
+     "A day of the week is 0 to 7 or SUN to SAT, such as MON-FRI, 5#3 (the third Friday) or 5L (the last)."},
 };
 
 constexpr std::string_view month_names[] = {"JAN", "FEB", "MAR", "APR", "MAY", "JUN",
@@ -57,7 +59,8 @@ bit(int n)
 [[noreturn]] void
 refuse(std::string_view text, const char *why, const char *hint)
 {
-    raise_field(Code::invalid_cron_expression, "cron", hint, "cron \"%s\" is no cron expression: %s", clipped(text), why);
+    raise_field(Code::invalid_cron_expression, "cron", hint, "cron \"%s\" is no cron expression: %s", clipped(text),
+                why);
 }
 
 struct Reader {
@@ -83,8 +86,7 @@ struct Reader {
     }
 
     /* The index of the name that comes next; -1: none of them does. */
-    template <size_t N>
-    int name(const std::string_view (&names)[N])
+    template <size_t N> int name(const std::string_view (&names)[N])
     {
         for (size_t i = 0; i < N; i++)
             if (rest.starts_with(names[i])) {
@@ -247,7 +249,8 @@ read_every(std::string_view text, Reader duration)
             if (unit == nullptr && duration.rest.starts_with(candidate.name))
                 unit = &candidate;
         if (!good || unit == nullptr)
-            refuse(text, "@every needs a duration", "Give hours, minutes and seconds, such as @every 1h30m or @every 45s.");
+            refuse(text, "@every needs a duration",
+                   "Give hours, minutes and seconds, such as @every 1h30m or @every 45s.");
         duration.rest.remove_prefix(unit->name.size());
         sum += whole > longest_us / unit->us ? longest_us : whole * unit->us;
         sum = std::min(longest_us, sum + static_cast<int64>(fraction * static_cast<double>(unit->us)));
@@ -284,11 +287,13 @@ parse_cron(std::string_view text)
         for (const Macro &macro : macros)
             if (macro.name == words[0])
                 return parse_cron(macro.meaning);
-        refuse(text, "unknown name", "Names are @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly and @every.");
+        refuse(text, "unknown name",
+               "Names are @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly and @every.");
     }
     if (n != most_fields - 1 && n != most_fields)
         refuse(text, "it needs five or six fields",
-               "Give minute, hour, day of month, month and day of week, such as 30 9 * * MON-FRI; seconds may stand in front.");
+               "Give minute, hour, day of month, month and day of week, such as 30 9 * * MON-FRI; seconds may stand in "
+               "front.");
     if (n < most_fields)
         cron.seconds = bit(0);
     for (int i = 0; i < n; i++)
@@ -433,7 +438,8 @@ next_run(const CronExpression &cron, const pg_tz *zone, TimestampTz after)
                 }
                 if (!next.skip_at) {
                     next.skip_at = at;
-                    next.first_skipped = {second % 60, second / 60 % 60, second / 3600, day, month, year, 0, 0, 0, 0, nullptr};
+                    next.first_skipped = {second % 60, second / 60 % 60, second / 3600, day, month, year, 0, 0, 0,
+                                          0,           nullptr};
                 }
                 if (*next.skip_at == at)
                     next.skipped++;

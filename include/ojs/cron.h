@@ -14,15 +14,15 @@ struct CronExpression {
     uint64 seconds;
     uint64 minutes;
     uint64 hours;
-    uint64 months;   /* from bit 1 */
-    uint64 days;     /* of the month, from bit 1 */
-    uint64 nearest;  /* days of the month "nW": the weekday nearest to day n */
-    bool last_day;   /* L */
+    uint64 months;     /* from bit 1 */
+    uint64 days;       /* of the month, from bit 1 */
+    uint64 nearest;    /* days of the month "nW": the weekday nearest to day n */
+    bool last_day;     /* L */
     bool last_workday; /* LW */
-    uint64 weekdays; /* from bit 0, Sunday */
-    uint64 nth;      /* bit 7 × (n − 1) + weekday: "weekday#n" */
-    uint64 last;     /* weekdays "nL": the last of the month */
-    bool any_day;    /* one of the two day fields is "*": then the other alone decides, else either may match */
+    uint64 weekdays;   /* from bit 0, Sunday */
+    uint64 nth;        /* bit 7 × (n − 1) + weekday: "weekday#n" */
+    uint64 last;       /* weekdays "nL": the last of the month */
+    bool any_day;      /* one of the two day fields is "*": then the other alone decides, else either may match */
     bool any_weekday;
 };
 static_assert(std::is_trivially_destructible_v<CronExpression>);

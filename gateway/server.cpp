@@ -1,0 +1,268 @@
+/*
+ * server.cpp: see server.h.
+ */
+#include "server.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <netdb.h>
+#include <poll.h>
+#include <string_view>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace gateway
+{
+
+using std::chrono::seconds;
+
+/* A request on its way in. */
+struct Server::Exchange {
+    Request request;
+    Clock::time_point since = Clock::now();
+    bool counted = false;
+    bool too_large = false;
+};
+
+namespace
+{
+
+/* An error of the gateway's own, in the form of the binding's errors. */
+Answer
+error(int status, const char *code, const char *message, bool retryable)
+{
+    std::string body = std::string("{\"error\": {\"code\": \"") + code + "\", \"message\": \"" + message +
+                       "\", \"retryable\": " + (retryable ? "true" : "false") + "}}";
+    return {status, "Content-Type: application/openjobspec+json" + std::string(retryable ? "\nRetry-After: 1" : ""),
+            body, false};
+}
+
+MHD_Result
+add_header(void *headers, MHD_ValueKind, const char *name, const char *value)
+{
+    auto &lines = *static_cast<std::string *>(headers);
+    if (!lines.empty())
+        lines += '\n';
+    lines += std::string(name) + ": " + (value != nullptr ? value : "");
+    return MHD_YES;
+}
+
+/* Prefer: wait=N (RFC 7240), in whole seconds; 0: none. */
+seconds
+preferred_wait(MHD_Connection *connection)
+{
+    const char *header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Prefer");
+    std::string_view prefer = header != nullptr ? header : "";
+    for (size_t at = prefer.find("wait="); at != prefer.npos; at = prefer.find("wait=", at + 1)) {
+        if (at > 0 && prefer[at - 1] != ' ' && prefer[at - 1] != ',' && prefer[at - 1] != ';')
+            continue;
+        unsigned wait = 0;
+        std::from_chars(prefer.data() + at + 5, prefer.data() + prefer.size(), wait);
+        return seconds(std::min(wait, 86400u));
+    }
+    return seconds(0);
+}
+
+bool
+ends_with_fetch(const std::string &path)
+{
+    return std::string_view(path).substr(0, path.find('?')).ends_with("/workers/fetch");
+}
+
+bool
+hung_up(MHD_Connection *connection)
+{
+    const MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    pollfd socket = {info->connect_fd, POLLRDHUP, 0};
+    return poll(&socket, 1, 0) > 0 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+} // namespace
+
+Server::Server(const Options &options)
+    : options(options), pool(options.database, options.pool, options.timeout), ear(options.database)
+{
+}
+
+Server::~Server()
+{
+    if (daemon != nullptr)
+        stop();
+}
+
+void *
+Server::begin(void *, const char *uri, MHD_Connection *)
+{
+    auto *exchange = new Exchange;
+    exchange->request.path = uri;
+    return exchange;
+}
+
+/* Called for the headers, then for each piece of the body, and then once more. */
+MHD_Result
+Server::receive(void *self, MHD_Connection *connection, const char *, const char *method, const char *,
+                const char *data, size_t *size, void **closure)
+{
+    auto &server = *static_cast<Server *>(self);
+    auto &exchange = *static_cast<Exchange *>(*closure);
+    std::string &body = exchange.request.body;
+
+    if (!exchange.counted) {
+        {
+            std::lock_guard lock(server.mutex);
+            server.under_way++;
+        }
+        exchange.counted = true;
+        exchange.since = Clock::now();
+        exchange.request.method = method;
+        const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
+        if (length == nullptr || strtoull(length, nullptr, 10) <= server.options.max_body)
+            return MHD_YES;
+        exchange.too_large = true;
+        return server.handle(connection, exchange);
+    }
+    if (*size > 0) {
+        if (Clock::now() - exchange.since > server.options.timeout)
+            return MHD_NO; /* drop by drop: the connection is closed */
+        if (body.size() + *size > server.options.max_body)
+            exchange.too_large = true;
+        else
+            body.append(data, *size);
+        *size = 0;
+        return MHD_YES;
+    }
+    return server.handle(connection, exchange);
+}
+
+void
+Server::end(void *self, MHD_Connection *, void **closure, MHD_RequestTerminationCode)
+{
+    auto &server = *static_cast<Server *>(self);
+    auto *exchange = static_cast<Exchange *>(*closure);
+    if (exchange == nullptr)
+        return;
+    if (exchange->counted) {
+        std::lock_guard lock(server.mutex);
+        if (--server.under_way == 0)
+            server.all_done.notify_all();
+    }
+    delete exchange;
+}
+
+/* A fetch may ask to wait for work. Between two looks it holds no connection of the pool. */
+Answer
+Server::ask(MHD_Connection *connection, const Exchange &exchange)
+{
+    const Request &request = exchange.request;
+    bool may_wait = request.method == "POST" && ends_with_fetch(request.path);
+    Clock::time_point until =
+        Clock::now() + (may_wait ? std::min(preferred_wait(connection), options.max_wait) : seconds(0));
+
+    for (;;) {
+        unsigned long heard = ear.heard();
+        Answer answer = pool.call(request, may_wait);
+        if (!answer.no_jobs || stopping || Clock::now() >= until)
+            return answer;
+        ear.wait(heard, std::min(until, Clock::now() + seconds(1)));
+        if (hung_up(connection)) /* what nobody would get must not be claimed */
+            return answer;
+    }
+}
+
+MHD_Result
+Server::handle(MHD_Connection *connection, Exchange &exchange)
+{
+    Answer answer;
+    try {
+        MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &exchange.request.headers);
+        if (exchange.too_large)
+            answer = error(MHD_HTTP_CONTENT_TOO_LARGE, "payload_too_large", "the body is larger than this server takes",
+                           false);
+        else
+            answer = ask(connection, exchange);
+    } catch (const Unavailable &unavailable) {
+        fprintf(stderr, "ojs-gateway: %s\n", unavailable.why.c_str());
+        answer = error(MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable", "the database does not answer", true);
+    } catch (const NotText &) {
+        answer = error(MHD_HTTP_BAD_REQUEST, "invalid_request", "the request is not valid UTF-8", false);
+    } catch (const std::exception &exception) {
+        fprintf(stderr, "ojs-gateway: %s\n", exception.what());
+        answer = error(MHD_HTTP_INTERNAL_SERVER_ERROR, "internal_error", "the gateway failed", false);
+    }
+    return respond(connection, exchange, answer);
+}
+
+MHD_Result
+Server::respond(MHD_Connection *connection, const Exchange &exchange, const Answer &answer) const
+{
+    MHD_Response *response = MHD_create_response_from_buffer(answer.body.size(), const_cast<char *>(answer.body.data()),
+                                                             MHD_RESPMEM_MUST_COPY);
+    if (response == nullptr)
+        return MHD_NO;
+    std::string_view lines = answer.headers;
+    while (!lines.empty()) {
+        std::string line(lines.substr(0, lines.find('\n')));
+        lines.remove_prefix(std::min(line.size() + 1, lines.size()));
+        size_t colon = line.find(": ");
+        if (colon != line.npos)
+            MHD_add_response_header(response, line.substr(0, colon).c_str(), line.c_str() + colon + 2);
+    }
+    if (stopping || exchange.too_large)
+        MHD_add_response_header(response, "Connection", "close");
+    MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(answer.status), response);
+    MHD_destroy_response(response);
+    return queued;
+}
+
+bool
+Server::start()
+{
+    size_t colon = options.listen.rfind(':');
+    std::string host = colon != std::string::npos ? options.listen.substr(0, colon) : "127.0.0.1";
+    std::string port = options.listen.substr(colon != std::string::npos ? colon + 1 : 0);
+    if (host.starts_with('[') && host.ends_with(']'))
+        host = host.substr(1, host.size() - 2);
+
+    addrinfo hints = {};
+    addrinfo *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+    if (getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found) != 0)
+        return false;
+    unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | MHD_USE_ITC |
+                     MHD_USE_ERROR_LOG | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+    daemon = MHD_start_daemon(flags, 0, nullptr, nullptr, receive, this, MHD_OPTION_SOCK_ADDR, found->ai_addr,
+                              MHD_OPTION_URI_LOG_CALLBACK, begin, this, MHD_OPTION_NOTIFY_COMPLETED, end, this,
+                              MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(options.connections),
+                              MHD_OPTION_CONNECTION_TIMEOUT, static_cast<unsigned>(options.timeout.count()),
+                              MHD_OPTION_CONNECTION_MEMORY_LIMIT, options.max_headers, MHD_OPTION_END);
+    freeaddrinfo(found);
+    return daemon != nullptr;
+}
+
+std::string
+Server::address() const
+{
+    const MHD_DaemonInfo *info = MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_BIND_PORT);
+    size_t colon = options.listen.rfind(':');
+    return (colon != std::string::npos ? options.listen.substr(0, colon) : "127.0.0.1") + ":" +
+           std::to_string(info->port);
+}
+
+void
+Server::stop()
+{
+    stopping = true;
+    ear.close();
+    close(MHD_quiesce_daemon(daemon)); /* who connects now is refused, and does not wait */
+    {
+        std::unique_lock lock(mutex);
+        all_done.wait_for(lock, options.timeout * 2, [this] { return under_way == 0; });
+    }
+    MHD_stop_daemon(daemon);
+    daemon = nullptr;
+}
+
+} // namespace gateway
