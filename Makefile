@@ -25,6 +25,7 @@ SQL_CODE = \
 	sql/results.sql \
 	sql/once.sql \
 	sql/bulk.sql \
+	sql/hooks.sql \
 	sql/lease_json.sql \
 	sql/tick.sql \
 	sql/cron.sql \

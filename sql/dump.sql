@@ -14,4 +14,7 @@ select pg_catalog.pg_extension_config_dump('ojs_store.record', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.once', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron_run', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.hook', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.hook_failure', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.idempotency', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.seq', '');

@@ -100,3 +100,7 @@ grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_wor
 grant execute on all functions in schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs.http(text, text, jsonb, text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs.reset() to ojs_admin;
+
+-- Hooks
+grant select on ojs.hooks to ojs_observer, ojs_admin;
+grant execute on function ojs.register_hook(text, text, regprocedure, text, text), ojs.unregister_hook(text) to ojs_admin;

@@ -266,3 +266,33 @@ create table ojs_store.cron_run (
 );
 create index cron_run_order on ojs_store.cron_run (cron, scheduled_at);
 create index cron_run_waiting on ojs_store.cron_run (cron, scheduled_at) where waiting;
+
+-- Functions that take part in pushes, claims and ends of attempts. By name, so that a dump can carry them.
+create table ojs_store.hook (
+    name text collate "C" not null primary key,
+    point text not null,                -- enqueue, before_execute, after_execute
+    position int not null,              -- in the chain of its point; neighbours need not be consecutive
+    function_schema text not null,
+    function_name text not null,        -- takes one jsonb
+    role text not null,                 -- who registered it, and as whom it runs
+    registered_at timestamptz not null
+);
+
+-- How often execution hooks have failed. A call inserts a row, the tick adds them up.
+create table ojs_store.hook_failure (
+    hook text collate "C" not null,
+    failures bigint not null,
+    failed_at timestamptz not null,
+    error text not null                 -- the SQLSTATE: what else the error said may not be for everybody
+);
+
+-- What a call answered that brought an idempotency key, for a day. No answer: the call is under way.
+create table ojs_store.idempotency (
+    operation text collate "C" not null,
+    key text collate "C" not null,
+    request bytea not null,             -- SHA-256 of what was asked
+    answer jsonb,
+    expires_at timestamptz not null,
+    primary key (operation, key)
+);
+create index idempotency_expires on ojs_store.idempotency (expires_at);

@@ -41,6 +41,7 @@ OJS_FUNCTION(ojs_ack)
         finish(tables, row, lease.flags);
     tables.close();
     store::end_write();
+    attempt_ended(answer);
     return answer;
 }
 
@@ -50,10 +51,12 @@ OJS_FUNCTION(ojs_ack_many)
     ensure_hot_set();
     Named named = read_named(fcinfo, 0, 1, 3, 2);
     auto *done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
+    Ended ended = ended_of(named.ids.n);
     Tables tables;
-    int n = complete(tables, named, false, done, now());
+    int n = complete(tables, named, false, done, now(), ended);
     tables.close();
     store::end_write();
+    attempts_ended(ended);
     return many_answer(fcinfo, n, named.ids, done, std::nullopt);
 }
 
@@ -76,8 +79,10 @@ OJS_FUNCTION(ojs_ack_and_claim)
     Request request =
         read_admitted(tables, admitted, [&] { return read_request(&queue, 1, named.worker, max, lease, false); });
     TimestampTz at = now();
-    complete(tables, named, true, done, at);
+    Ended ended = ended_of(named.ids.n);
+    complete(tables, named, true, done, at, ended);
     CommandCounterIncrement();
+    attempts_ended(ended);
     hand_out(tables, request, at, set);
     tables.close();
     store::end_write();

@@ -49,6 +49,12 @@ check_deduplication_key(std::string_view key)
                     static_cast<int>(longest));
 }
 
+int64
+marker_ttl(std::optional<int64> ttl_ms)
+{
+    return ttl_ms.value_or(static_cast<int64>(settings.deduplication_ttl_s) * 1000);
+}
+
 Marker
 take_marker(int64 queue, std::string_view key, const pg_uuid_t *job_id, int64 ttl_ms)
 {

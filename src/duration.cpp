@@ -191,6 +191,15 @@ interval_ms(const Interval *interval)
     return std::clamp(days * INT64CONST(86400000) + ms, -max_duration_ms, max_duration_ms);
 }
 
+int64
+interval_arg_ms(const Interval *interval, const char *field)
+{
+    int64 ms = interval_ms(interval);
+    if (ms < 0)
+        raise_field(Code::invalid_payload, field, "Give a duration of zero or more.", "%s must not be negative", field);
+    return ms;
+}
+
 Interval *
 interval_of(int64 ms)
 {

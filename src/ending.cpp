@@ -67,8 +67,45 @@ locking_order(const Ids &ids)
     return order;
 }
 
+Ended
+ended_of(int most)
+{
+    Ended ended = {hooks_at(Point::after_execute), nullptr, 0};
+    if (ended.hooks.n > 0)
+        ended.jobs = static_cast<Jsonb **>(palloc(sizeof(Jsonb *) * std::max(most, 1)));
+    return ended;
+}
+
+void
+note_ended(Ended &ended, Tables &tables, const LeaseRow &lease, Standing standing)
+{
+    JobRow job;
+    CommandCounterIncrement(); /* the job's history has the event that was written last */
+    read_job(tables, lease.job_id, lease.job_tid, job);
+    ended.jobs[ended.n++] = envelope_json(DatumGetHeapTupleHeader(job_answer(tables, job, standing)));
+}
+
+void
+attempts_ended(const Ended &ended)
+{
+    for (int i = 0; i < ended.n; i++)
+        after_execute(ended.hooks, ended.jobs[i]);
+    if (ended.n > 0)
+        report_failures(ended.hooks, Point::after_execute);
+}
+
+void
+attempt_ended(Datum job)
+{
+    Ended ended = ended_of(1);
+    if (ended.hooks.n == 0)
+        return;
+    ended.jobs[ended.n++] = envelope_json(DatumGetHeapTupleHeader(job));
+    attempts_ended(ended);
+}
+
 int
-complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now)
+complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now, Ended &ended)
 {
     store::Table &table = tables.done();
     auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * std::max(named.ids.n, 1)));
@@ -103,10 +140,12 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
             deletes_ends = queue != nullptr && queue->delete_on_ack;
             store::note_write(queue == nullptr || queue->durable);
         }
-        if (deletes_ends && removed_at_end(tables, lease, State::completed))
-            continue;
         DoneRow row = end_of(lease, State::completed, now);
         row.result = result;
+        if (ended.hooks.n > 0)
+            note_ended(ended, tables, lease, standing_of(row, lease.flags));
+        if (deletes_ends && removed_at_end(tables, lease, State::completed))
+            continue;
         tuples[kept++] = form(table.rel, row);
         expiring[i] = lease.flags & job_expires;
     }

@@ -61,12 +61,14 @@ given_ids(const Envelope *envelopes, int n)
     for (int i = 0; i < n; i++)
         if (envelopes[i].has_id)
             given.at[given.n++] = i;
-    std::sort(given.at, given.at + given.n, [&](int a, int b) { return envelopes[a].id < envelopes[b].id; });
+    std::sort(given.at, given.at + given.n, [&](int a, int b) {
+        return same(envelopes[a].id, envelopes[b].id) ? a < b : envelopes[a].id < envelopes[b].id;
+    });
     return given;
 }
 
 void
-insert_jobs(store::Table &jobs, const Envelope *envelopes, HeapTuple *tuples, int n, bool error_items)
+insert_jobs(store::Table &jobs, const Envelope *envelopes, HeapTuple *tuples, int n)
 {
     Given given = given_ids(envelopes, n);
     if (given.n == 0) {
@@ -77,7 +79,7 @@ insert_jobs(store::Table &jobs, const Envelope *envelopes, HeapTuple *tuples, in
         if (!envelopes[i].has_id)
             store::insert(jobs, tuples[i]);
     for (int i = 0; i < given.n; i++) {
-        error_item = error_items ? given.at[i] : -1;
+        error_item = envelopes[given.at[i]].item;
         insert_own_id(jobs, tuples[given.at[i]], envelopes[given.at[i]].id);
     }
     error_item = -1;
@@ -130,17 +132,27 @@ later_row(const JobRow &job, ItemPointerData tid, LaterKind kind, TimestampTz du
 } // namespace
 
 void
-check_ids(const Envelope *envelopes, int n, bool lock)
+raise_repeated_id(const pg_uuid_t &id)
+{
+    raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
+          "Give each job of a batch an id of its own, or none.", "the batch holds two jobs with the id %s",
+          DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+}
+
+void
+check_ids(const Envelope *envelopes, int n, bool lock, bool *repeated)
 {
     Given given = given_ids(envelopes, n);
     constexpr int most_locks = 1000;
     for (int i = 0; i < given.n; i++) {
         const pg_uuid_t &id = envelopes[given.at[i]].id;
-        error_item = given.at[i];
-        if (i > 0 && same(id, envelopes[given.at[i - 1]].id))
-            raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
-                  "Give each job of a batch an id of its own, or none.", "the batch holds two jobs with the id %s",
-                  DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+        error_item = envelopes[given.at[i]].item;
+        if (i > 0 && same(id, envelopes[given.at[i - 1]].id)) {
+            if (repeated == nullptr)
+                raise_repeated_id(id);
+            repeated[given.at[i]] = true;
+            continue;
+        }
         if (!lock || given.n > most_locks)
             continue;
         LOCKTAG tag;
@@ -155,12 +167,12 @@ void
 assign_ids(Envelope *envelopes, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!envelopes[i].has_id)
+        if (!is_uuid_v7(envelopes[i].id))
             envelopes[i].id = new_uuid();
 }
 
 void
-enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed, bool error_items)
+enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed)
 {
     store::Table &jobs = tables.job();
     auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
@@ -168,7 +180,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
     int n_ready = 0;
 
     for (int i = 0; i < n; i++) {
-        error_item = error_items ? i : -1;
+        error_item = envelopes[i].item;
         const Queue *queue = queue_for_push(envelopes[i].queue);
         if (queue->state == QueueState::draining)
             raise(Code::queue_paused, Details().add("queue", queue->name), "Try again when the queue is resumed.",
@@ -182,7 +194,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         CHECK_FOR_INTERRUPTS();
     }
     error_item = -1;
-    insert_jobs(jobs, envelopes, tuples, n, error_items);
+    insert_jobs(jobs, envelopes, tuples, n);
 
     for (int i = 0; i < n; i++) {
         const JobRow &job = pushed[i].job;

@@ -67,6 +67,8 @@ column_number(std::string_view name)
 }
 
 constexpr std::string_view timeout_ms = "timeout_ms";
+constexpr int args_column = column_number("args");
+constexpr int meta_column = column_number("meta");
 constexpr int extra_column = column_number("extra");
 static_assert(columns[job_columns].name == "lease_id");
 
@@ -173,22 +175,49 @@ envelope_json(const Datum *values, const bool *nulls, bool claimed)
     return out.finish();
 }
 
-} // namespace ojs
-
-OJS_FUNCTION(ojs_envelope)
+Jsonb *
+envelope_json(HeapTupleHeader row)
 {
-    HeapTupleHeader row = PG_GETARG_HEAPTUPLEHEADER(0);
     TupleDesc desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(row), HeapTupleHeaderGetTypMod(row));
-    Datum values[ojs::claimed_columns];
-    bool nulls[ojs::claimed_columns];
+    Datum values[claimed_columns];
+    bool nulls[claimed_columns];
     HeapTupleData tuple = {};
-    bool claimed = desc->natts == ojs::claimed_columns;
+    bool claimed = desc->natts == claimed_columns;
 
-    if (!claimed && desc->natts != ojs::job_columns)
+    if (!claimed && desc->natts != job_columns)
         elog(ERROR, "a row of %d columns is no job", desc->natts);
     tuple.t_len = HeapTupleHeaderGetDatumLength(row);
     tuple.t_data = row;
     heap_deform_tuple(&tuple, desc, values, nulls);
     ReleaseTupleDesc(desc);
-    PG_RETURN_JSONB_P(ojs::envelope_json(values, nulls, claimed));
+    return envelope_json(values, nulls, claimed);
+}
+
+bool
+take_changes(const Jsonb *envelope, Datum *values, bool *nulls)
+{
+    JsonbValue args;
+    JsonbValue meta;
+    ObjectBuilder extra;
+
+    if (!is_object(envelope) || !find_member(root_of(envelope), "args", args) || !is_array(args) ||
+        !find_member(root_of(envelope), "meta", meta) || !is_object(meta))
+        return false;
+    each_member(root_of(envelope), [&extra](std::string_view name, const JsonbValue &value) {
+        if (!has_column(name))
+            extra.add(name, value);
+    });
+    Jsonb *rest = extra.finish();
+    values[args_column] = JsonbPGetDatum(jsonb_of(args));
+    values[meta_column] = JsonbPGetDatum(jsonb_of(meta));
+    values[extra_column] = JsonbPGetDatum(rest);
+    nulls[extra_column] = JB_ROOT_COUNT(rest) == 0;
+    return true;
+}
+
+} // namespace ojs
+
+OJS_FUNCTION(ojs_envelope)
+{
+    PG_RETURN_JSONB_P(ojs::envelope_json(PG_GETARG_HEAPTUPLEHEADER(0)));
 }

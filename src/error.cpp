@@ -208,6 +208,30 @@ raise_field(Code code, const char *field, const char *hint, const char *format, 
     pg_unreachable();
 }
 
+Jsonb *
+error_json(const ErrorData *error)
+{
+    StringInfoData json;
+    const char *state = unpack_sql_state(error->sqlerrcode);
+    bool ours = false;
+
+    for (const Entry &entry : catalogue)
+        ours |= strcmp(entry.sqlstate, state) == 0;
+    ours = ours && error->detail != nullptr && strncmp(error->detail, "{\"code\":", 8) == 0;
+    initStringInfo(&json);
+    appendStringInfoString(&json, "{\"message\":");
+    escape_json(&json, error->message);
+    if (error->hint != nullptr) {
+        appendStringInfoString(&json, ",\"hint\":");
+        escape_json(&json, error->hint);
+    }
+    if (ours)
+        appendStringInfo(&json, ",%s", error->detail + 1);
+    else
+        appendStringInfo(&json, ",\"code\":\"HOOK_ERROR\",\"sqlstate\":\"%s\",\"retryable\":false}", state);
+    return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data)));
+}
+
 } // namespace ojs
 
 /* ojs_store.raise(code text, message text, details jsonb, hint text): for SQL functions; the code by its name */

@@ -76,6 +76,7 @@ OJS_FUNCTION(ojs_fail)
     Datum answer = job_answer(tables, job, standing);
     tables.close();
     store::end_write();
+    attempt_ended(answer);
     return answer;
 }
 
@@ -101,6 +102,7 @@ OJS_FUNCTION(ojs_nack)
     Datum answer = job_answer(tables, job, standing);
     tables.close();
     store::end_write();
+    attempt_ended(answer);
     return answer;
 }
 
@@ -114,6 +116,7 @@ OJS_FUNCTION(ojs_nack_many)
     TimestampTz at = now();
     auto *done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
     int *order = locking_order(named.ids);
+    Ended ended = ended_of(named.ids.n);
     Tables tables;
     int n = 0;
 
@@ -125,10 +128,13 @@ OJS_FUNCTION(ojs_nack_many)
         if (!done[i])
             continue;
         note_write_to(lease.queue);
-        (void)release(tables, lease, delay_ms, at);
+        Standing standing = release(tables, lease, delay_ms, at);
+        if (ended.hooks.n > 0)
+            note_ended(ended, tables, lease, standing);
         n++;
     }
     tables.close();
     store::end_write();
+    attempts_ended(ended);
     return many_answer(fcinfo, n, named.ids, done, std::nullopt);
 }

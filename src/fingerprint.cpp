@@ -291,9 +291,27 @@ read_unique_policy(const Jsonb *json)
     return policy;
 }
 
+/* A key that the producer has worked out itself, as where it encrypts the args; it stands for all dimensions (INT-01). */
+static bool
+put_own_key(StringInfo out, const Envelope &envelope)
+{
+    constexpr const char *field = "unique_key";
+    JsonbValue key;
+    if (envelope.options == nullptr || !find_member(root_of(envelope.options), field, key))
+        return false;
+    if (key.type != jbvString || key.val.string.len == 0)
+        raise_field(invalid, field, "Give a text, or leave it out.", "unique_key must be a text that is not empty");
+    appendStringInfoString(out, "{\"unique_key\":");
+    put_quoted(out, canonical_text(text_of(key), invalid, field));
+    appendStringInfoChar(out, '}');
+    return true;
+}
+
 void
 fingerprint_input(const Envelope &envelope, const UniquePolicy &policy, StringInfo out)
 {
+    if (put_own_key(out, envelope))
+        return;
     /* The dimensions in canonical order. Each that counts shows, so different sets of keys never collide. */
     appendStringInfoChar(out, '{');
     if (policy.by_args) {

@@ -21,6 +21,7 @@
 #include "ojs/cohort.h"
 #include "ojs/dead_letter.h"
 #include "ojs/guc.h"
+#include "ojs/hooks.h"
 #include "ojs/lease_trace.h"
 #include "ojs/limits.h"
 #include "ojs/moves.h"
@@ -414,6 +415,7 @@ emit(Walk &walk, ReturnSetInfo *set)
     Datum values[claimed_columns];
     bool nulls[claimed_columns];
     TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(walk.tables.job().rel), &TTSOpsHeapTuple);
+    Hooks hooks = hooks_at(Point::before_execute);
 
     std::sort(walk.taken, walk.taken + walk.n, [](const Taken &a, const Taken &b) {
         if (a.queue_position != b.queue_position)
@@ -441,9 +443,13 @@ emit(Walk &walk, ReturnSetInfo *set)
             UnregisterSnapshot(snapshot);
         }
         render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
+        if (hooks.n > 0)
+            before_execute(hooks, values, nulls);
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
     }
     ExecDropSingleTupleTableSlot(slot);
+    if (hooks.n > 0)
+        report_failures(hooks, Point::before_execute);
 }
 
 } // namespace

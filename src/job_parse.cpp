@@ -405,6 +405,7 @@ Envelope
 empty_envelope()
 {
     Envelope envelope = {};
+    envelope.item = -1;
     envelope.queue = "default";
     return envelope;
 }

@@ -5,6 +5,7 @@
 #include "ojs/guc.h"
 #include "ojs/error.h"
 #include "ojs/handout.h"
+#include "ojs/hooks.h"
 #include "ojs/queue.h"
 #include "ojs/store.h"
 #include "ojs/upkeep.h"
@@ -33,6 +34,7 @@ _PG_init(void)
         ojs::queue_init();
         ojs::upkeep_init();
         ojs::handout_init();
+        ojs::hooks_init();
         ojs::wake_init();
         ojs::shared_init();
     });

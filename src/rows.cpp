@@ -6,8 +6,8 @@
 namespace ojs
 {
 
-/* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log */
-const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4, 4, 8, 10};
+/* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log hook */
+const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4, 4, 8, 10, 7};
 
 namespace
 {

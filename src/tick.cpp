@@ -6,6 +6,8 @@
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/hooks.h"
+#include "ojs/idempotency.h"
 #include "ojs/limits.h"
 #include "ojs/queue_rules.h"
 #include "ojs/records.h"
@@ -24,7 +26,7 @@ struct Pass {
     int reaped;
     int dead; /* workers whose heartbeats stopped; their jobs count as reaped */
     int promoted;
-    int markers; /* deduplication keys whose time was over */
+    int markers; /* deduplication and idempotency keys whose time was over */
     int records; /* events with rows of their own, too old or too many */
     bool more;
 };
@@ -55,10 +57,11 @@ pass(int budget)
             break;
         CommandCounterIncrement();
     }
-    result.markers = prune_markers(budget, at);
+    result.markers = prune_markers(budget, at) + prune_idempotency_keys(budget, at);
     result.records = prune_records(budget, at);
     tidy_queues(at);
     forget_workers(at);
+    tidy_hooks(at);
     tidy_limits(at);
     result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget || result.records >= budget;
     tables.close();

@@ -284,7 +284,12 @@ Uniqueness
 uniqueness_of(const Envelope &envelope)
 {
     Uniqueness unique = {read_unique_policy(envelope.uniq), {}};
-    unique.key = fingerprint(envelope, unique.policy);
+    if (envelope.received_args != nullptr) {
+        Envelope received = envelope;
+        received.args = envelope.received_args;
+        unique.key = fingerprint(received, unique.policy);
+    } else
+        unique.key = fingerprint(envelope, unique.policy);
     return unique;
 }
 

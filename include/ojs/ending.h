@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ojs/args.h"
+#include "ojs/hooks.h"
 #include "ojs/moves.h"
 
 namespace ojs
@@ -23,10 +24,24 @@ Named read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_i
 /* Positions of the ids in the order in which their rows are locked. */
 int *locking_order(const Ids &ids);
 
+/* The jobs whose attempt a call ends, for the after_execute hooks; nothing is noted where there are none. */
+struct Ended {
+    Hooks hooks;
+    Jsonb **jobs;
+    int n;
+};
+static_assert(std::is_trivially_destructible_v<Ended>);
+
+Ended ended_of(int most);
+void note_ended(Ended &ended, Tables &tables, const LeaseRow &lease, Standing standing);
+/* Run the hooks, once all that the call writes is written. */
+void attempts_ended(const Ended &ended);
+void attempt_ended(Datum job); /* of a call about one job: the ojs.job that it answers */
+
 /*
  * Completes the named jobs that the worker holds; done[i] says which. Strict: raises for the first it does not hold.
  */
-int complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now);
+int complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now, Ended &ended);
 
 inline Holder
 holder_of(const Named &named, int i)

@@ -14,19 +14,21 @@ struct Pushed {
     std::string_view queue; /* its name, good until the next look-up of a queue */
 };
 
-/* Gives the envelopes ids that brought none. */
+/* Gives ids to the envelopes that have none. */
 void assign_ids(Envelope *envelopes, int n);
 
 /*
  * Refuses a batch that brings an id twice. Jobs with ids of their own are stored in id order, so that two batches do not
  * wait for each other; one whose jobs are stored in another order (uniqueness) has the ids locked first, up to a number.
+ * With `repeated`, marks the later ones instead of refusing.
  */
-void check_ids(const Envelope *envelopes, int n, bool lock);
+void check_ids(const Envelope *envelopes, int n, bool lock, bool *repeated = nullptr);
+[[noreturn]] void raise_repeated_id(const pg_uuid_t &id);
 
 /*
  * Stores the jobs of `envelopes`, checked already, in their order; fills `pushed`. All or none: raises for the first
- * that cannot be. With error_items, errors say which job they are about.
+ * that cannot be.
  */
-void enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed, bool error_items);
+void enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed);
 
 } // namespace ojs

@@ -69,6 +69,12 @@ void tell(Code code, const Details &details, const char *hint, const char *messa
 [[noreturn]] void raise_field(Code code, const char *field, const char *hint, const char *message, ...)
     pg_attribute_printf(4, 5);
 
+/*
+ * An error that was caught, as JSON: its code, message, details, whether a repetition may help, and the hint. One that is
+ * not of the catalogue (a hook raised it) has its SQLSTATE, and the code HOOK_ERROR.
+ */
+Jsonb *error_json(const ErrorData *error);
+
 /* While a batch is read: which of its jobs an error is about (-1: none). Any rollback sets it back. */
 extern int error_item;
 

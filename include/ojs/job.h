@@ -19,7 +19,8 @@ namespace ojs
  * then sets what its other parameters say.
  */
 struct Envelope {
-    bool has_id;
+    int item;    /* which job of a batch it is, or -1 */
+    bool has_id; /* the caller brought the id */
     pg_uuid_t id;
     std::string_view type;  /* without an @version suffix once validated; null data: none was given */
     std::string_view queue; /* "default" where absent */
@@ -29,6 +30,7 @@ struct Envelope {
     std::optional<int64> timeout_ms;
     bool pending;
     Jsonb *args;    /* always an array once validated; null before: none was given */
+    Jsonb *received_args; /* as the producer gave them, where a hook has changed them; else null */
     Jsonb *meta;    /* an object, or null for none; never {} once validated */
     Jsonb *retry;   /* as given (null: none); checked by validate(), which also sees to at-most-once in it */
     Jsonb *uniq;    /* as given; validate() only sees that it is an object */
@@ -58,6 +60,9 @@ Envelope empty_envelope();
  */
 void envelope_from_json(const Jsonb *json, TimestampTz now, bool parameters_only, Envelope &envelope);
 
+/* The way back: an envelope that was read as a JSON object that reads the same, each attribute once. */
+Jsonb *request_json(const Envelope &envelope);
+
 /* The tags parameter of ojs.push, to be set after its options; INVALID_PAYLOAD if those hold other tags. */
 void set_tags(Envelope &envelope, ArrayType *tags);
 
@@ -86,6 +91,7 @@ constexpr int64 max_duration_ms = INT64CONST(36525) * 86400000;
 TimestampTz parse_timestamp(std::string_view text, TimestampTz now, const char *field);
 int64 parse_duration_ms(std::string_view text, Code code, const char *field);
 int64 interval_ms(const Interval *interval); /* days of 24 h, months of 30 days; parts of a millisecond count as one */
+int64 interval_arg_ms(const Interval *interval, const char *field); /* the same of a parameter, which must not be negative */
 Interval *interval_of(int64 ms);
 
 struct TimeText {
@@ -184,6 +190,11 @@ Datum render_job(const JobRow &job, const Standing &standing, std::string_view q
 
 /* What render() filled, as the JSON envelope. */
 Jsonb *envelope_json(const Datum *values, const bool *nulls, bool claimed);
+Jsonb *envelope_json(HeapTupleHeader row); /* an ojs.job or ojs.claimed_job */
+
+/* The way back for what a hook may change of a claimed job: args, meta, and what has no column. False, and nothing is
+ * changed, if it is no envelope any more. */
+bool take_changes(const Jsonb *envelope, Datum *values, bool *nulls);
 
 const char *state_name(State state);
 text *lease_id(int64 token);                       /* "lease_" and hex */

@@ -52,6 +52,7 @@ extern "C" {
 #include "catalog/pg_database.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/async.h"
 #include "commands/dbcommands.h"
@@ -205,6 +206,17 @@ begin_set(FunctionCallInfo fcinfo)
     MemoryContextSwitchTo(old);
 #endif
     return reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+}
+
+/* Whether a role may call a function; 16 has one function for all kinds of objects. */
+inline bool
+may_execute(Oid role, Oid function)
+{
+#if PG_VERSION_NUM >= 160000
+    return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#else
+    return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
 }
 
 /* 15 renamed the call that keeps others from taking a settings prefix. */

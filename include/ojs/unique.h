@@ -55,6 +55,9 @@ struct Marker {
 };
 Marker take_marker(int64 queue, std::string_view key, const pg_uuid_t *job_id, int64 ttl_ms);
 
+/* How long a key is kept, in ms, that asks for this or for nothing. */
+int64 marker_ttl(std::optional<int64> ttl_ms);
+
 /* Raises unless the key is one that can be kept. */
 void check_deduplication_key(std::string_view key);
 
