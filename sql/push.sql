@@ -37,4 +37,4 @@ create function ojs.push_many(
 ) returns setof record
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_push_many';
 comment on function ojs.push_many(jsonb, text, interval, text, text)
-    is 'Pushes a JSON array of OJS envelopes in one step, all or none; one result row per job, in input order';
+    is 'Pushes a JSON array of OJS envelopes in one step, all or none, or each for itself; one result row per job, in input order';

@@ -174,6 +174,7 @@ call(Hook &hook, Jsonb *envelope, bool wants_result)
     Oid user;
     int security;
     Jsonb *result = nullptr;
+    XLogRecPtr written = XactLastRecEnd;
 
     /* An error leaves all of this to the abort of the transaction, or of the subtransaction around the call. */
     error_context_stack = &which;
@@ -187,6 +188,8 @@ call(Hook &hook, Jsonb *envelope, bool wants_result)
     pgstat_init_function_usage(fcinfo, &usage);
     Datum returned = FunctionCallInvoke(fcinfo);
     pgstat_end_function_usage(&usage, true);
+    if (XactLastRecEnd != written)
+        store::note_write(true); /* whatever it wrote is not ours to lose */
     if (wants_result && !fcinfo->isnull)
         result = DatumGetJsonbP(returned);
     AtEOXact_GUC(true, settings_level);
