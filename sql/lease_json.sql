@@ -104,19 +104,6 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     from unnest(seqs, ids) with ordinality as j(seq, id, place)
 $$;
 
-create function ojs_store.ready_and_held(id bigint, out ready bigint, out in_flight bigint) returns record
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    at timestamptz := ojs_store.now();
-begin
-    select (select count(*) from ojs_store.ready r where r.queue = id)
-            + (select count(*) from ojs_store.later l where l.due_at <= at and l.queue = id and l.kind <> 5)
-            + count(*) filter (where l.deadline <= at or l.stop_at <= at),
-        count(*) filter (where l.deadline > at and l.stop_at > at)
-    into ready, in_flight
-    from ojs_store.lease l where l.queue = id;
-end $$;
-
 -- What replies say of the queue afterwards.
 create function ojs_store.reply_counts(queue text) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

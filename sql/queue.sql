@@ -300,9 +300,46 @@ end $$;
 
 -- LOOKING ----------------------------------------------------------------------------------------------------------
 
--- Counts by queue, of what the caller's statement sees; all queues where ids is null. On a standby the logged tables
--- alone answer. Numbers: kinds of later are 1 scheduled, 2 retryable, 3 pending, 4 released, 5 a reminder; states of done
--- are 4 completed, 6 cancelled, 7 discarded.
+-- Where a queue's jobs are: what is committed, and the caller's own changes. From the counters in shared memory, or where
+-- there are none by counting the rows. C++: src/queue_stats.cpp.
+create function ojs_store.queue_rows(
+    ids bigint[],
+    out queue bigint, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint, out active bigint,
+    out scheduled bigint, out retryable bigint, out pending bigint, out completed bigint, out cancelled bigint,
+    out discarded bigint
+) returns setof record
+language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_queue_rows';
+
+create function ojs_store.ready_and_held(id bigint, out ready bigint, out in_flight bigint) returns record
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ready_and_held';
+
+-- Rows that change by SQL are counted by triggers; direct table access fires none. A row of ready or later is never
+-- updated. Rows that come into done by SQL are a restore, and may be many: hot_set_lost() has them counted anew.
+create function ojs_store.count_rows() returns trigger
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_rows';
+
+create trigger rows_in after insert on ojs_store.ready
+    referencing new table as came for each statement execute function ojs_store.count_rows();
+create trigger rows_out after delete on ojs_store.ready
+    referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger rows_in after insert on ojs_store.later
+    referencing new table as came for each statement execute function ojs_store.count_rows();
+create trigger rows_out after delete on ojs_store.later
+    referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger rows_in after insert on ojs_store.lease
+    referencing new table as came for each statement execute function ojs_store.count_rows();
+create trigger rows_out after delete on ojs_store.lease
+    referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger rows_moved after update on ojs_store.lease
+    referencing old table as went new table as came for each statement execute function ojs_store.count_rows();
+create trigger rows_out after delete on ojs_store.done
+    referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.ready for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.later for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.lease for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.done for each statement execute function ojs_store.count_rows();
+
+-- Counts by queue. On a standby the logged tables alone answer, by what the caller's statement sees.
 create function ojs_store.queue_counts(
     ids bigint[],
     out queue bigint, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint, out active bigint,
@@ -327,34 +364,8 @@ begin
         return;
     end if;
     return query
-    with r as (
-        select queue, count(*) as n from ojs_store.ready where queue = any (ids) group by queue
-    ), l as (
-        select queue, count(*) as n, count(*) filter (where deadline > at and stop_at > at) as held
-        from ojs_store.lease where queue = any (ids) group by queue
-    ), w as (
-        select queue,
-            count(*) filter (where due_at <= at) as due,
-            count(*) filter (where due_at > at and kind = 4) as delayed,
-            count(*) filter (where due_at > at and kind = 1) as scheduled,
-            count(*) filter (where due_at > at and kind = 2) as retryable,
-            count(*) filter (where due_at > at and kind = 3) as pending
-        from ojs_store.later where queue = any (ids) and kind <> 5 group by queue
-    ), d as (
-        select queue, count(*) filter (where state = 4) as completed, count(*) filter (where state = 6) as cancelled,
-            count(*) filter (where state = 7) as discarded
-        from ojs_store.done where queue = any (ids) group by queue
-    ), m as (
-        select queue, sum(dead_lettered)::bigint as n from ojs_store.queue_count where queue = any (ids) group by queue
-    )
-    select i.id,
-        coalesce(r.n, 0) + coalesce(l.n - l.held, 0) + coalesce(w.due, 0), coalesce(l.held, 0), coalesce(w.delayed, 0),
-        coalesce(r.n, 0) + coalesce(w.due, 0) + coalesce(w.delayed, 0), coalesce(l.n, 0),
-        coalesce(w.scheduled, 0), coalesce(w.retryable, 0), coalesce(w.pending, 0),
-        coalesce(d.completed, 0), coalesce(d.cancelled, 0), coalesce(d.discarded, 0), coalesce(m.n, 0)
-    from unnest(ids) as i(id)
-    left join r on r.queue = i.id left join l on l.queue = i.id left join w on w.queue = i.id
-    left join d on d.queue = i.id left join m on m.queue = i.id;
+        select c.*, coalesce((select sum(d.dead_lettered)::bigint from ojs_store.queue_count d where d.queue = c.queue), 0)
+        from ojs_store.queue_rows(ids) c;
 end $$;
 
 create function ojs.queue_stats(

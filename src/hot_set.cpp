@@ -6,6 +6,7 @@
  * to the logged tables by SQL (a restore): the trigger ojs_store.hot_set_lost() adds it, and a rebuild removes those
  * it has seen. A row with the cause `reconcile` tells of the last reconcile pass.
  */
+#include "ojs/counts.h"
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/shared.h"
@@ -155,6 +156,7 @@ OJS_FUNCTION(ojs_hot_set_lost)
     if (!CALLED_AS_TRIGGER(fcinfo))
         ereport(ERROR,
                 (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("ojs_store.hot_set_lost() is a trigger")));
+    counts_lost(Part::ended); /* it may be many rows, which the trigger does not see */
     Feed feed = read_feed();
     if (!(feed.restored && feed.ours)) {
         store::Table table = store::open(store::Rel::feed, RowExclusiveLock);

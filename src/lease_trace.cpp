@@ -91,7 +91,7 @@ restore_lease(Tables &tables, LeaseRow &lease, std::optional<TimestampTz> deadli
     (void)(find_member(root_of(data), "token", value) && number_of(value, 0, lease.token));
     (void)(find_member(root_of(data), "lease_ms", value) && number_of(value, 0, lease.lease_ms));
     lease.deadline = deadline.value_or(now);
-    lease.stop_at = lease.claimed_at + stop_after_ms_of(job) * 1000;
+    lease.stop_at = stop_at_of(job, lease.claimed_at);
     lease.reap_at = std::min(lease.deadline, lease.stop_at);
     const Queue *queue = find_queue(lease.queue);
     lease.flags |= lease_durable | (queue != nullptr ? queue->lease_flags : 0);

@@ -1,6 +1,7 @@
 /*
  * module.cpp: the library's entry points: the magic block and _PG_init.
  */
+#include "ojs/counts.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/error.h"
@@ -36,6 +37,7 @@ _PG_init(void)
         ojs::handout_init();
         ojs::hooks_init();
         ojs::wake_init();
+        ojs::counts_init(); /* after waking, so called before it: who is woken finds its job counted */
         ojs::shared_init();
     });
 }

@@ -3,6 +3,7 @@
  */
 #include "ojs/shared.h"
 
+#include "ojs/counts.h"
 #include "ojs/guard.h"
 #include "ojs/worker.h"
 
@@ -32,7 +33,8 @@ request()
     RequestAddinShmemSpace(
         add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
                  add_size(hash_estimate_size(max_marks, sizeof(Mark)), hash_estimate_size(max_calls, sizeof(Calls)))));
-    RequestNamedLWLockTranche("ojs", 1);
+    RequestAddinShmemSpace(counts_size());
+    RequestNamedLWLockTranche("ojs", 2);
 }
 
 extern "C" void
@@ -73,6 +75,7 @@ on_startup()
     }
     shared->marks = marks;
     shared->calls = calls;
+    counts_startup(&GetNamedLWLockTranche("ojs")[1].lock, found);
     LWLockRelease(AddinShmemInitLock);
 }
 
@@ -87,6 +90,8 @@ prepare(Database &database, Oid oid)
     pg_atomic_init_u32(&database.asked, 0);
     pg_atomic_init_u32(&database.absent, 0);
     pg_atomic_init_u32(&database.poked, 0);
+    pg_atomic_init_u32(&database.uncountable, 0);
+    pg_atomic_init_u32(&database.prepared, 0);
     database.oid = oid;
 }
 

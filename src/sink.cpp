@@ -33,8 +33,10 @@ flush(Sink &sink)
     CHECK_FOR_INTERRUPTS();
     MemoryContext old = MemoryContextSwitchTo(sink.home);
     if (sink.bulk) {
-        for (int i = 0; i < sink.n; i++)
+        for (int i = 0; i < sink.n; i++) {
             ExecStoreHeapTuple(sink.tuples[i], sink.slots[i], false);
+            store::watch(sink.table, sink.tuples[i], 1);
+        }
         if (sink.n > 0)
             table_multi_insert(sink.table.rel, sink.slots, sink.n, GetCurrentCommandId(true), 0, sink.bulk_state);
         for (int i = 0; i < sink.n; i++)

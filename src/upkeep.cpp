@@ -267,6 +267,13 @@ count_due(Tables &tables, int64 queue, int64 most, TimestampTz now)
     return n;
 }
 
+TimestampTz
+no_lease_before(TimestampTz now)
+{
+    bool holds = now >= reap_hint_now && now - reap_full_at <= reap_full_every_us && reap_hint_clock == clock_generation;
+    return holds ? reap_hint : DT_NOBEGIN;
+}
+
 void
 upkeep_init()
 {

@@ -8,6 +8,7 @@
  *
  * Its transactions commit asynchronously: what a crash takes back, the next pass does again.
  */
+#include "ojs/counts.h"
 #include "ojs/cron.h"
 #include "ojs/error.h"
 #include "ojs/guard.h"
@@ -203,6 +204,15 @@ look_again()
 }
 
 void
+recount()
+{
+    begin();
+    if (hold_extension() && read_feed().stands)
+        recount_if_due();
+    commit();
+}
+
+void
 send_notifications()
 {
     next_notify = wake_send_due();
@@ -299,7 +309,7 @@ serve()
             more = false;
             next_due = DT_NOEND;
             pgstat_report_activity(STATE_RUNNING, "ojs.tick()");
-            well = duty(keep_hot_set) && !gone && duty(tick) && duty(run_cron_entries) && duty(look_again) && well;
+            well = duty(keep_hot_set) && !gone && duty(tick) && duty(recount) && duty(run_cron_entries) && duty(look_again) && well;
             if (gone)
                 leave("the extension is not installed");
             (void)pgstat_report_stat(false);

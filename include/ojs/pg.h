@@ -42,6 +42,8 @@ extern "C" {
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/transam.h"
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/index.h"
@@ -159,6 +161,17 @@ index_begin(Relation table, Relation index, Snapshot snapshot, int nkeys)
     return index_beginscan(table, index, snapshot, nullptr, nkeys, 0);
 #else
     return index_beginscan(table, index, snapshot, nkeys, 0);
+#endif
+}
+
+/* The row version at tuple->t_self, whoever may see it; 15 added an argument. */
+inline bool
+fetch_any(Relation table, HeapTuple tuple, Buffer *buffer)
+{
+#if PG_VERSION_NUM >= 150000
+    return heap_fetch(table, SnapshotAny, tuple, buffer, false);
+#else
+    return heap_fetch(table, SnapshotAny, tuple, buffer);
 #endif
 }
 

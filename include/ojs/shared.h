@@ -4,7 +4,7 @@
  * often workers claimed. All of it hints: the tables are the truth, and everything here is empty after a restart.
  * Without preload there is none of it, and nothing needs it.
  *
- * One LWLock (`lock`) guards everything but the atomics. It is held for look-ups in memory only.
+ * One LWLock (`lock`) guards everything but the atomics, and another the counters (counters.h). It is held for look-ups in memory only.
  */
 #pragma once
 
@@ -19,6 +19,8 @@ constexpr int max_waiter_queues = 16;
 constexpr int max_mark_name = 128;
 constexpr int max_calls = 4096; /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
+enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
+
 /* Slots are taken at first use and never freed before a restart. */
 struct Database {
     Oid oid;
@@ -30,6 +32,9 @@ struct Database {
     pg_atomic_uint32 asked;   /* a session wants a worker here */
     pg_atomic_uint32 absent;  /* the last worker found no extension */
     pg_atomic_uint32 poked;   /* something is due sooner than the worker thinks */
+    pg_atomic_uint32 uncountable; /* some queues found no room among the counters: all are counted by their rows */
+    pg_atomic_uint32 prepared;    /* prepared transactions have changed rows: see counts.cpp */
+    Oid counted[2];               /* by Part: the counters hold the rows of this table `ready`; under their lock */
     int worker_pid;
     TimestampTz worker_started_at;
 };

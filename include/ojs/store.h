@@ -41,6 +41,7 @@ enum class Idx {
 /* An open table. Closed by close(), or by the abort of the transaction. */
 struct Table {
     Relation rel;
+    Rel which;
     TupleTableSlot *slot;      /* what the last read left here */
     CatalogIndexState indexes; /* opened at the first insert */
 };
@@ -86,6 +87,11 @@ void insert(Table &table, HeapTuple tuple);
 void insert_many(Table &table, HeapTuple *tuples, int n);
 
 enum class Outcome { ok, busy, gone };
+
+/* Called for each row of ready, lease, later and done that is inserted (1) or deleted (-1) here. */
+using Watcher = void (*)(Rel rel, HeapTupleHeader row, int change);
+extern Watcher watcher;
+void watch(const Table &table, HeapTuple tuple, int change); /* for a caller that writes past these verbs */
 
 /*
  * Deletes the row at tid as FOR UPDATE SKIP LOCKED would: lock it if that needs

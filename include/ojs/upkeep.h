@@ -45,6 +45,9 @@ Recovered recover_from_dead(Tables &tables, int limit, TimestampTz now);
 
 constexpr int upkeep_batch = 1000;
 
+/* No lease runs out before this, as far as this session knows; for who looks for such without reaping. */
+TimestampTz no_lease_before(TimestampTz now);
+
 void upkeep_init(); /* once, at load */
 
 } // namespace ojs

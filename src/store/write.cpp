@@ -6,6 +6,16 @@
 namespace ojs::store
 {
 
+Watcher watcher;
+
+void
+watch(const Table &table, HeapTuple tuple, int change)
+{
+    if (watcher != nullptr && (table.which == Rel::ready || table.which == Rel::lease || table.which == Rel::later ||
+                               table.which == Rel::done))
+        watcher(table.which, tuple->t_data, change);
+}
+
 void
 begin_write(const char *what)
 {
@@ -30,6 +40,7 @@ open(Rel rel, LOCKMODE mode)
 {
     Table table = {};
     table.rel = table_open(relation_oid(rel), mode);
+    table.which = rel;
     table.slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), table_slot_callbacks(table.rel));
     return table;
 }
@@ -68,6 +79,7 @@ void
 insert(Table &table, HeapTuple tuple)
 {
     CatalogTupleInsertWithInfo(table.rel, tuple, indexes_of(table));
+    watch(table, tuple, 1);
 }
 
 void
@@ -90,6 +102,7 @@ insert_many(Table &table, HeapTuple *tuples, int n)
     CatalogTuplesMultiInsertWithInfo(table.rel, slots, n, indexes_of(table));
     for (int i = 0; i < n; i++) {
         tuples[i]->t_self = slots[i]->tts_tid;
+        watch(table, tuples[i], 1);
         ExecDropSingleTupleTableSlot(slots[i]);
     }
     pfree(slots);
@@ -135,19 +148,42 @@ delete_tuple(Table &table, ItemPointer tid, bool wait)
                               false);
 }
 
+/* The row at tid has just been deleted by us, so it is still there; most often it is in the slot too. */
+static void
+watch_deleted(Table &table, ItemPointer tid)
+{
+    if (!TTS_EMPTY(table.slot) && ItemPointerEquals(&table.slot->tts_tid, tid)) {
+        bool should_free;
+        watch(table, ExecFetchSlotHeapTuple(table.slot, false, &should_free), -1);
+        return;
+    }
+    HeapTupleData tuple;
+    Buffer buffer;
+    tuple.t_self = *tid;
+    if (!fetch_any(table.rel, &tuple, &buffer))
+        elog(ERROR, "a row that was just deleted is not there");
+    watch(table, &tuple, -1);
+    ReleaseBuffer(buffer);
+}
+
 Outcome
 take(Table &table, ItemPointer tid)
 {
     TM_Result result = lock_tuple(table, tid, LockWaitSkip);
     if (result == TM_Ok)
         result = delete_tuple(table, tid, true); /* "wait" for our own lock, which is none */
+    if (result == TM_Ok)
+        watch_deleted(table, tid);
     return outcome(result);
 }
 
 Outcome
 take_waiting(Table &table, ItemPointer tid)
 {
-    return outcome(delete_tuple(table, tid, true));
+    TM_Result result = delete_tuple(table, tid, true);
+    if (result == TM_Ok)
+        watch_deleted(table, tid);
+    return outcome(result);
 }
 
 void

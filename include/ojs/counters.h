@@ -1,0 +1,74 @@
+/*
+ * counters.h: what counts.cpp and recount.cpp share: the counters in shared memory, and this transaction's changes.
+ */
+#pragma once
+
+#include "ojs/counts.h"
+#include "ojs/shared.h"
+
+namespace ojs
+{
+
+constexpr int max_counters = 8192; /* queues with jobs, in all databases; beyond, everybody counts the rows */
+
+/* A queue's counters. One that is not there counts as zeros, so an idle one may be removed. */
+struct Counter {
+    MarkKey key;
+    pg_atomic_uint64 n[n_where];
+    pg_atomic_uint64 since[n_where]; /* by commits that the snapshot of the running recount does not see */
+};
+
+/* The recount that runs; one at a time. */
+struct Recount {
+    bool running;
+    bool spoilt; /* rows of the part changed unnoticed meanwhile */
+    Oid database;
+    Part part;
+    TransactionId xmax; /* its snapshot */
+    int n_running;
+    TransactionId running_xids[FLEXIBLE_ARRAY_MEMBER];
+};
+
+/*
+ * Held in shared mode to add to counters that exist; exclusively for everything else, so that who reads or begins a
+ * recount sees none in between. Only look-ups in memory and the taking of a snapshot happen under it.
+ */
+extern LWLock *counters_lock;
+extern HTAB *counters; /* of Counter; null without preload */
+extern Recount *recount;
+
+/* Under the lock, exclusively. Null: no room. */
+Counter *counter_of(Oid database, int64 queue);
+
+/* Which queue a row belongs to and what it counts as; false: a reminder, which is no job. */
+bool where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where);
+
+/* Whether a transaction that has ended is one whose rows the running recount counts. */
+bool counted_by_recount(TransactionId xid);
+
+/* What this transaction has changed and not committed yet. */
+struct Change {
+    int64 queue;
+    int level; /* of the subtransaction */
+    int32 n[n_where];
+};
+extern Change *changes;
+extern int n_changes;
+
+/* This transaction has changed rows unnoticed. */
+extern bool lost_here[2];
+
+/* Whether these shared counters can be used at all; null: count. */
+Database *counting_database();
+
+/* --- recount.cpp --- */
+
+/* Makes the shared counters of this database right; `again`: even if somebody else has just done so. False: another
+ * recount takes too long to be waited for. */
+bool recount_rows(Part part, bool again);
+/* At the end of a transaction: a recount that it has not finished. */
+void recount_given_up();
+/* What has just been committed, for the counts that this session remembers without preload. */
+void remember_changes();
+
+} // namespace ojs

@@ -1,0 +1,53 @@
+/*
+ * counts.h: how many jobs of each queue are where, without counting them.
+ *
+ * Every row that goes into or out of ready, lease, later and done is noted with the running (sub)transaction; the
+ * commit adds the notes up in shared memory, and a rollback forgets them. So a commit is counted before it is reported.
+ * The rows remain the truth: they are counted once after a start (recount.cpp), while commits go on, and now and then.
+ *
+ * Without preload there is nothing shared, and who asks counts the rows.
+ */
+#pragma once
+
+#include "ojs/store.h"
+
+namespace ojs
+{
+
+/* Where a row is: the open ones by table and kind, reminders of expiry aside; then the finished ones that are kept. */
+enum class Where { ready, leased, scheduled, retryable, pending, released, completed, cancelled, discarded, count };
+constexpr int n_where = static_cast<int>(Where::count);
+
+/* Counted apart: what is open is soon counted, what is kept may be much. */
+enum class Part { open, ended };
+constexpr int first_ended = static_cast<int>(Where::completed);
+
+struct Counts {
+    int64 queue; /* first: key of tables of these */
+    int64 n[n_where];
+
+    int64 operator[](Where where) const { return n[static_cast<int>(where)]; }
+};
+
+void counts_init(); /* at load: transaction callbacks, and the watcher of the tables */
+
+/* In shared memory (shared.cpp asks). */
+Size counts_size();
+void counts_startup(LWLock *lock, bool found);
+
+/* Rows went in or out of a part's tables unnoticed: once this transaction commits, they are counted anew. */
+void counts_lost(Part part);
+
+/* A row of ready, lease, later or done, for those that write by SQL. */
+void note_row(store::Rel rel, HeapTupleHeader row, int change);
+
+/*
+ * What is committed and what this transaction has changed, by queue. Without preload the open rows are counted at most
+ * once in `max_age_us`; 0: now.
+ */
+void read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out);
+
+/* For the worker: counts the open rows after a start, and now and then, when a transaction may take that long. */
+void recount_if_due();
+
+} // namespace ojs
