@@ -328,6 +328,22 @@ end $$;
 comment on function ojs.events(text, text[], text[], text[], int)
     is 'Events after a cursor, in the lifecycle order of each job, and the cursor to go on with; none is passed over';
 
+-- What ojs.events looks for by time. These indexes are no part of the plain installation, since every push and every end
+-- of a job would pay for them.
+create function ojs.index_events(enabled boolean default true) returns void
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp set client_min_messages = warning as $$
+begin
+    if enabled then
+        create index if not exists job_created on ojs_store.job using brin (created_at) with (pages_per_range = 32, autosummarize = on);
+        create index if not exists event_at on ojs_store.event using brin (at) with (pages_per_range = 32, autosummarize = on);
+        create index if not exists done_finished on ojs_store.done using brin (finished_at) with (pages_per_range = 32, autosummarize = on);
+    else
+        drop index if exists ojs_store.job_created, ojs_store.event_at, ojs_store.done_finished;
+    end if;
+end $$;
+comment on function ojs.index_events(boolean)
+    is 'Makes, or drops, the indexes with which ojs.events need not look at every job that is kept';
+
 -- Removes events that have rows of their own and are too old, and with `count` the oldest of too many; how many. And
 -- tokens of ojs.once after their 30 days.
 create function ojs_store.prune_records(most int, count boolean) returns int

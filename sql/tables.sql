@@ -45,8 +45,6 @@ create table ojs_store.job (
     options jsonb                       -- specversion, schema, tags, own lease length, …, and all unknown attributes
 );
 create unique index job_id on ojs_store.job (id);
--- For whoever reads what is new, or what is old (ojs.events): a range of blocks gets its entry in the background.
-create index job_created on ojs_store.job using brin (created_at) with (pages_per_range = 32, autosummarize = on);
 
 -- What happened to an open job and a rebuild must know. Never on the plain path push, claim, ack.
 create table ojs_store.event (
@@ -61,7 +59,6 @@ create table ojs_store.event (
     data jsonb                          -- the error, in the form of ERR-A, or what was changed
 );
 create index event_job on ojs_store.event (job_id);
-create index event_at on ojs_store.event using brin (at) with (pages_per_range = 32, autosummarize = on);
 
 -- What happened to the leases of queues with lease_log, for those who look; nothing else reads it. In the order of
 -- numbers.
@@ -93,7 +90,6 @@ create table ojs_store.done (
     error jsonb
 );
 create unique index done_job on ojs_store.done (job_id);
-create index done_finished on ojs_store.done using brin (finished_at) with (pages_per_range = 32, autosummarize = on);
 
 -- Who holds which fingerprint. Written at push only: what a claim of uniqueness is worth is looked up in the jobs'
 -- states by the next push with that fingerprint, so ack, fail and reap never come here.

@@ -190,6 +190,19 @@ commit;
 select pg_temp.read_on() is null as read \gset
 select is(pg_temp.life(:'inside'), 'job.enqueued', 'EVT-05: from a savepoint');
 
+-- Indexes for those who read much ------------------------------------------------------------------------------------------
+
+create temp view event_indexes as
+select string_agg(c.relname, ' ' order by c.relname) as names from pg_class c join pg_am a on a.oid = c.relam
+where a.amname = 'brin' and c.relnamespace = 'ojs_store'::regnamespace;
+select is(names, null, 'EVT-05: no job pays for indexes that only readers of events need') from event_indexes;
+select ojs.events(max => 1000) -> 'events' as events_before \gset
+select ojs.index_events(), ojs.index_events() \gset
+select is(names, 'done_finished event_at job_created', 'EVT-05: an administrator may have them') from event_indexes;
+select is(ojs.events(max => 1000) -> 'events', :'events_before', 'EVT-05: and the events are the same');
+select ojs.index_events(false) \gset
+select is(names, null, 'EVT-05: and drops them again') from event_indexes;
+
 -- Switched off, and retention ----------------------------------------------------------------------------------------------
 
 create function pg_temp.recorded() returns bigint language sql as $$ select count(*) from ojs.events where type like 'queue.%' $$;
