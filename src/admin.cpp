@@ -55,6 +55,7 @@ Jsonb *
 checked_overrides(Jsonb *overrides, TimestampTz at, int64 *queue)
 {
     Envelope envelope = empty_envelope();
+    envelope.queue = {}; /* unless they name one, the job stays where it is */
     if (!JB_ROOT_IS_OBJECT(overrides))
         raise_field(Code::invalid_payload, "overrides", "Give a JSON object.", "overrides must be an object");
     JsonbIterator *it = JsonbIteratorInit(&overrides->root);
@@ -71,6 +72,8 @@ checked_overrides(Jsonb *overrides, TimestampTz at, int64 *queue)
     if (envelope.args == nullptr)
         envelope.args = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("[]")));
     bool moves = !envelope.queue.empty();
+    if (!moves)
+        envelope.queue = "default";
     validate(envelope);
     if (moves)
         *queue = queue_for_push(envelope.queue)->id;

@@ -36,6 +36,10 @@ select is((ojs.retry(:'gone')).state, 'available', 'R-37: a job that is no dead 
 select pg_temp.held('soon') as soon \gset
 select is((ojs.fail(:'soon', '{"type": "t", "message": "m"}', delay => '1 hour')).state, 'retryable', 'SM-12: a job waits for its retry');
 select is((ojs.retry(:'soon')).state, 'available', 'SM-12: retried at once');
+select pg_temp.dead('place') as place \gset
+select (select queue from ojs.jobs where id = :'place') as home \gset
+select is((ojs.retry(:'place')).queue, :'home', 'DLQ-04: a retry leaves a job in its queue');
+select is((select id from ojs.claim(:'home', 'w') where id = :'place'), :'place', 'DLQ-04: where it is claimed');
 select is(pg_temp.at(:'soon'), 'available/1/1', 'SM-12: within its budget');
 
 select is(pg_temp.refusal(format('select ojs.retry(%L)', pg_temp.pushed('open'))), 'OJ105 INVALID_STATE_TRANSITION', 'DLQ-05: not an available job');
