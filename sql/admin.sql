@@ -18,3 +18,7 @@ select job.*
 from ojs_store.done, lateral ojs_store.look(done.job_id) job
 where done.flags & 1 <> 0;
 comment on view ojs.dead_letters is 'Discarded jobs that were kept as dead letters: the columns of ojs.job';
+
+-- Removes jobs for good, and counts them. The rows that say where they stand have been taken by the caller.
+create function ojs_store.remove_jobs(ids uuid[]) returns bigint
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_remove_jobs';

@@ -159,6 +159,16 @@ begin
                     when l.kind = 1 then 'scheduled' when l.kind = 2 then 'retryable' else 'pending' end = any (states)
             for update skip locked))
         returning job_id;
+    -- Numbers of done.state: 4 completed, 6 cancelled, 7 discarded.
+    if states && '{completed,cancelled,discarded}' then
+        return query
+            delete from ojs_store.done where ctid = any (array(
+                select d.ctid from ojs_store.done d
+                where d.queue = queue_id
+                    and case d.state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end = any (states)
+                for update skip locked))
+            returning job_id;
+    end if;
 end $$;
 
 create function ojs.purge_queue(name text, states text[] default null, confirm boolean default false) returns bigint
@@ -168,8 +178,6 @@ declare
     queue ojs_store.queue := ojs_store.queue_found(name);
     wanted text[] := coalesce(states, '{available,scheduled,retryable,pending}');
     unknown text;
-    ids uuid[];
-    finished smallint[];
 begin
     select s into unknown from unnest(wanted) s
     where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded')
@@ -182,19 +190,10 @@ begin
         perform ojs_store.raise('INVALID_PAYLOAD', 'confirm must be true, since a purge cannot be undone', '{"field": "confirm"}',
             'Call ojs.purge_queue(name, states, confirm => true).');
     end if;
-    ids := array(select ojs_store.take_jobs(queue.id, wanted));
-    -- Numbers of done.state: 4 completed, 6 cancelled, 7 discarded.
-    finished := array(select n from (values ('completed', 4), ('cancelled', 6), ('discarded', 7)) as s(state, n) where s.state = any (wanted));
-    if finished <> '{}' then
-        with gone as (
-            delete from ojs_store.done d where d.queue = queue.id and d.state = any (finished) returning d.job_id
-        )
-        select ids || array_agg(job_id) into ids from gone;
+    if 'active' = any (wanted) then
+        perform ojs_store.wake(name); -- places in limits become free
     end if;
-    delete from ojs_store.later where job_id = any (ids);
-    delete from ojs_store.event where job_id = any (ids);
-    delete from ojs_store.job where id = any (ids);
-    return coalesce(cardinality(ids), 0);
+    return ojs_store.remove_jobs(array(select ojs_store.take_jobs(queue.id, wanted)));
 end $$;
 comment on function ojs.purge_queue(text, text[], boolean) is 'Removes a queue''s jobs for good: those that wait, or those in the states given; how many';
 
@@ -205,6 +204,7 @@ declare
     queue ojs_store.queue := ojs_store.queue_found(name);
     other ojs_store.queue;
     live bigint;
+    own_limits text := 'queue:' || name;
     at timestamptz := ojs_store.now();
     n bigint := 0;
 begin
@@ -249,6 +249,10 @@ begin
                 'Name a queue of type queue.');
         end if;
         n := ojs_store.move_jobs(queue.id, other.id);
+        -- Places that held jobs take in the queue's own limits; rows of limit_use are never updated.
+        insert into ojs_store.limit_use (key, kind, at, number, until, job_id, token, name)
+        select hashtextextended('queue:' || target, 0), u.kind, u.at, u.number, u.until, u.job_id, u.token, 'queue:' || target
+        from ojs_store.limit_use u where u.key = hashtextextended(own_limits, 0) and u.kind = 0;
         perform ojs_store.wake(target);
     else
         perform ojs_store.raise('INVALID_PAYLOAD', format('strategy must be reject, discard or move, not "%s"', left(strategy, 64)),
@@ -258,7 +262,15 @@ begin
     update ojs_store.queue q set state = 'deleted', config = '{}',
         revised_at = greatest(clock_timestamp(), q.revised_at + interval '1 microsecond')
     where q.name = name;
+    -- What is kept by the queue's name. What another transaction is at has a time of its own to go.
     delete from ojs_store.queue_count c where c.queue = queue.id;
+    delete from ojs_store.deduplication where ctid = any (array(
+        select d.ctid from ojs_store.deduplication d where d.queue = queue.id for update skip locked));
+    delete from ojs_store.rate_limit where ctid = any (array(
+        select r.ctid from ojs_store.rate_limit r where r.key = own_limits for update skip locked));
+    delete from ojs_store.limit_use where ctid = any (array(
+        select u.ctid from ojs_store.limit_use u where u.key = hashtextextended(own_limits, 0) for update skip locked));
+    perform ojs_store.changed('ojs_store.rate_limit');
     perform ojs_store.changed('ojs_store.queue');
     return n;
 end $$;

@@ -1,7 +1,9 @@
 /*
- * admin.cpp: ojs.retry, ojs.discard, ojs.delete_job: what an administrator may do to a job past its normal life.
+ * admin.cpp: ojs.retry, ojs.discard, ojs.delete_job: what an administrator may do to a job past its normal life; and how
+ * SQL removes jobs.
  */
 #include "ojs/args.h"
+#include "ojs/dead_letter.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/place.h"
@@ -25,9 +27,6 @@ constinit Statement rewrite_job = {R"sql(
     where id = $1
     returning ctid
 )sql", {UUIDOID, JSONBOID, INT8OID}, nullptr};
-
-constinit Statement delete_events = {"delete from ojs_store.event where job_id = $1", {UUIDOID}, nullptr};
-constinit Statement delete_job = {"delete from ojs_store.job where id = $1", {UUIDOID}, nullptr};
 
 /* Takes the row that says a job has ended in this state; false: there is none. */
 bool
@@ -107,7 +106,6 @@ OJS_FUNCTION(ojs_retry)
     TimestampTz at = now();
     Tables tables;
     JobRow job;
-    Standing standing;
     DoneRow done;
     LaterRow row = {};
 
@@ -138,12 +136,7 @@ OJS_FUNCTION(ojs_retry)
         row.flags = job.flags | job_has_events;
     }
     make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
-    CommandCounterIncrement();
-    stand_now(tables, id, at, job, standing);
-    Datum answer = render_job(job, standing, queue_name(standing.queue));
-    tables.close();
-    store::end_write();
-    return answer;
+    return answer_now(tables, id, at);
 }
 
 /* An open job that nobody holds ends as discarded. */
@@ -156,7 +149,6 @@ OJS_FUNCTION(ojs_discard)
     TimestampTz at = now();
     Tables tables;
     JobRow job;
-    Standing standing;
 
     for (;;) {
         Place place = locate(tables, id);
@@ -170,12 +162,7 @@ OJS_FUNCTION(ojs_discard)
         discard(tables, job, place.row.queue, place.row.attempt, place.row.deliveries, "discarded", reason, at);
         break;
     }
-    CommandCounterIncrement();
-    stand_now(tables, id, at, job, standing);
-    Datum answer = render_job(job, standing, queue_name(standing.queue));
-    tables.close();
-    store::end_write();
-    return answer;
+    return answer_now(tables, id, at);
 }
 
 /* Removes a finished job and its history. */
@@ -197,11 +184,22 @@ OJS_FUNCTION(ojs_delete_job)
         }
         raise_state(tables, id, "delete", Needs::open, at);
     }
-    with_spi([&] {
-        execute_latest(delete_events, {UUIDPGetDatum(&id)});
-        execute_latest(delete_job, {UUIDPGetDatum(&id)});
-    });
+    (void)remove_job(tables, id);
     tables.close();
     store::end_write();
     PG_RETURN_BOOL(true);
+}
+
+/* ojs_store.remove_jobs(ids uuid[]) returns bigint: for SQL that has taken the rows which say where these jobs stand */
+OJS_FUNCTION(ojs_remove_jobs)
+{
+    store::begin_write("ojs_store.remove_jobs()");
+    Ids ids = ids_arg(fcinfo, 0, "ids");
+    Tables tables;
+    int64 n = 0;
+    for (int i = 0; i < ids.n; i++)
+        n += remove_job(tables, *ids.ids[i]);
+    tables.close();
+    store::end_write();
+    PG_RETURN_INT64(n);
 }

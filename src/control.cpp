@@ -22,15 +22,10 @@ OJS_FUNCTION(ojs_cancel)
     State was;
     bool exists;
 
-    if (cancel_open(tables, id, at, job, standing, exists, was)) {
-        stand_now(tables, id, at, job, standing);
-        standing.previous_state = was;
-    } else if (!exists || !idempotent)
+    bool cancelled = cancel_open(tables, id, at, job, standing, exists, was);
+    if (!cancelled && (!exists || !idempotent))
         raise_state(tables, id, "cancel", Needs::open, at);
-    Datum answer = render_job(job, standing, queue_name(standing.queue));
-    tables.close();
-    store::end_write();
-    return answer;
+    return answer_now(tables, id, at, cancelled ? std::optional(was) : std::nullopt);
 }
 
 OJS_FUNCTION(ojs_activate)
@@ -41,7 +36,6 @@ OJS_FUNCTION(ojs_activate)
     TimestampTz at = now();
     Tables tables;
     JobRow job;
-    Standing standing;
     Place place;
 
     for (;;) {
@@ -71,10 +65,5 @@ OJS_FUNCTION(ojs_activate)
         store::insert(tables.later(), form(tables.later().rel, row));
     } else
         make_ready(tables, row, store::next_seq());
-    CommandCounterIncrement();
-    stand_now(tables, id, at, job, standing);
-    Datum answer = render_job(job, standing, queue_name(standing.queue));
-    tables.close();
-    store::end_write();
-    return answer;
+    return answer_now(tables, id, at);
 }

@@ -142,4 +142,17 @@ remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags
     store::end(scan);
 }
 
+bool
+remove_job(Tables &tables, const pg_uuid_t &id)
+{
+    JobRow job;
+    ItemPointerData tid;
+    CHECK_FOR_INTERRUPTS();
+    if (store::find(tables.job(), store::Idx::job_id, id, &tid) == store::Row::none)
+        return false;
+    read(tables.job().slot, job);
+    remove_job(tables, id, tid, job.flags | job_has_events);
+    return true;
+}
+
 } // namespace ojs

@@ -102,7 +102,10 @@ options_of(const JobRow &job, const Standing &standing)
             taken++;
         }
     }
-    bool more = standing.retry_delay_ms || standing.activated_at || standing.previous_state;
+    JsonbValue moved_to; /* */
+    bool moved = standing.state == State::discarded && standing.error != nullptr &&
+                 find_member(root_of(standing.error), "dead_lettered_to", moved_to);
+    bool more = standing.retry_delay_ms || standing.activated_at || standing.previous_state || moved;
     if (taken == 0 && !more)
         return out;
     if (!more && taken == static_cast<int>(JB_ROOT_COUNT(job.options))) {
@@ -122,6 +125,10 @@ options_of(const JobRow &job, const Standing &standing)
         extra.add("activated_at", format_timestamp(*standing.activated_at, false, buffer));
     if (standing.previous_state)
         extra.add("previous_state", std::string_view(state_name(*standing.previous_state)));
+    if (moved)
+        extra.add("dead_lettered_to", moved_to);
+    if (moved && find_member(root_of(standing.error), "dead_lettered_id", value))
+        extra.add("dead_lettered_id", value);
     out.extra = extra.finish();
     return out;
 }

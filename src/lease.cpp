@@ -37,6 +37,28 @@ active(const LeaseRow &lease)
     return standing;
 }
 
+/* The k-th id in locking order has been named before. */
+bool
+again(const Ids &ids, const int *order, int k)
+{
+    return k > 0 && memcmp(ids.ids[order[k]], ids.ids[order[k - 1]], UUID_LEN) == 0;
+}
+
+/* Leaves each id once, where it was named first. */
+void
+leave_once(Ids &ids)
+{
+    int *order = locking_order(ids);
+    auto *repeated = static_cast<bool *>(palloc0(sizeof(bool) * std::max(ids.n, 1)));
+    int n = 0;
+    for (int k = 0; k < ids.n; k++)
+        repeated[order[k]] = again(ids, order, k);
+    for (int i = 0; i < ids.n; i++)
+        if (!repeated[i])
+            ids.ids[n++] = ids.ids[i];
+    ids.n = n;
+}
+
 /* Extends each lease that is held, in locking order; a lease by its own length unless one is given. */
 int
 extend_all(Tables &tables, const Named &named, std::optional<int64> lease_ms, bool beat, bool *done, TimestampTz at)
@@ -48,10 +70,8 @@ extend_all(Tables &tables, const Named &named, std::optional<int64> lease_ms, bo
         LeaseRow lease;
         ItemPointerData tid;
         CHECK_FOR_INTERRUPTS();
-        if (k > 0 && memcmp(named.ids.ids[i], named.ids.ids[order[k - 1]], UUID_LEN) == 0) {
-            done[i] = beat && done[order[k - 1]]; /* named twice: the first counts */
-            continue;
-        }
+        if (again(named.ids, order, k))
+            continue; /* the first counts */
         done[i] = lock_lease(tables, *named.ids.ids[i], holder_of(named, i), lease, &tid);
         if (!done[i])
             continue;
@@ -122,6 +142,7 @@ OJS_FUNCTION(ojs_beat)
     store::begin_write("ojs.beat()");
     ensure_hot_set();
     Named named = read_named(fcinfo, p_worker, p_ids, -1, -1);
+    leave_once(named.ids);
     std::optional<int64> lease_ms;
     if (!PG_ARGISNULL(p_lease))
         lease_ms = lease_arg(fcinfo, p_lease);

@@ -83,18 +83,23 @@ write_trace(Tables &tables, const LeaseRow &lease, LeaseStep step, TimestampTz n
 }
 
 void
-restore_lease(Tables &tables, LeaseRow &lease, std::optional<TimestampTz> deadline, const Jsonb *data, TimestampTz now)
+restore_lease(Limits &limits, LeaseRow &lease, std::optional<TimestampTz> deadline, const Jsonb *data)
 {
+    Tables &tables = limits.tables;
     JobRow job;
     JsonbValue value;
     read_job(tables, lease.job_id, lease.job_tid, job);
     (void)(find_member(root_of(data), "token", value) && number_of(value, 0, lease.token));
     (void)(find_member(root_of(data), "lease_ms", value) && number_of(value, 0, lease.lease_ms));
-    lease.deadline = deadline.value_or(now);
+    lease.deadline = deadline.value_or(limits.now);
     lease.stop_at = stop_at_of(job, lease.claimed_at);
     lease.reap_at = std::min(lease.deadline, lease.stop_at);
     const Queue *queue = find_queue(lease.queue);
     lease.flags |= lease_durable | (queue != nullptr ? queue->lease_flags : 0);
+    if (queue != nullptr) {
+        Queue copy = *queue; /* the session's cache may go */
+        takes_places_again(limits, copy, job, lease);
+    }
     store::insert(tables.lease(), form(tables.lease().rel, lease));
 }
 

@@ -320,6 +320,17 @@ note_use(Limits &limits, LimitUse kind, const LimitOnJob &limit, const LeaseRow 
     limits.pending = lappend(limits.pending, row);
 }
 
+void
+take_place(Limits &limits, const LimitOnJob &limit, LeaseRow &lease)
+{
+    if (limit.policy.concurrency < 0)
+        return;
+    limit.used->held++;
+    limit.used->own_held++;
+    lease.flags |= job_counted;
+    note_use(limits, LimitUse::held, limit, lease, DT_NOEND);
+}
+
 } // namespace
 
 LimitVerdict
@@ -352,12 +363,7 @@ starts(Limits &limits, LeaseRow &lease)
     for (int i = 0; i < limits.n_current; i++) {
         const LimitOnJob &limit = limits.current[i];
         LimitUsed &used = *limit.used;
-        if (limit.policy.concurrency >= 0) {
-            used.held++;
-            used.own_held++;
-            lease.flags |= job_counted;
-            note_use(limits, LimitUse::held, limit, lease, DT_NOEND);
-        }
+        take_place(limits, limit, lease);
         int64 remembered_us = std::max(limit.policy.rate.period_us, spacing_us(limit.policy.throttle));
         if (remembered_us > 0) {
             used.last_at = std::max(used.last_at, limits.now);
@@ -368,6 +374,17 @@ starts(Limits &limits, LeaseRow &lease)
             note_use(limits, LimitUse::start, limit, lease, used.last_at + remembered_us);
         }
     }
+}
+
+void
+takes_places_again(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease)
+{
+    if (!queue.limited && !(job.flags & job_limits))
+        return;
+    take_turn(limits);
+    collect(limits, queue, job);
+    for (int i = 0; i < limits.n_current; i++)
+        take_place(limits, limits.current[i], lease);
 }
 
 void

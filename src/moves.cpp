@@ -90,14 +90,7 @@ Standing
 standing_of(const DoneRow &row, int32 flags)
 {
     Standing standing = {};
-    standing.state = row.state;
-    standing.queue = row.queue;
-    standing.attempt = row.attempt;
-    standing.deliveries = row.deliveries;
-    standing.started_at = row.started_at;
-    standing.finished_at = row.finished_at;
-    standing.result = row.result;
-    standing.error = row.error;
+    from_done(row, standing);
     standing.has_events = flags & job_has_events;
     return standing;
 }

@@ -56,6 +56,20 @@ stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Sta
     return exists;
 }
 
+Datum
+answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, std::optional<State> previous)
+{
+    JobRow job;
+    Standing standing;
+    CommandCounterIncrement();
+    (void)stand_now(tables, id, now, job, standing);
+    standing.previous_state = previous;
+    Datum answer = render_job(job, standing, queue_name(standing.queue));
+    tables.close();
+    store::end_write();
+    return answer;
+}
+
 static State
 state_of(const Tables &tables, const Place &place, TimestampTz now)
 {

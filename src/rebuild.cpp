@@ -382,12 +382,13 @@ void
 restore_leases(Placing &placing)
 {
     Tables tables;
-    TimestampTz at = now();
+    Limits limits = {tables, now()};
     for (int64 i = 0; i < placing.held.n; i++) {
         CHECK_FOR_INTERRUPTS();
         Held &held = placing.held.items[i];
-        restore_lease(tables, held.lease, held.deadline, held.data, at);
+        restore_lease(limits, held.lease, held.deadline, held.data);
     }
+    settle(limits);
     tables.close();
 }
 

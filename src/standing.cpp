@@ -12,19 +12,6 @@ namespace
 {
 
 void
-from_done(const DoneRow &row, Standing &standing)
-{
-    standing.state = row.state;
-    standing.queue = row.queue;
-    standing.attempt = row.attempt;
-    standing.deliveries = row.deliveries;
-    standing.started_at = row.started_at;
-    standing.finished_at = row.finished_at;
-    standing.result = row.result;
-    standing.error = row.error;
-}
-
-void
 from_lease(const LeaseRow &row, Standing &standing)
 {
     standing.state = State::active;
@@ -113,6 +100,19 @@ is_failure(const EventRow &event)
 }
 
 } // namespace
+
+void
+from_done(const DoneRow &row, Standing &standing)
+{
+    standing.state = row.state;
+    standing.queue = row.queue;
+    standing.attempt = row.attempt;
+    standing.deliveries = row.deliveries;
+    standing.started_at = row.started_at;
+    standing.finished_at = row.finished_at;
+    standing.result = row.result;
+    standing.error = row.error;
+}
 
 std::string_view
 queue_name(int64 id)

@@ -29,7 +29,12 @@ bool leaves_no_trace(const JobRow &job, State end);
 /* For a queue that deletes what ends: removes the job of this lease, which has been taken, unless it must be kept. */
 bool removed_at_end(Tables &tables, const LeaseRow &lease, State end);
 
-/* Removes a job's envelope and its events. Its hot row has been taken. */
+/*
+ * Removes what the logged tables have of a job. The row that says where it stands, in a hot table or in `done`, has been
+ * taken: so nobody else is at it. Its uniqueness key is left to retention.
+ */
 void remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags);
+/* The same for a job of which only the id is known; false: there is none. */
+bool remove_job(Tables &tables, const pg_uuid_t &id);
 
 } // namespace ojs

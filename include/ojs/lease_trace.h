@@ -5,8 +5,9 @@
  */
 #pragma once
 
-#include "ojs/tables.h"
+#include "ojs/limits.h"
 #include "ojs/rows.h"
+#include "ojs/tables.h"
 
 namespace ojs
 {
@@ -26,6 +27,6 @@ trace(Tables &tables, const LeaseRow &lease, LeaseStep step, TimestampTz now)
 
 /* A lease that stood when the server crashed stands again, from the event that write_trace() left of it; one that has run
  * out meanwhile is left to the reaper, and so is one whose session has gone. `deadline` as that event has it. */
-void restore_lease(Tables &tables, LeaseRow &lease, std::optional<TimestampTz> deadline, const Jsonb *data, TimestampTz now);
+void restore_lease(Limits &limits, LeaseRow &lease, std::optional<TimestampTz> deadline, const Jsonb *data);
 
 } // namespace ojs

@@ -44,6 +44,10 @@ LimitVerdict may_start(Limits &limits, const Queue &queue, const JobRow &job, Ti
 /* The job that may_start() was asked about last does start. */
 void starts(Limits &limits, LeaseRow &lease);
 
+/* A lease that stood before a crash takes its places again; to be called before it is stored, then settle(). It started
+ * then, not now: rates are not asked. */
+void takes_places_again(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease);
+
 /* At the end of the claim, its leases stored: writes down what they use, and lets others go on. */
 void settle(Limits &limits);
 

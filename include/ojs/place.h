@@ -44,4 +44,7 @@ void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 /* Where the job stands by a snapshot of this moment. */
 bool stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing);
 
+/* The end of a call that has changed one job: closes the tables and answers the job as it stands now. */
+Datum answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, std::optional<State> previous = std::nullopt);
+
 } // namespace ojs

@@ -16,6 +16,9 @@ namespace ojs
 /* False: there is no such job. `job` points into the tables' slots. In recovery the logged tables alone answer. */
 bool stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Standing &standing);
 
+/* How a finished job reads, but for its history. */
+void from_done(const DoneRow &row, Standing &standing);
+
 /* Fills error, errors and next_attempt_at from the job's events. */
 void read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing);
 

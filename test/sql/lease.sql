@@ -87,6 +87,7 @@ select is(extended, array[:'a']::uuid[], 'WRK-02: with a length given') from ojs
 select ok(lease_expires_at - clock_timestamp() between interval '19 min' and '20 min', 'WRK-02: that length') from ojs.leases where job_id = :'a';
 select is(pg_temp.token(:'a') is not null, true, 'R-80: the lease is the same');
 select is(extended || cancelled || lost, '{}', 'WRK-01: a beat without jobs') from ojs.beat('anna');
+select is(extended || lost, array[:'a', :'d']::uuid[], 'Q-35: a job named twice counts once, in the order of the first') from ojs.beat('anna', array[:'a', :'d', :'a', :'d']::uuid[]);
 select is(directive, 'quiet', 'WRK-01 R-65: drain') from ojs.beat('anna', state => 'drain');
 select is(state, 'quiet', 'R-65: is quiet') from ojs_store.worker where name = 'anna';
 select matches(pg_temp.refusal($$ select ojs.beat('anna', state => 'asleep') $$), '^OJ100 INVALID_PAYLOAD state', 'WRK-01: an unknown state');

@@ -192,6 +192,9 @@ select is((select dead_lettered || '/' || discarded from ojs.queue_stats('work')
 select is(cardinality(pg_temp.claim_ids('work.dlq')), 1, 'Q-56: claimable');
 select alike(ojs.explain_job(:'poison'), '%discarded%after 5 deliveries%a copy went to the queue "work.dlq"%', 'R-38: explained afterwards');
 
+select is(extra ->> 'dead_lettered_to', 'work.dlq', 'R-38: an attribute of the envelope'), is(extra ->> 'dead_lettered_id', error ->> 'dead_lettered_id', 'R-38: with the copy''s id'),
+    is(ojs.info(id) ->> 'dead_lettered_to', 'work.dlq', 'R-38: in JSON, too') from ojs.jobs where id = :'poison';
+
 -- By lapsed leases.
 select ojs.create_queue('lapsing', '{"max_deliveries": 4, "dead_letter": "lapsed"}') is null as made \gset
 select pg_temp.pushed('lapsing') as job \gset
@@ -347,6 +350,49 @@ select is(cardinality(pg_temp.claim_ids('ping')), 1, 'Q-69: and it works');
 select is(ojs.drop_queue('empty-handed'), 0::bigint, 'QC-04: reject drops an empty one') from ojs.create_queue('empty-handed', '{"type": "log"}');
 select is(ojs.create_queue('empty-handed') ->> 'type', 'queue', 'Q-02: made anew, with another type');
 select is(ojs.drop_queue('empty-handed'), 0::bigint, 'QC-04: dropped again');
+-- What a dropped queue leaves behind: its finished jobs and what was written down of them, and a row with its name. Nothing
+-- else in any table holds its id or its name.
+create function pg_temp.rows_that_name(queue text) returns text language plpgsql as $$
+declare
+    one regclass;
+    n bigint;
+    found text[];
+begin
+    for one in select c.oid from pg_class c where c.relnamespace = 'ojs_store'::regnamespace and c.relkind = 'r' order by c.relname loop
+        execute format('select count(*) from %s t where strpos(to_jsonb(t)::text, %L) > 0 or strpos(to_jsonb(t)::text, %L) > 0', one, queue, hashtextextended(queue, 0)) into n;
+        if n > 0 then
+            found := found || regexp_replace(one::text, '.*\.', '');
+        end if;
+    end loop;
+    return array_to_string(found, ' ');
+end $$;
+create function pg_temp.well_used(queue text) returns void language plpgsql as $$
+begin
+    perform ojs.create_queue(queue, '{"leases_durable": true, "lease_log": true, "concurrency": 5, "rate_limit": {"rate": {"limit": 50, "period": "PT1M"}},
+        "max_deliveries": 1, "dead_letter": "elsewhere"}');
+    perform ojs.set_rate_limit('queue:' || queue, '{"concurrency": 4}');
+    perform pg_temp.pushed(queue, '{"expires_at": "2099-01-01T00:00:00Z", "unique": {"keys": ["type", "queue"]}}');
+    perform pg_temp.pushed(queue, '{"pending": true}');
+    perform ojs.push('test.job', queue => queue, delay => '1 hour');
+    perform ojs.push('test.job', queue => queue, deduplication_key => 'once');
+    perform ojs.nack(id) from ojs.claim(queue, 'w');
+    perform ojs.ack(id) from ojs.claim(queue, 'w', 2) limit 1;
+    perform pg_temp.held(queue), pg_temp.pushed(queue);
+    perform ojs.pause_queue(queue), ojs.resume_queue(queue);
+end $$;
+select pg_temp.well_used('well-used') \g /dev/null
+select is(pg_temp.rows_that_name('well-used'), 'deduplication done job later lease lease_log limit_use queue queue_count rate_limit ready record', 'QC-04: a queue that has used everything');
+select ojs.drop_queue('well-used', 'discard') > 0 as dropped \gset
+select is(pg_temp.rows_that_name('well-used'), 'done job lease_log queue record', 'QC-04: dropped, it leaves its finished jobs, what is on record, and its name');
+select is((select count(*) from ojs_store.limit_use), 0::bigint, 'QC-04: and no use of a limit');
+select pg_temp.well_used('well-moved') \g /dev/null
+select ojs.create_queue('mover', '{"concurrency": 9}') is null as made \gset
+select ojs.drop_queue('well-moved', 'move', 'mover') > 0 as dropped \gset
+select is(pg_temp.rows_that_name('well-moved'), 'done job lease_log queue record', 'QC-04: the same where its jobs have moved');
+select is((select string_agg(name, ' ') from ojs_store.limit_use), 'queue:mover', 'QC-04: a held job takes its place in the other queue''s limit');
+select ojs.purge_queue('mover', '{available,scheduled,retryable,pending,active,completed,cancelled,discarded}', true) > 0 as purged \gset
+select is(pg_temp.rows_that_name('mover'), 'lease_log limit_use queue', 'QC-01: a purge of all states leaves nothing but the queue and the log; the use of a limit counts no more');
+
 -- A push that looked the queue up before it was dropped.
 update ojs_store.queue set state = 'deleted' where name = 'heir';
 select ojs_store.changed('ojs_store.queue') \g /dev/null

@@ -80,6 +80,20 @@ for my $preload (1, 0) {
         eval { $session->quit };
         awaits($node, "select (array_agg(event order by number desc))[1] = 'released' from ojs.lease_log", "Q-64: $how leaves `released` in the lease log");
     }
+    # Durable leases go on taking their places in limits: of their queue, and of a key that the job names.
+    $node->safe_psql('postgres', q{
+        select ojs.create_queue('capped', '{"leases_durable": true, "concurrency": 2}'), ojs.create_queue('keyed', '{"leases_durable": true}');
+        select ojs.push('test.job', queue => 'capped') from generate_series(1, 3);
+        select ojs.push('test.job', queue => 'keyed', options => '{"rate_limit": {"key": "api", "concurrency": 1}}') from generate_series(1, 2);
+        select ojs.claim('{capped,keyed}'::text[], 'w', max => 9, lease => '1 hour')});
+    my $held = q{select string_agg(queue, ' ' order by queue) from ojs.leases};
+    is($node->safe_psql('postgres', $held), 'capped capped keyed', 'RL-01: as many jobs as the limits allow');
+    $node->stop('immediate');
+    $node->start;
+    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('{capped,keyed}'::text[], 'w', max => 9)}), 0, 'Q-60: after a crash durable leases count against their limits');
+    is($node->safe_psql('postgres', $held), 'capped capped keyed', 'Q-60: they stand');
+    $node->safe_psql('postgres', q{select ojs.ack(job_id) from ojs.leases});
+    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('{capped,keyed}'::text[], 'w', max => 9)}), 2, 'RL-01: their ends make places free');
     $node->stop;
 }
 
