@@ -11,6 +11,7 @@ select pg_catalog.pg_extension_config_dump('ojs_store.deduplication', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.rate_limit', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.worker', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.record', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.told_until', 'where false'); -- a cursor means nothing elsewhere
 select pg_catalog.pg_extension_config_dump('ojs_store.once', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron_run', '');

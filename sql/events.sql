@@ -328,10 +328,46 @@ end $$;
 comment on function ojs.events(text, text[], text[], text[], int)
     is 'Events after a cursor, in the lifecycle order of each job, and the cursor to go on with; none is passed over';
 
+-- Has ticks send the id of each event to the channel ojs_events, from now on.
+create function ojs.notify_events(enabled boolean default true) returns void
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    since timestamptz := ojs_store.oldest_open(ojs_store.from_micros(0));
+begin
+    if not enabled then
+        delete from ojs_store.told_until;
+    elsif not exists (select from ojs_store.told_until) then
+        insert into ojs_store.told_until (cursor) values (pg_snapshot_xmin(pg_current_snapshot()) || '.' || ojs_store.micros(since));
+    end if;
+end $$;
+comment on function ojs.notify_events(boolean)
+    is 'Has ticks notify the channel ojs_events of each event, with its id; or has them stop';
+
+-- How many it told of; one session at a time.
+create function ojs_store.tell_events(most int) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    told_until text;
+    page jsonb;
+    n int;
+begin
+    select t.cursor into told_until from ojs_store.told_until t limit 1 for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    page := ojs.events(told_until, max => least(most, 1000));
+    perform pg_notify('ojs_events', e ->> 'id') from jsonb_array_elements(page -> 'events') e;
+    get diagnostics n = row_count;
+    if n > 0 then
+        update ojs_store.told_until set cursor = page ->> 'cursor';
+    end if;
+    return n;
+end $$;
+
 -- What ojs.events looks for by time. These indexes are no part of the plain installation, since every push and every end
 -- of a job would pay for them.
 create function ojs.index_events(enabled boolean default true) returns void
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp set client_min_messages = warning as $$
+language plpgsql volatile parallel unsafe security definer set client_min_messages = warning set search_path = pg_catalog, pg_temp as $$
 begin
     if enabled then
         create index if not exists job_created on ojs_store.job using brin (created_at) with (pages_per_range = 32, autosummarize = on);

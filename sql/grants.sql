@@ -55,7 +55,7 @@ grant select on ojs.jobs, ojs.leases, ojs.lease_log, ojs.queues, ojs.workers to 
 grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(), ojs.info(uuid) to ojs_observer, ojs_admin;
 
 grant select on ojs.events to ojs_observer, ojs_admin;
-grant execute on function ojs.index_events(boolean) to ojs_admin;
+grant execute on function ojs.index_events(boolean), ojs.notify_events(boolean) to ojs_admin;
 grant execute on function ojs.events(text, text[], text[], text[], int), ojs_store.running(), ojs_store.time_text(timestamptz),
     ojs_store.uri_part(text), ojs_store.event_id(timestamptz, text) to ojs_observer, ojs_admin;
 

@@ -202,6 +202,11 @@ create table ojs_store.record (
 );
 create index record_at on ojs_store.record (at);
 
+-- Up to where listeners were told of events (ojs.notify_events). No row: nobody wants that.
+create table ojs_store.told_until (
+    cursor text not null
+);
+
 -- Tokens of what has been done once (ojs.once).
 create table ojs_store.once (
     scope text collate "C" not null,

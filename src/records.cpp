@@ -1,5 +1,5 @@
 /*
- * records.cpp: see records.h. What is removed, and when, is said in sql/events.sql.
+ * records.cpp: see records.h. What is told and removed, and when, is said in sql/events.sql.
  */
 #include "ojs/records.h"
 
@@ -13,6 +13,7 @@ namespace
 {
 
 constinit Statement prune = {"select ojs_store.prune_records($1, $2)", {INT4OID, BOOLOID}, nullptr};
+constinit Statement tell = {"select ojs_store.tell_events($1) from ojs_store.told_until limit 1", {INT4OID}, nullptr};
 
 /* Counting may mean a walk over a million index entries. */
 constexpr int64 count_every_us = 60 * USECS_PER_SEC;
@@ -36,6 +37,12 @@ prune_records(int limit, TimestampTz now)
         counted_limit = settings.max_events;
     }
     return n;
+}
+
+void
+tell_events(int limit)
+{
+    with_spi([&] { execute_latest(tell, {Int32GetDatum(limit)}); });
 }
 
 } // namespace ojs

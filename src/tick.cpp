@@ -59,6 +59,7 @@ pass(int budget)
     }
     result.markers = prune_markers(budget, at) + prune_idempotency_keys(budget, at);
     result.records = prune_records(budget, at);
+    tell_events(budget);
     tidy_queues(at);
     forget_workers(at);
     tidy_hooks(at);

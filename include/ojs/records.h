@@ -1,5 +1,5 @@
 /*
- * records.h: what upkeep removes that is no job: events with rows of their own.
+ * records.h: what upkeep does for events.
  */
 #pragma once
 
@@ -8,7 +8,10 @@
 namespace ojs
 {
 
-/* Removes at most `limit` of those that are too old, and now and then of those that are too many; how many. */
+/* Removes at most `limit` of those with rows of their own that are too old, and now and then of those that are too many; how many. */
 int prune_records(int limit, TimestampTz now);
+
+/* Notifies listeners of at most `limit` new events, where an administrator wants that. */
+void tell_events(int limit);
 
 } // namespace ojs
