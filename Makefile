@@ -40,9 +40,11 @@ SQL_CODE = \
 	sql/http_errors.sql \
 	sql/http.sql \
 	sql/http_jobs.sql \
+	sql/http_bulk.sql \
 	sql/http_workers.sql \
 	sql/http_queues.sql \
 	sql/http_cron.sql \
+	sql/http_admin.sql \
 	sql/http_system.sql
 # What speaks of all of the above: always last, and in every update script.
 SQL_LAST = sql/grants.sql sql/dump.sql

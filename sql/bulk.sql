@@ -7,13 +7,13 @@ declare
     wrong text;
 begin
     if filter is null or jsonb_typeof(filter) <> 'object' then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'filter must be an object', '{"field": "filter"}', 'Give {"ids": […]}, or some of queue, type, state, error_type, since, until.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'filter must be an object', '{"field": "filter"}', 'Give {"ids": […]}, or some of queue, type, state, error_type, priority, meta, since, until.');
     end if;
     select k into wrong from jsonb_object_keys(filter) k
-    where k not in ('ids', 'queue', 'type', 'state', 'error_type', 'since', 'until', 'dead_letter') limit 1;
+    where k not in ('ids', 'queue', 'type', 'state', 'error_type', 'priority', 'meta', 'since', 'until', 'dead_letter') limit 1;
     if found then
         perform ojs_store.raise('INVALID_PAYLOAD', format('filter cannot hold "%s"', left(wrong, 64)), '{"field": "filter"}',
-            'Filter by ids, or by queue, type, state, error_type, since, until and dead_letter.');
+            'Filter by ids, or by queue, type, state, error_type, priority, meta, since, until and dead_letter.');
     end if;
     if filter ? 'ids' and filter - 'ids' <> '{}' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'filter holds ids and more', '{"field": "filter"}', 'Name jobs by their ids, or by what they are, not both.');
@@ -29,11 +29,12 @@ begin
     end if;
     select key into wrong from jsonb_each(filter) e
     where key in ('queue', 'type', 'error_type', 'since', 'until') and jsonb_typeof(value) <> 'string'
-        or key = 'dead_letter' and jsonb_typeof(value) <> 'boolean' or key = 'state' and jsonb_typeof(value) not in ('string', 'array')
+        or key = 'dead_letter' and jsonb_typeof(value) <> 'boolean' or key = 'meta' and jsonb_typeof(value) <> 'object'
+        or key = 'priority' and (jsonb_typeof(value) <> 'number' or value::numeric <> trunc(value::numeric)) or key = 'state' and jsonb_typeof(value) not in ('string', 'array')
     limit 1;
     if found then
         perform ojs_store.raise('INVALID_PAYLOAD', format('filter.%s has the wrong type', wrong), '{"field": "filter"}',
-            'Texts for queue, type, error_type, since and until; a text or an array for state; a boolean for dead_letter.');
+            'Texts for queue, type, error_type, since and until; a text or an array for state; a boolean for dead_letter; a whole number for priority; an object for meta.');
     end if;
     select s into wrong from unnest(ojs_store.states_of(filter, '{}')) s
     where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded') limit 1;
@@ -92,6 +93,8 @@ begin
         and (queue_id is null or place.queue = queue_id)
         and (type_is is null or ojs_store.matches(job.type, array[type_is]))
         and (not filter ? 'error_type' or place.error ->> 'type' = filter ->> 'error_type')
+        and (not filter ? 'priority' or job.priority = (filter -> 'priority')::numeric)
+        and (not filter ? 'meta' or coalesce(job.meta, '{}') @> (filter -> 'meta'))
         and (not filter ? 'dead_letter' or place.dead_letter = (filter -> 'dead_letter')::boolean)
         and coalesce(place.ended, job.created_at) between from_time and to_time
     order by place.job_id

@@ -16,6 +16,10 @@ begin atomic
         ('GET', '/ojs/v1/ready', 'ready'),
         ('POST', '/ojs/v1/jobs', 'push'),
         ('POST', '/ojs/v1/jobs/batch', 'push_batch'),
+        ('POST', '/ojs/v1/jobs/bulk', 'push_bulk'),
+        ('POST', '/ojs/v1/jobs/bulk/cancel', 'cancel_bulk'),
+        ('POST', '/ojs/v1/jobs/bulk/retry', 'retry_bulk'),
+        ('POST', '/ojs/v1/jobs/bulk/delete', 'delete_bulk'),
         ('GET', '/ojs/v1/jobs/:id', 'info'),
         ('DELETE', '/ojs/v1/jobs/:id', 'cancel'),
         ('POST', '/ojs/v1/jobs/:id/cancel', 'cancel'),
@@ -31,6 +35,7 @@ begin atomic
         ('POST', '/ojs/v1/workers/deregister', 'deregister_worker'),
         ('GET', '/ojs/v1/workers/:id/health', 'worker_health'),
         ('GET', '/ojs/v1/queues', 'queues'),
+        ('POST', '/ojs/v1/queues', 'create_queue'),
         ('GET', '/ojs/v1/queues/:name', 'queue'),
         ('PUT', '/ojs/v1/queues/:name', 'configure_queue'),
         ('DELETE', '/ojs/v1/queues/:name', 'drop_queue'),
@@ -42,6 +47,9 @@ begin atomic
         ('POST', '/ojs/v1/queues/:name/drain', 'drain_queue'),
         ('POST', '/ojs/v1/queues/:name/purge', 'purge_queue'),
         ('GET', '/ojs/v1/dead-letter', 'dead_letters'),
+        ('DELETE', '/ojs/v1/dead-letter', 'purge_dead_letters'),
+        ('POST', '/ojs/v1/dead-letter/retry', 'retry_dead_letters'),
+        ('GET', '/ojs/v1/dead-letter/stats', 'dead_letter_stats'),
         ('GET', '/ojs/v1/dead-letter/:id', 'dead_letter'),
         ('DELETE', '/ojs/v1/dead-letter/:id', 'delete_dead_letter'),
         ('POST', '/ojs/v1/dead-letter/:id/retry', 'retry_dead_letter'),
@@ -55,14 +63,20 @@ begin atomic
         ('GET', '/ojs/v1/rate-limits', 'rate_limits'),
         ('GET', '/ojs/v1/rate-limits/:key', 'rate_limit'),
         ('PUT', '/ojs/v1/rate-limits/:key', 'set_rate_limit'),
+        ('DELETE', '/ojs/v1/rate-limits/:key', 'unset_rate_limit'),
         ('GET', '/ojs/v1/admin/queues', 'admin_queues'),
-        ('GET', '/ojs/v1/admin/queues/:name', 'queue'),
+        ('GET', '/ojs/v1/admin/queues/:name', 'admin_queue'),
         ('DELETE', '/ojs/v1/admin/queues/:name', 'drop_queue'),
         ('GET', '/ojs/v1/admin/queues/:name/config', 'queue_config'),
         ('PUT', '/ojs/v1/admin/queues/:name/config', 'configure_queue'),
         ('POST', '/ojs/v1/admin/queues/:name/pause', 'pause_queue_flat'),
         ('POST', '/ojs/v1/admin/queues/:name/resume', 'resume_queue_flat'),
         ('DELETE', '/ojs/v1/admin/queues/:name/jobs', 'purge_queue'),
+        ('PUT', '/ojs/v1/admin/queues/:name/rate-limit', 'set_queue_rate_limit'),
+        ('GET', '/ojs/v1/admin/jobs', 'admin_jobs'),
+        ('POST', '/ojs/v1/admin/jobs/bulk/cancel', 'admin_cancel_bulk'),
+        ('POST', '/ojs/v1/admin/jobs/bulk/retry', 'admin_retry_bulk'),
+        ('POST', '/ojs/v1/admin/jobs/bulk/delete', 'admin_delete_bulk'),
         ('GET', '/ojs/v1/admin/jobs/:id', 'info_flat'),
         ('POST', '/ojs/v1/admin/jobs/:id/cancel', 'cancel'),
         ('POST', '/ojs/v1/admin/jobs/:id/retry', 'retry'),
@@ -70,11 +84,17 @@ begin atomic
         ('DELETE', '/ojs/v1/admin/jobs/:id', 'delete_job'),
         ('GET', '/ojs/v1/admin/workers', 'admin_workers'),
         ('GET', '/ojs/v1/admin/workers/:id', 'worker'),
-        ('GET', '/ojs/v1/admin/dead-letter', 'admin_dead_letters'),
         ('DELETE', '/ojs/v1/admin/workers/:id', 'forget_worker'),
         ('POST', '/ojs/v1/admin/workers/:id/quiet', 'quiet_worker'),
+        ('POST', '/ojs/v1/admin/workers/:id/resume', 'resume_worker'),
+        ('POST', '/ojs/v1/admin/workers/:id/terminate', 'terminate_worker'),
+        ('GET', '/ojs/v1/admin/dead-letter', 'admin_dead_letters'),
+        ('DELETE', '/ojs/v1/admin/dead-letter', 'purge_dead_letters'),
+        ('POST', '/ojs/v1/admin/dead-letter/retry', 'retry_dead_letters'),
+        ('GET', '/ojs/v1/admin/dead-letter/stats', 'dead_letter_stats'),
         ('POST', '/ojs/v1/admin/dead-letter/:id/retry', 'retry_dead_letter'),
         ('DELETE', '/ojs/v1/admin/dead-letter/:id', 'delete_dead_letter_flat'),
+        ('GET', '/ojs/v1/admin/system/config', 'system_config'),
         ('POST', '/ojs/v1/admin/reset', 'reset'),
         ('PUT', '/v0/topics/:queue', 'create_topic'),
         ('GET', '/v0/topics/:queue', 'topic'),
@@ -84,6 +104,7 @@ begin atomic
         ('POST', '/v0/topics/:queue/extend', 'topic_extend'),
         -- What this version has not.
         ('GET', '/v0/topics/:queue/work', 'unsupported'),
+        ('POST', '/ojs/v1/admin/system/maintenance', 'unsupported'),
         ('POST', '/ojs/v1/workflows', 'unsupported'),
         ('GET', '/ojs/v1/workflows/:id', 'unsupported'),
         ('DELETE', '/ojs/v1/workflows/:id', 'unsupported'),
@@ -114,7 +135,8 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         array(select ojs_http.decoded(part)
             from unnest(string_to_array(path, '/'), string_to_array((select pattern from best limit 1), '/')) as p(part, name)
             where starts_with(name, ':')),
-        (select string_agg(b.method, ', ' order by b.method) from best b)
+        (select string_agg(m, ', ' order by m) from (
+            select b.method from best b union select 'HEAD' from best b where b.method = 'GET' union select 'OPTIONS' from best) of_path (m))
 $$;
 
 -- Refuses a body that is no JSON by its own account, and a version of the protocol that is not ours.
@@ -152,14 +174,16 @@ declare
 begin
     begin
         route := ojs_http.find_route(case when upper(method) = 'HEAD' then 'GET' else upper(method) end, only_path);
-        if route.handler is null then
+        if route.handler is null and upper(method) = 'OPTIONS' and route.allowed is not null then
+            response := ojs_http.reply(204, null, jsonb_build_object('Allow', route.allowed));
+        elsif route.handler is null then
             response := ojs_http.no_route(method, only_path, route.allowed, request_id);
         else
             request.method := upper(method);
             request.path := only_path;
             request.names := route.names;
             request.query := ojs_http.read_query(substr(path, strpos(path || '?', '?') + 1));
-            request.headers := given;
+            request.headers := given || jsonb_build_object('x-request-id', request_id);
             if request.method not in ('GET', 'HEAD') then
                 perform ojs_http.check_headers(given, only_path, body_text is not null);
                 stage := 'body';

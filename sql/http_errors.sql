@@ -125,6 +125,9 @@ begin
     if status in (429, 503) then
         headers := jsonb_build_object('Retry-After', coalesce(ceil((details ->> 'retry_after_seconds')::numeric), 1)::text);
     end if;
+    if code = 'BATCH_SIZE_EXCEEDED' then
+        headers := headers || jsonb_strip_nulls(jsonb_build_object('X-OJS-Max-Batch-Size', details ->> 'maximum'));
+    end if;
     if code = 'QUEUE_FULL' then
         headers := headers || jsonb_strip_nulls(jsonb_build_object(
             'X-OJS-Queue-Depth', details ->> 'depth', 'X-OJS-Queue-Bound', details ->> 'bound'));

@@ -26,7 +26,7 @@ begin
         jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id')));
 end $$;
 
--- All or none.
+-- All or none, unless the batch says otherwise.
 create function ojs_http.push_batch(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -36,12 +36,16 @@ declare
     pushed jsonb;
     created int;
 begin
+    if not ojs_http.is_atomic(body, 'atomic') then
+        return ojs_http.push_bulk(request);
+    end if;
     perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs) with ordinality as j(job, place);
     select coalesce(jsonb_agg(coalesce(ojs.info(r.id), jsonb_build_object('status', r.status)) order by r.index), '[]'),
         count(*) filter (where r.status = 'created')
     into pushed, created
-    from ojs.push_many(jobs, ojs_http.text_field(body, 'deduplication_key')) r;
-    return ojs_http.reply(case when created > 0 then 201 else 200 end, jsonb_build_object('jobs', pushed, 'count', jsonb_array_length(pushed)));
+    from ojs.push_many(jobs, ojs_http.text_field(body, 'deduplication_key'), idempotency_key => ojs_http.idempotency_key(request, body)) r;
+    return ojs_http.reply(case when created > 0 then 201 else 200 end, jsonb_build_object('jobs', pushed, 'count', jsonb_array_length(pushed)),
+        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(pushed)::text));
 end $$;
 
 create function ojs_http.info(request ojs_http.request) returns ojs_http.response
@@ -72,7 +76,8 @@ $$;
 create function ojs_http.retry(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    job jsonb := ojs.envelope(ojs.retry(ojs_http.job_named(request, null), ojs_http.object(request, false)));
+    body jsonb := ojs_http.object(request, false);
+    job jsonb := ojs.envelope(ojs.retry(ojs_http.job_named(request, null), coalesce(ojs_http.field(body, 'override', 'object'), body)));
 begin
     return ojs_http.reply(200, jsonb_build_object('job', job || jsonb_strip_nulls(jsonb_build_object('re_enqueued_at', job -> 'enqueued_at'))));
 end $$;

@@ -50,8 +50,22 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     info jsonb := ojs.queue_info(request.names[1]);
 begin
-    return ojs_http.reply(200, jsonb_build_object('queue', info -> 'queue' || jsonb_build_object('status', info -> 'state', 'type', info -> 'type',
-        'created_at', info -> 'created_at', 'config', info -> 'config')));
+    return ojs_http.reply(200, info - '{topic,count,performance,head_seq,earliest_seq}'::text[] || jsonb_build_object('queue',
+        info -> 'queue' || jsonb_build_object('status', info -> 'state', 'type', info -> 'type', 'created_at', info -> 'created_at', 'config', info -> 'config')));
+end $$;
+
+-- Makes a queue, or gives one that is there these settings.
+create function ojs_http.create_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    named text := ojs_http.text_field(body, 'name', true);
+    known boolean := exists (select from ojs.queues q where q.name = named);
+    queue jsonb;
+begin
+    queue := ojs.create_queue(named, ojs_http.with_bound(coalesce(ojs_http.field(body, 'config', 'object'), '{}')));
+    return ojs_http.reply(case when known then 200 else 201 end, queue || jsonb_build_object('queue', queue),
+        jsonb_build_object('Location', '/ojs/v1/queues/' || named));
 end $$;
 
 create function ojs_http.queue_stats(request ojs_http.request) returns ojs_http.response
@@ -65,23 +79,42 @@ begin
         'computed_at', ojs_http.rfc3339(ojs_http.now())));
 end $$;
 
-create function ojs_http.queue_config(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, jsonb_build_object('name', info -> 'name', 'config', info -> 'config')) from ojs.queue_info(request.names[1]) info
+-- The policy _default is no queue, but has settings like one.
+create function ojs_http.default_policy() returns jsonb
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.effective_config(coalesce((select q.config from ojs_store.queue q where q.name = '_default' order by q.revised_at desc limit 1), '{}'), true)
 $$;
 
--- The settings of a bound may come in an object of their own.
-create function ojs_http.configure_queue(request ojs_http.request) returns ojs_http.response
+create function ojs_http.queue_config(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    config jsonb := ojs_http.object(request);
+    info jsonb;
+begin
+    if request.names[1] = '_default' then
+        perform from ojs.queues limit 1; -- who may not look at queues may not look at this either
+        return ojs_http.reply(200, jsonb_build_object('name', '_default', 'config', ojs_http.default_policy()));
+    end if;
+    info := ojs.queue_info(request.names[1]);
+    return ojs_http.reply(200, jsonb_build_object('name', info -> 'name', 'config', info -> 'config'));
+end $$;
+
+-- The settings of a bound may come in an object of their own.
+create function ojs_http.with_bound(config jsonb) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
     bound jsonb := coalesce(ojs_http.field(config, 'backpressure', 'object'), '{}');
-    queue jsonb;
 begin
     if bound ? 'strategy' then
         bound := bound - 'strategy' || jsonb_build_object('discard', bound -> 'strategy');
     end if;
-    queue := ojs.configure_queue(request.names[1], config - 'backpressure' || bound);
+    return config - 'backpressure' || bound;
+end $$;
+
+create function ojs_http.configure_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    queue jsonb := ojs.configure_queue(request.names[1], ojs_http.with_bound(ojs_http.object(request)));
+begin
     return ojs_http.reply(200, jsonb_build_object('queue', queue, 'name', queue -> 'name', 'config', queue -> 'config'));
 end $$;
 
@@ -128,19 +161,33 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     body jsonb := ojs_http.object(request, false);
     states text[] := ojs_http.texts_field(body, 'states');
+    before text := ojs_http.text_field(body, 'older_than');
+    n bigint;
 begin
-    if body ? 'older_than' then
-        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'older_than is not supported', '{"field": "older_than"}', 'Set the retention of the queue.');
+    if before is not null then
+        -- By the time of their end, so only of what has ended.
+        perform ojs_http.must_confirm(body);
+        perform ojs.queue_info(request.names[1]);
+        n := ojs_http.delete_all(jsonb_build_object('queue', request.names[1], 'until', before)
+            || case when states is not null then jsonb_build_object('state', states) else '{}' end);
+    else
+        n := ojs.purge_queue(request.names[1], states, coalesce(ojs_http.field(body, 'confirm', 'boolean')::boolean, false));
     end if;
-    return ojs_http.reply(200, jsonb_strip_nulls(jsonb_build_object('name', request.names[1], 'states', states,
-        'purged_count', ojs.purge_queue(request.names[1], states, coalesce(ojs_http.field(body, 'confirm', 'boolean')::boolean, false)))));
+    return ojs_http.reply(200, jsonb_strip_nulls(jsonb_build_object('name', request.names[1], 'states', states, 'purged_count', n)));
 end $$;
 
+-- What becomes of its jobs is said in the query string or in the body.
 create function ojs_http.drop_queue(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, jsonb_build_object('deleted', true, 'name', request.names[1],
-        'jobs', ojs.drop_queue(request.names[1], request.query ->> 'strategy', request.query ->> 'target')))
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request, false);
+    strategy text := coalesce(request.query ->> 'strategy', ojs_http.text_field(body, 'strategy'), 'reject');
+    target text := coalesce(request.query ->> 'target', ojs_http.text_field(body, 'target_queue'), ojs_http.text_field(body, 'target'));
+    n bigint := ojs.drop_queue(request.names[1], strategy, target);
+begin
+    return ojs_http.reply(200, jsonb_strip_nulls(jsonb_build_object('deleted', true, 'name', request.names[1], 'queue', request.names[1],
+        'strategy', strategy, 'target_queue', target, 'jobs', n, 'jobs_affected', n, 'state', 'deleted')));
+end $$;
 
 -- DEAD LETTERS -----------------------------------------------------------------------------------------------------
 
@@ -150,19 +197,18 @@ declare
     most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
     skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
     after uuid := ojs_http.page_key(request);
-    of_queue text := request.query ->> 'queue';
-    of_type text := request.query ->> 'type';
     entries jsonb[];
     keys text[];
     total bigint;
 begin
-    select array_agg(ojs.envelope(d.job) order by d.id desc), array_agg(d.id::text order by d.id desc) into entries, keys
-    from (
-        select l.id, row(l.*)::ojs.job as job from ojs.dead_letters l
-        where (of_queue is null or l.queue = of_queue) and (of_type is null or l.type = of_type) and (after is null or l.id < after)
-        order by l.id desc limit most + 1 offset skipped
-    ) d;
-    select count(*) into total from ojs.dead_letters l where (of_queue is null or l.queue = of_queue) and (of_type is null or l.type = of_type);
+    with found as materialized (
+        select d as job, d.id from ojs_http.chosen_dead_letters(request) d
+    ), page as (
+        select * from found where after is null or id < after order by id desc limit most + 1 offset skipped
+    )
+    select (select array_agg(ojs.envelope(p.job) order by p.id desc) from page p), (select array_agg(p.id::text order by p.id desc) from page p),
+        (select count(*) from found)
+    into entries, keys, total;
     return ojs_http.page('jobs', entries, keys, total, most, skipped);
 end $$;
 

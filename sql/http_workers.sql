@@ -153,17 +153,30 @@ begin
 end $$;
 
 create function ojs_http.worker(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, ojs_http.worker_json(ojs_http.worker_named(request)))
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    worker ojs.workers := ojs_http.worker_named(request);
+begin
+    return ojs_http.reply(200, ojs_http.worker_json(worker) || jsonb_build_object('active_job_ids', coalesce(to_jsonb(worker.active_job_ids), '[]')));
+end $$;
 
-create function ojs_http.quiet_worker(request ojs_http.request) returns ojs_http.response
+-- What its next heartbeat will tell a worker.
+create function ojs_http.direct_worker(request ojs_http.request, directive text) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_http.worker_named(request);
-    perform ojs.set_worker_state(request.names[1], 'quiet');
+    perform ojs.set_worker_state(request.names[1], directive);
     return ojs_http.worker(request);
 end $$;
+
+create function ojs_http.quiet_worker(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$ select ojs_http.direct_worker(request, 'quiet') $$;
+
+create function ojs_http.resume_worker(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$ select ojs_http.direct_worker(request, 'running') $$;
+
+create function ojs_http.terminate_worker(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$ select ojs_http.direct_worker(request, 'terminate') $$;
 
 -- Only what no longer works may be forgotten from outside (ADM-03).
 create function ojs_http.forget_worker(request ojs_http.request) returns ojs_http.response

@@ -3,25 +3,7 @@ begin;
 select no_plan();
 \ir helpers.psql
 
--- A request: {"status", "headers", "body"}; a body that is no JSON comes as a string.
-create function pg_temp.http(method text, path text, body jsonb default null, headers jsonb default '{"content-type": "application/json"}')
-returns jsonb language plpgsql as $$
-declare
-    r record;
-begin
-    select * into strict r from ojs.http(method, path, headers, body::text);
-    return jsonb_build_object('status', r.status, 'headers', r.headers,
-        'body', case when r.headers ->> 'Content-Type' = 'application/openjobspec+json' and r.body <> '' then r.body::jsonb else to_jsonb(r.body) end);
-end $$;
-create function pg_temp.error(method text, path text, body jsonb default null, headers jsonb default '{}') returns text language sql as $$
-    select concat_ws(' ', r ->> 'status', r -> 'body' -> 'error' ->> 'code') from pg_temp.http($1, $2, $3, $4) r
-$$;
-create function pg_temp.raw(method text, path text, body text, headers jsonb default '{}') returns text language sql as $$
-    select concat_ws(' ', status, body::jsonb -> 'error' ->> 'code') from ojs.http($1, $2, $4, $3)
-$$;
-create temp table answer (r jsonb);
-create function pg_temp.keep(r jsonb) returns jsonb language sql as $$ delete from answer; insert into answer values (r) returning r $$;
-create function pg_temp.got(path text) returns text language sql as $$ select r #>> string_to_array(path, '.') from answer $$;
+\ir http.psql
 
 -- ROUTES -----------------------------------------------------------------------------------------------------------
 
@@ -39,7 +21,9 @@ select is(pg_temp.error('GET', path), '404 not_found', 'HTTP-10: no such path: '
 from unnest(array['/', '', '/ojs', '/ojs/v1', '/ojs/v1/', '/ojs/v2/jobs', '/ojs/v1/job', '/ojs/v1/jobs/', '/ojs/v1/jobs/a/b', '//ojs/v1/jobs', '/ojs/v1/jobs//ack',
     'ojs/v1/jobs', '/ojs/v1/jobs/../jobs', '/OJS/v1/jobs', '/ojs/v1/jobs%2F', '?/ojs/v1/jobs']) path;
 select is(pg_temp.error('PUT', '/ojs/v1/jobs'), '405 method_not_allowed', 'HTTP-10: another method');
-select is(pg_temp.http('PATCH', '/ojs/v1/jobs/1') -> 'headers' ->> 'Allow', 'DELETE, GET', 'HTTP-10: 405 says what is allowed');
+select is(pg_temp.http('PATCH', '/ojs/v1/jobs/1') -> 'headers' ->> 'Allow', 'DELETE, GET, HEAD, OPTIONS', 'HTTP-10: 405 says what is allowed');
+select is((select concat_ws(' ', status, headers ->> 'Allow', body) from ojs.http('OPTIONS', '/ojs/v1/jobs')), '204 OPTIONS, POST ', 'HTTP-10: OPTIONS says it, too');
+select is(pg_temp.error('OPTIONS', '/nothing'), '404 not_found', 'HTTP-10: but not of a path that is none');
 select is(pg_temp.error('BREW', '/health'), '405 method_not_allowed', 'HTTP-10: a method that is none');
 select is(pg_temp.error(null, null), '404 not_found', 'HTTP-10: nothing at all');
 select is(pg_temp.error('get', '/ojs/manifest') || pg_temp.error('Post', '/ojs/v1/jobs', '{"type": "a", "args": []}'), '200201', 'HTTP-10: the case of the method does not matter');
@@ -316,12 +300,12 @@ begin
         when 0 then 'null' when 1 then to_jsonb(random() < 0.5)
         when 2 then pg_temp.one_of('0', '1', '-1', '1.5', '1e30', '9223372036854775808', '1000000', '5')::jsonb
         when 3 then to_jsonb(pg_temp.one_of('', 'x', 'default', 'reject', 'type', 'PT1S', '+PT1S', '2026-01-01T00:00:00Z', 'ä"\''', repeat('y', 300), 'a.b'))
-        when 4 then to_jsonb(pg_temp.one_of('019539a4-0000-7000-8000-000000000000', 'queue', 'active', 'running', '*', 'P1D'))
+        when 4 then to_jsonb(pg_temp.one_of('019539a4-0000-7000-8000-000000000000', 'queue', 'active', 'running', '*', 'P1D', 'partial', 'atomic'))
         when 5 then to_jsonb(floor(random() * 100000)::int)
         when 6 then (select coalesce(jsonb_agg(pg_temp.any_json(depth + 1)), '[]') from generate_series(1, floor(random() * 4)::int))
         else (select coalesce(jsonb_object_agg(pg_temp.one_of('type', 'args', 'jobs', 'queues', 'queue', 'worker_id', 'job_id', 'error', 'message', 'code', 'options', 'retry', 'unique', 'keys',
             'meta', 'id', 'count', 'node', 'seqs', 'lease_ms', 'max', 'confirm', 'states', 'filter', 'progress', 'state', 'schedule', 'cron', 'name', 'key', 'expression', 'active_jobs', 'result',
-            'max_attempts', 'period', 'on_conflict', 'backpressure', 'max_depth', 'job_template', 'timezone', 'config'), pg_temp.any_json(depth + 1)), '{}') from generate_series(1, floor(random() * 8)::int)) end;
+            'max_attempts', 'period', 'on_conflict', 'backpressure', 'max_depth', 'job_template', 'timezone', 'config', 'job_ids', 'atomicity', 'since', 'older_than', 'expires_at', 'strategy', 'override'), pg_temp.any_json(depth + 1)), '{}') from generate_series(1, floor(random() * 8)::int)) end;
 end $$;
 create function pg_temp.hostile(rounds int) returns text language plpgsql as $$
 declare
@@ -331,7 +315,7 @@ begin
         select method, pattern into r from ojs_http.routes() where handler <> 'reset' order by random() limit 1;
         verb := case when random() < 0.9 then r.method else pg_temp.one_of('GET', 'POST', 'PUT', 'DELETE', 'HEAD', '', 'x', e'\n') end;
         target := regexp_replace(r.pattern, ':[a-z]+', pg_temp.one_of('default', 'x', 'told', '019539a4-0000-7000-8000-000000000000', '%27%3B--', '_default', '%', '%00', '..', 'A%20b', repeat('z', 300), 'email.send'), 'g')
-            || pg_temp.one_of('', '', '', '?', '?limit=1', '?a=%', '?limit=99999999999999999999', '?cursor=00', '?types=job.*&queues=a', '/', '?after=x', '?queue=default&type=a', '?strategy=discard', '?page=0&per_page=x');
+            || pg_temp.one_of('', '', '', '?', '?limit=1', '?a=%', '?limit=99999999999999999999', '?cursor=00', '?types=job.*&queues=a', '/', '?after=x', '?queue=default&type=a', '?strategy=discard', '?page=0&per_page=x', '?page=2&per_page=1&sort=priority&order=asc', '?since=x', '?state=active&type=a*');
         if random() < 0.05 then
             target := pg_temp.one_of('/', '', '%', '/%/%', repeat('/', 500), e'/a\nb', '/ojs/v1/_', '/ojs/v1/jobs/' || repeat('%41', 100));
         end if;
