@@ -135,6 +135,16 @@ cohort_quota()
     return me().quota;
 }
 
+bool
+cohort_is_over()
+{
+    int members = 0;
+    LWLockAcquire(shared->lock, LW_SHARED);
+    each_of_queue([&](const Member &, int) { members++; });
+    LWLockRelease(shared->lock);
+    return members == 1;
+}
+
 void
 cohort_leave()
 {

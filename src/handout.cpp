@@ -41,9 +41,22 @@ constexpr int64 upkeep_every_us = 100 * 1000;
 
 enum { returned, fresh, n_classes }; /* served in this order */
 
+/*
+ * Rows that a walk passed over one after the other, all for the same limit. As long as that keeps one of them back, it keeps
+ * back the others, so the next walk need not look at them; now and then it does, since a row may have come in between.
+ */
+struct Stretch {
+    uint64 limit; /* which; 0: this is none */
+    int64 from;   /* places */
+    int64 to;
+    int64 rows;
+    TimestampTz since; /* when they were looked at */
+};
+
 struct Level {
     int16 npriority;
     int64 hint[n_classes];
+    Stretch held_back[n_classes];
 };
 
 /* What this session remembers of a queue's part of the index. */
@@ -108,7 +121,7 @@ add_level(Levels &levels, int at, int16 npriority)
     }
     memmove(levels.level + at + 1, levels.level + at, sizeof(Level) * (levels.n - at));
     levels.n++;
-    levels.level[at] = {npriority, {PG_INT64_MIN, 0}};
+    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, {}};
     return levels.level[at];
 }
 
@@ -129,6 +142,7 @@ struct Walk {
     int most; /* n may come to this in the queue at hand */
     bool wrote;
     Limits limits;
+    Stretch held_back; /* that this walk is in */
 };
 
 void
@@ -269,7 +283,47 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
     return false;
 }
 
-/* A stretch of a class, in place order. */
+bool
+holds(const Stretch &stretch, TimestampTz now)
+{
+    constexpr int64 us_per_row = 20; /* far more than looking at one takes */
+    return stretch.limit != 0 && now >= stretch.since && now - stretch.since < hints_live_us + us_per_row * stretch.rows;
+}
+
+/* The stretch that the walk was in is over: the longest is remembered. */
+void
+end_stretch(Walk &walk, Stretch &longest)
+{
+    if (walk.held_back.rows >= longest.rows || !holds(longest, walk.now))
+        longest = walk.held_back;
+    walk.held_back = {};
+}
+
+/* The row at `place` was passed over: up to which place others need not be looked at. */
+int64
+passed_over(Walk &walk, Stretch &longest, int64 place)
+{
+    Stretch &stretch = walk.held_back;
+    uint64 limit = walk.limits.closed;
+
+    if (stretch.limit != limit)
+        end_stretch(walk, longest);
+    if (limit == 0)
+        return place;
+    if (stretch.limit == 0)
+        stretch = {limit, place, place, 0, walk.now};
+    if (longest.limit == limit && longest.from <= place && place < longest.to && holds(longest, walk.now)) {
+        stretch.to = longest.to;
+        stretch.rows += longest.rows;
+        stretch.since = longest.since;
+    } else {
+        stretch.to = place;
+        stretch.rows++;
+    }
+    return stretch.to;
+}
+
+/* A part of a class, in place order. */
 void
 walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to, bool &hinted)
 {
@@ -290,8 +344,19 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
             level.hint[klass] = row.place;
         hinted = true;
         bool limited = (row.flags & job_limits) || walk.request.queues[queue_position].limited;
-        if (limited && (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)))
-            continue;
+        if (limited) {
+            walk.limits.closed = 0;
+            if (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)) {
+                int64 upto = passed_over(walk, level.held_back[klass], row.place);
+                if (upto > row.place) {
+                    ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(upto));
+                    store::rescan(scan, keys, 4);
+                }
+                continue;
+            }
+        }
+        if (walk.held_back.limit != 0)
+            end_stretch(walk, level.held_back[klass]);
         int before = walk.n;
         if ((seen == store::Row::live || (seen == store::Row::leaving && planted(Bug::claim_ignores_lock))) &&
             (store::take(ready, &scan.tid) == store::Outcome::ok || planted(Bug::claim_ignores_lock)))
@@ -316,6 +381,8 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
     }
     if (walk.n < walk.most)
         walk_places(walk, scan, queue_position, level, klass, from, last, hinted);
+    if (walk.held_back.limit != 0)
+        end_stretch(walk, level.held_back[klass]);
 }
 
 void
@@ -325,8 +392,10 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
     Levels &levels = levels_of(queue.id);
     if (!planted(Bug::stale_hint) &&
         (from_start || walk.now - levels.since > hints_live_us || walk.now < levels.since)) {
-        for (int i = 0; i < levels.n; i++)
-            levels.level[i] = {levels.level[i].npriority, {PG_INT64_MIN, 0}};
+        for (int i = 0; i < levels.n; i++) {
+            levels.level[i].hint[returned] = PG_INT64_MIN;
+            levels.level[i].hint[fresh] = 0;
+        }
         levels.since = walk.now;
     }
 
@@ -374,7 +443,7 @@ walk_queues(Walk &walk, bool from_start)
 /*
  * Lapsed leases and due jobs. In a call that is its own transaction, whatever is there, for everybody's good; inside a
  * longer one only what this call can use, since the rest would be hidden from others until it ends. The same where
- * others wait for their share: `for_all` then comes when this claim has its own.
+ * others wait for their share: `for_all` then comes when the last of them has its own.
  */
 void
 do_upkeep(Walk &walk, bool for_all)
@@ -457,7 +526,7 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables, request, now, nullptr, 0, 0, false, {tables, now}};
+    Walk walk = {tables, request, now, nullptr, 0, 0, false, {tables, now}, {}};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         cohort_leave();
@@ -479,7 +548,7 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
             do_upkeep(walk, !shares);
         walk_queues(walk, true);
     }
-    if (shares && upkeep_due && walk.n > 0)
+    if (shares && upkeep_due && walk.n > 0 && cohort_is_over())
         do_upkeep(walk, true);
     if (shares)
         cohort_leave();

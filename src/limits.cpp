@@ -299,6 +299,18 @@ open_at(const LimitOnJob &limit)
     return at;
 }
 
+/* The same for jobs that the same limit keeps back: its key and, since each is judged by what it says itself, its numbers. */
+uint64
+name_of(const LimitOnJob &limit)
+{
+    const LimitPolicy &policy = limit.policy;
+    auto name = static_cast<uint64>(limit.used->key);
+    for (int64 number : {static_cast<int64>(policy.concurrency), static_cast<int64>(policy.rate.limit), policy.rate.period_us,
+                         static_cast<int64>(policy.throttle.limit), policy.throttle.period_us})
+        name = hash_combine64(name, static_cast<uint64>(number));
+    return name | 1;
+}
+
 void
 collect(Limits &limits, const Queue &queue, const JobRow &job)
 {
@@ -341,10 +353,12 @@ may_start(Limits &limits, const Queue &queue, const JobRow &job, TimestampTz *ag
 
     take_turn(limits);
     collect(limits, queue, job);
+    limits.closed = 0;
     for (int i = 0; i < limits.n_current; i++) {
         TimestampTz at = open_at(limits.current[i]);
         if (at <= limits.now)
             continue;
+        limits.closed = limits.closed != 0 ? limits.closed : name_of(limits.current[i]);
         OnLimit action = limits.current[i].policy.on_limit;
         verdict = std::max(verdict, action == OnLimit::drop         ? LimitVerdict::drop
                                     : action == OnLimit::reschedule ? LimitVerdict::reschedule
@@ -353,6 +367,8 @@ may_start(Limits &limits, const Queue &queue, const JobRow &job, TimestampTz *ag
     }
     if (verdict == LimitVerdict::wait)
         limits.free_at = std::min(limits.free_at, free_at);
+    else
+        limits.closed = 0;
     *again_at = free_at == DT_NOEND ? limits.now + unknown_wait_us : free_at;
     return verdict;
 }

@@ -26,6 +26,9 @@ void cohort_divide(int64 jobs);
 /* What this claim may take. */
 int cohort_quota();
 
+/* Whether nobody else gathers for this queue or has yet to claim: what this claim makes available for all, nobody lacks. */
+bool cohort_is_over();
+
 /* This claim has taken what it took, or is given up. Where it was to divide, another does. */
 void cohort_leave();
 

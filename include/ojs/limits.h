@@ -32,6 +32,7 @@ struct Limits {
     HTAB *keys = nullptr;            /* of LimitUsed; made when it is our turn */
     LimitOnJob *current = nullptr;   /* of the job that may_start() looked at last */
     int n_current = 0;
+    uint64 closed = 0;               /* names the limit that it must wait for; 0: none */
     List *pending = nullptr;         /* of LimitUseRow, to be stored after their leases */
 };
 static_assert(std::is_trivially_destructible_v<Limits>);

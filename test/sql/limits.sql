@@ -123,6 +123,58 @@ select is(pg_temp.claims('back'), 3::bigint, 'RL-06: until then');
 select pg_temp.clock('0') \g /dev/null
 select is(ojs_store.rate_limit_json('never heard of'), null, 'RL-06: of an unknown key nothing is known');
 
+-- Thousands that wait are looked at now and then, not by each claim: those whom the same limit keeps back, together.
+create function pg_temp.blocks(query text) returns bigint language plpgsql as $$
+declare plan jsonb;
+begin
+    execute 'explain (analyze, buffers, format json) ' || query into plan;
+    return (plan #>> '{0,Plan,Shared Hit Blocks}')::bigint + (plan #>> '{0,Plan,Shared Read Blocks}')::bigint;
+end $$;
+select pg_temp.limited('long', '{"key": "long", "concurrency": 2}', 2000) \g /dev/null
+select pg_temp.claims('long') as n, pg_temp.blocks($$select ojs.claim('long', 'w', 10)$$) as blocks \gset long_
+select is(:long_n::bigint, 2::bigint, 'RL-01: two of two thousand start');
+select cmp_ok(:long_blocks::bigint, '<', 500::bigint, 'RL-01: a claim that finds the places taken does not read two thousand jobs each time');
+select is(pg_temp.limited('long', '{"key": "longer", "concurrency": 1}', 2), 2::bigint, 'others come behind them');
+select is(pg_temp.claims('long'), 1::bigint, 'RL-04: and are found there');
+select ojs.ack(job_id) is null from ojs.leases where queue = 'long' and job_id in (select id from ojs.jobs where queue = 'long' order by seq limit 1) \g /dev/null
+select is((select jsonb_agg(args) from ojs.claim('long', 'w', 10)), '[[3]]', 'RL-01: a place that is free goes to the first who waits');
+
+-- Any mixture of keys: a claim that comes short has left nothing that might start.
+do $$
+declare
+    seed float8 := random();
+    keys text[] := '{a,b,c,free}';
+    key text;
+    got int;
+    short int := 0;
+    wrong int := 0;
+begin
+    perform setseed(seed);
+    for step in 1 .. 400 loop
+        if step = 1 or random() < 0.1 then
+            for stretch in 1 .. 4 loop
+                key := keys[1 + floor(random() * 4)];
+                perform ojs.push('test.job', jsonb_build_array(key), queue => 'mixed', priority => floor(random() * 2)::int,
+                    options => case when key <> 'free' then jsonb_build_object('rate_limit', jsonb_build_object('key', 'mixed-' || key, 'concurrency', ascii(key) - 96)) else '{}' end)
+                from generate_series(1, (random() * 20)::int);
+            end loop;
+        end if;
+        if random() < 0.5 then
+            perform ojs.ack(job_id) from (select job_id from ojs.leases where queue = 'mixed' order by random() limit 2) l;
+        elsif random() < 0.1 then
+            perform ojs.nack(job_id) from (select job_id from ojs.leases where queue = 'mixed' order by random() limit 1) l;
+        end if;
+        got := (random() * 4)::int;
+        if pg_temp.claims('mixed', got) < got then
+            short := short + 1;
+            wrong := wrong + (select count(*) from (select args ->> 0 as key, count(*) filter (where state = 'active') held from ojs.jobs where queue = 'mixed' group by 1
+                having count(*) filter (where state = 'available') > 0) k where k.key = 'free' or held <> ascii(k.key) - 96);
+        end if;
+    end loop;
+    perform set_config('test.wrong', short || ' short, ' || wrong || ' wrong, seed ' || seed, true);
+end $$;
+select matches(current_setting('test.wrong'), '^[1-9][0-9]+ short, 0 wrong,', 'RL-01 RL-04: in a mixture of keys a claim leaves nothing that might start');
+
 -- A tick clears away what counts no more.
 select pg_temp.clock('3 hours') \g /dev/null
 select ojs.tick() is null \g /dev/null

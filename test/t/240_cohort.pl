@@ -145,12 +145,14 @@ is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'w', 1
 $node->append_conf('postgresql.conf', 'ojs.worker = off');
 $node->reload;
 awaits($node, 'select not exists (select from pg_stat_activity where backend_type = \'ojs worker\')', 'the worker is off');
-$queue = queue_of(8, '{}');
-is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'dead', 8, lease => '100 ms')"), 8, 'eight leases lapse soon');
-$node->safe_psql('postgres', "select ojs.configure_queue('$queue', '{\"claim_jitter_ms\": $window_ms}')");
-$node->safe_psql('postgres', "select count(id) from generate_series(1, 12) n, ojs.push('test.job', jsonb_build_array(n), queue => '$queue', delay => '200 ms')");
-push_to($queue, 10);
-is(join(' ', together([@ten[0 .. 4]], claim_of($queue, [(10) x 5]))), '6 6 6 6 6', 'Q-48 Q-45: ready, due and lapsed jobs are shared out alike, without a worker');
+for my $round (1 .. 10) {
+    $queue = queue_of(8, '{}');
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'dead', 8, lease => '100 ms')"), 8, 'eight leases lapse soon');
+    $node->safe_psql('postgres', "select ojs.configure_queue('$queue', '{\"claim_jitter_ms\": 400}')");
+    $node->safe_psql('postgres', "select count(id) from generate_series(1, 12) n, ojs.push('test.job', jsonb_build_array(n), queue => '$queue', delay => '200 ms')");
+    push_to($queue, 10);
+    is(join(' ', together([@ten[0 .. 4]], claim_of($queue, [(10) x 5]))), '6 6 6 6 6', "Q-48 Q-45: ready, due and lapsed jobs are shared out alike, without a worker, round $round");
+}
 $node->append_conf('postgresql.conf', 'ojs.worker = on');
 $node->reload;
 

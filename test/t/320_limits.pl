@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $jobs = 3000;
+my $jobs = 6000;
 my $claimers = 16;
 my $seed = $ENV{SEED} // int(rand(2**31));
 srand $seed;
