@@ -150,7 +150,7 @@ declare
     wrong int := 0;
 begin
     perform setseed(seed);
-    for step in 1 .. 400 loop
+    for step in 1 .. 250 loop
         if step = 1 or random() < 0.1 then
             for stretch in 1 .. 4 loop
                 key := keys[1 + floor(random() * 4)];
