@@ -4,7 +4,7 @@
 
 -- ROUTES -----------------------------------------------------------------------------------------------------------
 
--- Every path there is. A name with a colon stands for one part of the path; of two patterns that fit, the first counts.
+-- Every path there is. A name with a colon stands for one part of the path; a path has one at most.
 create function ojs_http.routes(out method text, out pattern text, out handler text) returns setof record
 language sql immutable parallel safe
 begin atomic
@@ -118,26 +118,42 @@ end;
 
 -- SERVING ----------------------------------------------------------------------------------------------------------
 
--- Which handler a request is for, and what the path says in the places of the pattern's names; or what methods the
--- path would take. A pattern fits if LIKE says so and the path has as many parts: then no name reaches over a slash.
-create function ojs_http.find_route(method text, path text, out handler text, out names text[], out allowed text) returns record
+-- The same by path, a colon for each name: {"/ojs/v1/jobs/:": {"GET": "info", …}, …}. A constant to whoever calls it.
+create function ojs_http.handlers_by_path() returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    with fitting as (
-        select r.method, r.pattern, r.handler, row_number() over () as n
-        from ojs_http.routes() r
-        where path like regexp_replace(r.pattern, ':[a-z]+', '_%', 'g')
-            and length(path) - length(replace(path, '/', '')) = length(r.pattern) - length(replace(r.pattern, '/', ''))
-    ), best as (
-        select * from fitting f where pattern = (select pattern from fitting order by n limit 1)
-    )
-    select
-        (select b.handler from best b where b.method = find_route.method),
-        array(select ojs_http.decoded(part)
-            from unnest(string_to_array(path, '/'), string_to_array((select pattern from best limit 1), '/')) as p(part, name)
-            where starts_with(name, ':')),
-        (select string_agg(m, ', ' order by m) from (
-            select b.method from best b union select 'HEAD' from best b where b.method = 'GET' union select 'OPTIONS' from best) of_path (m))
+    select jsonb_object_agg(path, handlers)
+    from (
+        select regexp_replace(r.pattern, ':[a-z]+', ':', 'g') as path, jsonb_object_agg(r.method, r.handler) as handlers
+        from ojs_http.routes() r group by 1
+    ) p
 $$;
+
+-- Which handler a request is for, and what the path says in the places of the pattern's names; or what methods the path would
+-- take. Looked up as it stands, then with one of its parts for a name: what stands there goes before a name.
+create function ojs_http.find_route(method text, path text, out handler text, out names text[], out allowed text) returns record
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    parts constant text[] := string_to_array(path, '/');
+    with_name text[];
+    handlers jsonb := case when ':' <> all (parts) then ojs_http.handlers_by_path() -> path end;
+begin
+    names := '{}';
+    for i in reverse cardinality(parts) .. 2 loop
+        exit when handlers is not null;
+        continue when parts[i] = '';
+        with_name := parts;
+        with_name[i] := ':';
+        handlers := ojs_http.handlers_by_path() -> array_to_string(with_name, '/');
+        if handlers is not null then
+            names := array[ojs_http.decoded(parts[i])];
+        end if;
+    end loop;
+    handler := handlers ->> method;
+    if handler is null and handlers is not null then
+        allowed := (select string_agg(m, ', ' order by m) from (
+            select * from jsonb_object_keys(handlers) union select 'HEAD' where handlers ? 'GET' union select 'OPTIONS') of_path (m));
+    end if;
+end $$;
 
 -- Refuses a body that is no JSON by its own account, and a version of the protocol that is not ours.
 create function ojs_http.check_headers(headers jsonb, path text, has_body boolean) returns void
@@ -182,7 +198,7 @@ begin
             request.method := upper(method);
             request.path := only_path;
             request.names := route.names;
-            request.query := ojs_http.read_query(substr(path, strpos(path || '?', '?') + 1));
+            request.query := case when strpos(path, '?') > 0 then ojs_http.read_query(substr(path, strpos(path, '?') + 1)) else '{}' end;
             request.headers := given || jsonb_build_object('x-request-id', request_id);
             if request.method not in ('GET', 'HEAD') then
                 perform ojs_http.check_headers(given, only_path, body_text is not null);

@@ -1,4 +1,5 @@
--- http_read.sql: what the handlers of HTTP requests read, and how.
+-- http_read.sql: what the handlers of HTTP requests read, and how. What each request needs is PL/pgSQL: a session plans its
+-- expressions once, and a function in SQL at each call.
 
 create function ojs_http.raise(code text, message text, details jsonb default null, hint text default null) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_raise';
@@ -39,25 +40,35 @@ $$;
 
 -- Headers by name in lower case; of several values the first.
 create function ojs_http.read_headers(headers jsonb) returns jsonb
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select coalesce(jsonb_object_agg(lower(name), case jsonb_typeof(value) when 'array' then value ->> 0 else value #>> '{}' end), '{}')
-    from jsonb_each(case when jsonb_typeof(headers) = 'object' then headers else '{}' end) as h(name, value)
-$$;
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+begin
+    return (
+        select coalesce(jsonb_object_agg(lower(name), case jsonb_typeof(value) when 'array' then value ->> 0 else value #>> '{}' end), '{}')
+        from jsonb_each(case when jsonb_typeof(headers) = 'object' then headers else '{}' end) as h(name, value));
+end $$;
 
 -- The client's own, if it may stand in a header; else a new one. Not by the clock of ojs: an identity, not a time.
 create function ojs_http.request_id(given text) returns text
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select case when given ~ '^[!-~]{1,128}$' then given
-        else 'req_' || left(ms, 8) || '-' || substr(ms, 9) || '-7' || substr(gen_random_uuid()::text, 16) end
-    from lpad(to_hex(floor(extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') as ms
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    ms text := lpad(to_hex(floor(extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0');
+begin
+    return case when given ~ '^[!-~]{1,128}$' then given
+        else 'req_' || left(ms, 8) || '-' || substr(ms, 9) || '-7' || substr(gen_random_uuid()::text, 16) end;
+end $$;
 
 -- WHAT HANDLERS SHARE ----------------------------------------------------------------------------------------------
 
 create function ojs_http.reply(status int, body jsonb, headers jsonb default '{}') returns ojs_http.response
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select row(status, headers, body, null)::ojs_http.response
-$$;
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    response ojs_http.response;
+begin
+    response.status := status;
+    response.headers := headers;
+    response.body := body;
+    return response;
+end $$;
 
 -- The body, where there must be one, as most often; a field that is null counts as absent.
 create function ojs_http.object(request ojs_http.request, required boolean default true) returns jsonb
@@ -91,9 +102,10 @@ begin
 end $$;
 
 create function ojs_http.text_field(body jsonb, name text, required boolean default false) returns text
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.field(body, name, 'string', required) #>> '{}'
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    return ojs_http.field(body, name, 'string', required) #>> '{}';
+end $$;
 
 -- A whole number; beyond the bounds it is clamped.
 create function ojs_http.number_field(body jsonb, name text, least_value bigint, greatest_value bigint) returns bigint
@@ -134,10 +146,13 @@ end $$;
 
 -- The job that a call is about: named by the path, or by the field job_id.
 create function ojs_http.job_named(request ojs_http.request, body jsonb) returns uuid
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select case when cardinality(request.names) > 0 then ojs_http.job_id(request.names[1], true)
-        else ojs_http.job_id(ojs_http.text_field(body, 'job_id', true), false) end
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if cardinality(request.names) > 0 then
+        return ojs_http.job_id(request.names[1], true);
+    end if;
+    return ojs_http.job_id(ojs_http.text_field(body, 'job_id', true), false);
+end $$;
 
 -- A number in the query string, clamped.
 create function ojs_http.query_number(request ojs_http.request, name text, otherwise int, least_value int, greatest_value int) returns int

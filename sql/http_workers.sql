@@ -19,11 +19,13 @@ end $$;
 
 -- The fields of a job that replies of ack and nack repeat at the top, so far as it has them.
 create function ojs_http.outcome(job jsonb) returns jsonb
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_object_agg(name, job -> name) || jsonb_build_object('job_id', job -> 'id', 'job', job)
-    from unnest('{id,state,attempt,max_attempts,next_attempt_at,retry_delay_ms,completed_at,discarded_at}'::text[]) name
-    where job ? name
-$$;
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+begin
+    return (select jsonb_object_agg(name, job -> name)
+            from unnest('{id,state,attempt,max_attempts,next_attempt_at,retry_delay_ms,completed_at,discarded_at}'::text[]) name
+            where job ? name)
+        || jsonb_build_object('job_id', job -> 'id', 'job', job);
+end $$;
 
 create function ojs_http.ack(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

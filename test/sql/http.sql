@@ -17,9 +17,12 @@ select is_empty($$
     where pronamespace = 'ojs_http'::regnamespace and p.prorettype = 'ojs_http.response'::regtype and proargtypes[0] = 'ojs_http.request'::regtype
     and pronargs = 1 and proname not in (select handler from ojs_http.routes())
 $$, 'HTTP-01: each handler has a route');
+select is_empty($$ select pattern from ojs_http.routes() where pattern ~ ':.*:' $$, 'HTTP-01: no path has two names');
+select is((select handler || names::text from ojs_http.find_route('GET', '/ojs/v1/workers/fetch/health')), 'worker_health{fetch}', 'HTTP-01: a name may be what elsewhere is a path');
+select is((select handler || names::text from ojs_http.find_route('GET', '/ojs/v1/queues/:')), 'queue{:}', 'HTTP-01: or a colon');
 select is(pg_temp.error('GET', path), '404 not_found', 'HTTP-10: no such path: ' || path)
 from unnest(array['/', '', '/ojs', '/ojs/v1', '/ojs/v1/', '/ojs/v2/jobs', '/ojs/v1/job', '/ojs/v1/jobs/', '/ojs/v1/jobs/a/b', '//ojs/v1/jobs', '/ojs/v1/jobs//ack',
-    'ojs/v1/jobs', '/ojs/v1/jobs/../jobs', '/OJS/v1/jobs', '/ojs/v1/jobs%2F', '?/ojs/v1/jobs']) path;
+    'ojs/v1/jobs', '/ojs/v1/jobs/../jobs', '/OJS/v1/jobs', '/ojs/v1/jobs%2F', '?/ojs/v1/jobs', '/ojs/:', '/ojs/v1/jobs/:/ack/:']) path;
 select is(pg_temp.error('PUT', '/ojs/v1/jobs'), '405 method_not_allowed', 'HTTP-10: another method');
 select is(pg_temp.http('PATCH', '/ojs/v1/jobs/1') -> 'headers' ->> 'Allow', 'DELETE, GET, HEAD, OPTIONS', 'HTTP-10: 405 says what is allowed');
 select is((select concat_ws(' ', status, headers ->> 'Allow', body) from ojs.http('OPTIONS', '/ojs/v1/jobs')), '204 OPTIONS, POST ', 'HTTP-10: OPTIONS says it, too');
