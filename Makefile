@@ -14,6 +14,8 @@ SQL_CODE = \
 	sql/ack.sql \
 	sql/fail.sql \
 	sql/lease.sql \
+	sql/progress.sql \
+	sql/checkpoint.sql \
 	sql/work.sql \
 	sql/control.sql \
 	sql/info.sql \
@@ -42,6 +44,7 @@ SQL_CODE = \
 	sql/http_jobs.sql \
 	sql/http_bulk.sql \
 	sql/http_workers.sql \
+	sql/http_reports.sql \
 	sql/http_queues.sql \
 	sql/http_cron.sql \
 	sql/http_admin.sql \

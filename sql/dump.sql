@@ -8,6 +8,8 @@ select pg_catalog.pg_extension_config_dump('ojs_store.done', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.lease_log', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.uniq', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.deduplication', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.checkpoint', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.progress', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.rate_limit', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.worker', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.record', '');

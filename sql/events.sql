@@ -45,22 +45,28 @@ language sql immutable strict parallel safe set search_path = pg_catalog, pg_tem
     from md5(extract(epoch from at) || ' ' || key) as digest(h)
 $$;
 
--- The leases, for events; none on a standby. kind 8: a delivery that goes on; 9: its last sign of life.
+-- The leases, for events; none on a standby. kind 8: a delivery that goes on; 9: its last sign of life; 10: the last
+-- report of its progress.
 create function ojs_store.running(
     out written_at timestamptz, out xid xid, out job_id uuid, out deliveries int, out kind int, out attempt int,
-    out started_at timestamptz, out deadline timestamptz, out worker text
+    out started_at timestamptz, out deadline timestamptz, out worker text, out report jsonb
 ) returns setof record
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if not pg_is_in_recovery() then
         return query
-            select k.at, l.xmin, l.job_id, l.deliveries, k.kind, l.attempt, l.claimed_at, l.deadline, l.worker
+            select k.at, l.xmin, l.job_id, l.deliveries, k.kind, l.attempt, l.claimed_at, l.deadline, l.worker, null::jsonb
             from ojs_store.lease l, lateral (values (8, l.claimed_at), (9, l.beat_at)) as k(kind, at)
-            where k.at is not null;
+            where k.at is not null
+            union all
+            select p.at, p.xmin, l.job_id, l.deliveries, 10, l.attempt, l.claimed_at, l.deadline, l.worker,
+                jsonb_strip_nulls(jsonb_build_object('progress_percent', trim_scale(p.progress * 100), 'progress_message', p.message))
+            from ojs_store.lease l join ojs_store.progress p on p.job_id = l.job_id and p.started_at = l.claimed_at
+            where l.flags & 512 <> 0;
     end if;
 end $$;
 
--- What one row after the other tells of. Kinds: 0 the envelope; 1 to 7 as in ojs_store.event; 8 and 9 as in
+-- What one row after the other tells of. Kinds: 0 the envelope; 1 to 7 as in ojs_store.event; 8 to 10 as in
 -- ojs_store.running(); 14, 16 and 17 the end as completed, cancelled or discarded.
 create view ojs_store.told as
 select created_at as written_at, xmin as xid, id as job_id, -1 as deliveries, 0 as kind, 0 as attempt,
@@ -76,7 +82,7 @@ select finished_at, xmin, job_id, deliveries, 10 + state, attempt, null, started
     flags & 1 <> 0
 from ojs_store.done
 union all
-select written_at, xid, job_id, deliveries, kind, attempt, deadline, started_at, worker, null, null, null, false
+select written_at, xid, job_id, deliveries, kind, attempt, deadline, started_at, worker, null, report, null, false
 from ojs_store.running();
 
 -- All events of jobs, with what puts them in order. A job's transactions need not have ids in the order of its life (one
@@ -109,25 +115,30 @@ join ojs_store.job on job.id = told.job_id
 -- flags: 1 pushed pending, 2 delivered at most once, whose delivery is an event of its own
 cross join lateral (
     select job.flags & 1 <> 0 as pending, job.flags & 2 <> 0 as once_only, coalesce(job.scheduled_at > job.created_at, false) as scheduled,
-        told.error ->> 'type' as error_type
+        told.error ->> 'type' as error_type,
+        case told.error ->> 'timeout_kind' when 'execution' then 'job.timeout' when 'stalled' then 'job.stalled'
+            when 'enqueue_ttl' then 'job.ttl_expired' when 'total' then 'job.total_timeout' end as timeout
 ) as fact
 cross join lateral (values
     (1, 'job.scheduled', told.written_at, told.kind = 0 and not fact.pending and fact.scheduled or told.kind = 4 and told.due_at > told.written_at),
     -- Falling due writes nothing that lasts: the first delivery shows that it has been.
-    (2, 'job.enqueued', job.scheduled_at, told.started_at is not null and told.kind <> 9 and told.deliveries = 1 and fact.scheduled and not fact.pending),
-    (3, 'job.started', told.started_at, told.started_at is not null and told.kind not in (7, 9) and not fact.once_only),
+    (2, 'job.enqueued', job.scheduled_at, told.started_at is not null and told.kind not in (9, 10) and told.deliveries = 1 and fact.scheduled and not fact.pending),
+    (3, 'job.started', told.started_at, told.started_at is not null and told.kind not in (7, 9, 10) and not fact.once_only),
     (3, 'job.started', told.written_at, told.kind = 7),
     (4, 'job.heartbeat', told.written_at, told.kind = 9),
-    (5, 'job.failed', told.written_at, told.kind in (1, 3) or told.kind = 17 and told.started_at is not null),
-    (5, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6 and told.started_at is not null),
-    (6, 'job.retrying', told.written_at, told.kind = 1 and told.due_at is not null), -- or no retry could fit into total_timeout
-    (6, 'job.expired', told.written_at, told.kind = 17 and fact.error_type in ('expired', 'enqueue_ttl_expired')),
-    (7, 'job.completed', told.written_at, told.kind = 14),
-    (7, 'job.cancelled', told.written_at, told.kind = 16),
-    (7, 'job.discarded', told.written_at, told.kind = 17),
-    (7, 'job.discarded', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6),
-    (8, 'dead_letter.added', told.written_at, told.dead_letter),
-    (9, 'job.enqueued', told.written_at, told.kind = 0 and not fact.pending and not fact.scheduled or told.kind in (2, 3, 6)
+    (5, 'job.progress', told.written_at, told.kind = 10),
+    (6, fact.timeout, told.written_at, told.kind in (1, 3, 17) and fact.timeout is not null),
+    (6, fact.timeout, (told.error ->> 'occurred_at')::timestamptz, told.kind = 6 and fact.timeout is not null),
+    (7, 'job.failed', told.written_at, told.kind in (1, 3) or told.kind = 17 and told.started_at is not null),
+    (7, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6 and told.started_at is not null),
+    (8, 'job.retrying', told.written_at, told.kind = 1 and told.due_at is not null), -- or no retry could fit into total_timeout
+    (8, 'job.expired', told.written_at, told.kind = 17 and fact.error_type in ('expired', 'enqueue_ttl_expired')),
+    (9, 'job.completed', told.written_at, told.kind = 14),
+    (9, 'job.cancelled', told.written_at, told.kind = 16),
+    (9, 'job.discarded', told.written_at, told.kind = 17),
+    (9, 'job.discarded', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6),
+    (10, 'dead_letter.added', told.written_at, told.dead_letter),
+    (11, 'job.enqueued', told.written_at, told.kind = 0 and not fact.pending and not fact.scheduled or told.kind in (2, 3, 6)
         or told.kind = 4 and (told.due_at > told.written_at) is not true)
 ) as happened(rank, type, at, so)
 where happened.so;
@@ -139,16 +150,18 @@ select
     concat_ws(' ', e.type, e.job_id, e.deliveries) as identity, 'queues/' || e.queue as source, e.job_id, e.queue, e.job_type,
     jsonb_build_object('job_id', e.job_id, 'job_type', e.job_type, 'queue', e.queue, 'state', case e.type
         when 'job.scheduled' then 'scheduled' when 'job.enqueued' then 'available' when 'job.retrying' then 'retryable'
-        when 'job.started' then 'active' when 'job.heartbeat' then 'active' when 'job.completed' then 'completed'
-        when 'job.cancelled' then 'cancelled'
-        when 'job.failed' then case e.kind when 1 then 'retryable' when 3 then 'available' else 'discarded' end
-        else 'discarded' end)
+        when 'job.started' then 'active' when 'job.heartbeat' then 'active' when 'job.progress' then 'active'
+        when 'job.completed' then 'completed' when 'job.cancelled' then 'cancelled'
+        else case e.kind when 1 then 'retryable' when 3 then 'available' else 'discarded' end end)
     || case when e.trace_id is not null then jsonb_build_object('trace_id', e.trace_id) else '{}' end
-    || case when e.type in ('job.started', 'job.heartbeat') and e.worker is not null then jsonb_build_object('worker_id', e.worker) else '{}' end
+    || case when e.type in ('job.started', 'job.heartbeat', 'job.progress') and e.worker is not null then jsonb_build_object('worker_id', e.worker) else '{}' end
     || case
         when e.type = 'job.scheduled' then jsonb_build_object('scheduled_at', ojs_store.time_text(coalesce(e.due_at, e.scheduled_at)))
         when e.type = 'job.started' then jsonb_build_object('attempt', n.attempt)
         when e.type = 'job.heartbeat' then jsonb_build_object('attempt', n.attempt, 'visible_until', ojs_store.time_text(e.due_at))
+        when e.type = 'job.progress' then jsonb_build_object('attempt', n.attempt) || e.result
+        when e.type in ('job.timeout', 'job.stalled', 'job.ttl_expired', 'job.total_timeout') then jsonb_build_object('attempt', n.attempt,
+            'timeout_kind', e.error -> 'timeout_kind', 'limit_seconds', e.error -> 'limit_seconds', 'elapsed_seconds', e.error -> 'elapsed_seconds')
         when e.type = 'job.completed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms, 'result', e.result)
         when e.type = 'job.failed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
             'error', n.error || jsonb_build_object('retryable', e.kind in (1, 3)) || n.stack_trace)

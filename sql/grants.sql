@@ -38,6 +38,10 @@ grant execute on function
     ojs.extend(uuid, interval, text, text),
     ojs.extend_many(text, uuid[], interval, text[]),
     ojs.beat(text, uuid[], text, jsonb, interval),
+    ojs.progress(uuid, numeric, text, jsonb),
+    ojs.checkpoint(uuid, jsonb),
+    ojs.get_checkpoint(uuid),
+    ojs.delete_checkpoint(uuid),
     ojs.register_worker(text, jsonb),
     ojs.deregister_worker(text, boolean),
     ojs.work_open(text, text, int, interval),
@@ -99,6 +103,7 @@ grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;
 grant usage on schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on all functions in schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+revoke execute on function ojs_http.report_progress(uuid, numeric, text, jsonb, text, text) from ojs_producer, ojs_observer;
 grant execute on function ojs.http(text, text, jsonb, text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs.reset() to ojs_admin;
 

@@ -111,6 +111,27 @@ create table ojs_store.deduplication (
 );
 create index deduplication_expires on ojs_store.deduplication (expires_at);
 
+-- What workers have reported of their jobs. Hot rows of such jobs bear a flag; a claim, an ack or a removal looks here for no
+-- other. Gone with the job.
+create table ojs_store.checkpoint (
+    job_id uuid not null,
+    sequence bigint not null,           -- how many saves since there was none
+    created_at timestamptz not null,    -- of the last one
+    state jsonb not null
+) with (fillfactor = 70);
+create unique index checkpoint_job on ojs_store.checkpoint (job_id);
+
+create table ojs_store.progress (
+    job_id uuid not null,
+    started_at timestamptz not null,    -- of the attempt that it belongs to
+    deliveries int not null,            -- and of its delivery
+    at timestamptz not null,
+    progress numeric,                   -- 0 to 1
+    message text,
+    data jsonb
+) with (fillfactor = 70);
+create unique index progress_job on ojs_store.progress (job_id);
+
 -- UNLOGGED HOT SET -------------------------------------------------------------------------------------------------
 -- Empty after a crash, a restore or a promotion, then rebuilt. A claim's rows live for seconds and die by the
 -- thousand: vacuum by count, and never with the exclusive lock that giving back pages takes.

@@ -25,7 +25,7 @@ constinit Statement rewrite_job = {R"sql(
         max_attempts = coalesce(($2 -> 'retry' ->> 'max_attempts')::int, max_attempts),
         queue = $3
     where id = $1
-    returning ctid
+    returning ctid, exists (select from ojs_store.checkpoint where job_id = $1) or exists (select from ojs_store.progress where job_id = $1)
 )sql", {UUIDOID, JSONBOID, INT8OID}, nullptr};
 
 /* Takes the row that says a job has ended in this state; false: there is none. */
@@ -128,12 +128,13 @@ OJS_FUNCTION(ojs_retry)
             execute_latest(rewrite_job, {UUIDPGetDatum(&id), JsonbPGetDatum(overrides), Int64GetDatum(row.queue)});
             bool null;
             row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(cell(0, 1, &null)));
+            row.flags = DatumGetBool(cell(0, 2, &null)) ? job_reported : 0;
         });
         CommandCounterIncrement();
         read_job(tables, id, row.job_tid, job);
         row.job_id = id;
         row.npriority = static_cast<int16>(-job.priority);
-        row.flags = job.flags | job_has_events;
+        row.flags |= job.flags | job_has_events;
     }
     make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
     return answer_now(tables, id, at);

@@ -5,6 +5,7 @@
 
 #include "ojs/canonical.h"
 #include "ojs/json.h"
+#include "ojs/reports.h"
 #include "ojs/spi.h"
 #include "ojs/uuid.h"
 #include "ojs/wake.h"
@@ -127,6 +128,8 @@ remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags
     (void)store::take_waiting(jobs, &tid);
     if (flags & job_expires)
         forget_expiry(tables, id);
+    if (flags & job_reported)
+        forget_reports(tables, id);
     if (!(flags & job_has_events))
         return;
 
@@ -151,7 +154,7 @@ remove_job(Tables &tables, const pg_uuid_t &id)
     if (store::find(tables.job(), store::Idx::job_id, id, &tid) == store::Row::none)
         return false;
     read(tables.job().slot, job);
-    remove_job(tables, id, tid, job.flags | job_has_events);
+    remove_job(tables, id, tid, job.flags | job_has_events | job_reported);
     return true;
 }
 

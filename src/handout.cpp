@@ -506,11 +506,8 @@ emit(Walk &walk, ReturnSetInfo *set)
         standing.worker = walk.request.worker;
         standing.token = taken.lease.token;
         standing.lease_expires_at = taken.lease.deadline;
-        if (taken.ready.flags & job_has_events) {
-            Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-            read_history(walk.tables, job.id, snapshot, standing);
-            UnregisterSnapshot(snapshot);
-        }
+        if (taken.ready.flags & (job_has_events | job_reported))
+            read_past(walk.tables, job.id, taken.ready.flags, standing);
         render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
         if (hooks.n > 0)
             before_execute(hooks, values, nulls);

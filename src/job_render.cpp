@@ -105,7 +105,7 @@ options_of(const JobRow &job, const Standing &standing)
     JsonbValue moved_to; /* */
     bool moved = standing.state == State::discarded && standing.error != nullptr &&
                  find_member(root_of(standing.error), "dead_lettered_to", moved_to);
-    bool more = standing.retry_delay_ms || standing.activated_at || standing.previous_state || moved;
+    bool more = standing.retry_delay_ms || standing.activated_at || standing.previous_state || moved || standing.reported;
     if (taken == 0 && !more)
         return out;
     if (!more && taken == static_cast<int>(JB_ROOT_COUNT(job.options))) {
@@ -118,6 +118,8 @@ options_of(const JobRow &job, const Standing &standing)
             if (key != "specversion" && key != "schema" && key != "tags")
                 extra.add(key, member);
         });
+    if (standing.reported != nullptr)
+        each_member(root_of(standing.reported), [&extra](std::string_view key, const JsonbValue &member) { extra.add(key, member); });
     TimeText buffer;
     if (standing.retry_delay_ms)
         extra.add("retry_delay_ms", *standing.retry_delay_ms);

@@ -184,6 +184,14 @@ extent_of(const JsonbContainer *json, bool exact)
     return extent;
 }
 
+int64
+text_bytes(const Jsonb *json, int64 most)
+{
+    int64 brackets = JB_ROOT_IS_SCALAR(json) ? 2 : 0; /* a scalar is kept in an array that nobody sees */
+    int64 bound = extent_of(root_of(json), false).text - brackets;
+    return bound <= most ? bound : extent_of(root_of(json), true).text - brackets;
+}
+
 JsonbValue
 json_number(int64 n)
 {

@@ -4,6 +4,7 @@
 #include "ojs/place.h"
 
 #include "ojs/lease_trace.h"
+#include "ojs/wake.h"
 
 namespace ojs
 {
@@ -177,6 +178,52 @@ hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now)
         if (place.table != nullptr && place.seen != store::Row::arriving &&
             store::lock(*place.table, &place.tid, true) == store::Outcome::ok)
             return;
+    }
+}
+
+/* A row of ready or later is never updated: it is taken, and put in again where it was. Claims pass over it meanwhile. */
+static bool
+flag_waiting(Tables &tables, Place &place, int32 flag)
+{
+    if (place.row.flags & flag)
+        return store::lock(*place.table, &place.tid, true) == store::Outcome::ok;
+    ReadyRow ready;
+    bool is_ready = place.table == &tables.ready();
+    if (is_ready)
+        read(tables.ready().slot, ready);
+    if (store::take_waiting(*place.table, &place.tid) != store::Outcome::ok)
+        return false;
+    if (is_ready) {
+        ready.flags |= flag;
+        store::insert(tables.ready(), form(tables.ready().rel, ready));
+        wake_queue(ready.queue, queue_name(ready.queue), 1);
+    } else {
+        place.row.flags |= flag;
+        store::insert(tables.later(), form(tables.later().rel, place.row));
+    }
+    return true;
+}
+
+bool
+flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now)
+{
+    for (int round = 0;; next_round(round, id)) {
+        JobRow job;
+        Standing standing;
+        LeaseRow lease;
+        ItemPointerData tid;
+        if (!stand_now(tables, id, now, job, standing) || terminal(standing.state))
+            return false;
+        if (lock_lease(tables, id, {}, lease, &tid)) {
+            if (!(lease.flags & flag)) {
+                lease.flags |= flag;
+                store::replace(tables.lease(), &tid, form(tables.lease().rel, lease));
+            }
+            return true;
+        }
+        Place place = locate(tables, id);
+        if (place.table != nullptr && place.seen != store::Row::arriving && flag_waiting(tables, place, flag))
+            return true;
     }
 }
 

@@ -47,7 +47,7 @@ constinit Statement clear_later = {clear_later_sql, {}, nullptr};
 /*
  * Numbers: kinds 1 to 4 of `later` are scheduled, retryable, pending, released, and 5 expiry; 0 stands for a job that
  * may run at most once and had begun, 6 for one that is held under a durable lease, null for one that is claimable. Kinds
- * of `event`: 1 failed, 4 activated, 5 moved, 6 revived, 7 claimed, 8 leased. Flags: 1 pending, 4 expires, 32 has events.
+ * of `event`: 1 failed, 4 activated, 5 moved, 6 revived, 7 claimed, 8 leased. Flags: 1 pending, 4 expires, 32 has events, 512 reported.
  */
 constexpr char lost_jobs_sql[] = R"sql(
     with newest as materialized (
@@ -62,7 +62,9 @@ constexpr char lost_jobs_sql[] = R"sql(
         job.id, job.ctid as tid, job.seq,
         coalesce((moved.data ->> 'queue')::bigint, job.queue) as queue,
         (-coalesce((moved.data ->> 'priority')::int, job.priority))::smallint as npriority,
-        case when last.job_id is null and moved.job_id is null then job.flags else job.flags | 32 end as flags,
+        case when last.job_id is null and moved.job_id is null then job.flags else job.flags | 32 end
+            | case when job.id in (select job_id from ojs_store.checkpoint) or job.id in (select job_id from ojs_store.progress)
+                then 512 else 0 end as flags,
         coalesce(last.attempt, 0) as attempt, coalesce(last.deliveries, 0) as deliveries, last.at, last.started_at,
         (case
             when last.kind is null and job.flags & 1 <> 0 then 3

@@ -6,8 +6,8 @@
 namespace ojs
 {
 
-/* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log hook */
-const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4, 4, 8, 10, 7};
+/* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log hook checkpoint progress */
+const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4, 4, 8, 10, 7, 4, 7};
 
 namespace
 {
@@ -99,6 +99,15 @@ struct Reader {
             v = nullptr;
         } else
             v = DatumGetJsonbP(next());
+    }
+    void
+    take(Numeric &v)
+    {
+        if (null()) {
+            at++;
+            v = nullptr;
+        } else
+            v = DatumGetNumeric(next());
     }
     template <typename E>
         requires std::is_enum_v<E>
@@ -338,6 +347,29 @@ form(Relation rel, const LimitUseRow &row)
     c.put(row.token);
     c.put(row.name);
     return c.form(rel);
+}
+
+void
+read(TupleTableSlot *slot, CheckpointRow &row)
+{
+    Reader r(slot);
+    r.take(row.job_id);
+    r.take(row.sequence);
+    r.take(row.created_at);
+    r.take(row.state);
+}
+
+void
+read(TupleTableSlot *slot, ProgressRow &row)
+{
+    Reader r(slot);
+    r.take(row.job_id);
+    r.take(row.started_at);
+    r.take(row.deliveries);
+    r.take(row.at);
+    r.take(row.progress);
+    r.take(row.message);
+    r.take(row.data);
 }
 
 void

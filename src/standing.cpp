@@ -4,6 +4,7 @@
 #include "ojs/standing.h"
 
 #include "ojs/guc.h"
+#include "ojs/reports.h"
 
 namespace ojs
 {
@@ -217,6 +218,17 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         standing.enqueued_at = std::max(last->at, last->due_at.value_or(last->at));
 }
 
+void
+read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Standing &standing)
+{
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    if (flags & job_has_events)
+        read_history(tables, id, snapshot, standing);
+    if (flags & job_reported)
+        read_checkpoint(tables, id, snapshot, standing);
+    UnregisterSnapshot(snapshot);
+}
+
 bool
 stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Standing &standing)
 {
@@ -254,6 +266,8 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
         }
     }
     read_history(tables, id, snapshot, standing);
+    if (standing.deliveries > 0)
+        read_progress(tables, id, snapshot, standing);
     return true;
 }
 

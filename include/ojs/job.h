@@ -170,6 +170,7 @@ struct Standing {
     Jsonb *result;
     Jsonb *error;
     Jsonb *errors; /* array, oldest first */
+    Jsonb *reported; /* or null: members that stand beside the options (reports.h) */
     text *worker;
     int64 token; /* of the lease, where active */
     TimestampTz lease_expires_at;

@@ -69,6 +69,8 @@ struct Extent {
 };
 /* Without `exact` the length is an upper bound, cheap for numbers. */
 Extent extent_of(const JsonbContainer *json, bool exact);
+/* The length of a value's text: exact if it exceeds `most`, else no less than it is. */
+int64 text_bytes(const Jsonb *json, int64 most);
 /* The length of a string's JSON text, quotes included. */
 int64 text_length(std::string_view text);
 

@@ -41,6 +41,9 @@ bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &j
  * Nothing for one that has ended. */
 void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 
+/* The same, and from then on its hot rows bear `flag`. False: the job has ended, or does not exist. */
+bool flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now);
+
 /* Where the job stands by a snapshot of this moment. */
 bool stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing);
 

@@ -32,6 +32,7 @@ enum job_flag : int32 {
     job_timeouts = 1 << 6,     /* options hold grace_period, heartbeat_timeout or total_timeout */
     job_limits = 1 << 7,       /* options hold a rate limit */
     job_bare_object = 1 << 8,  /* args was pushed as one bare object */
+    job_reported = 1 << 9,     /* hot rows only: there may be a row in checkpoint or progress */
     job_counted = 1 << 12,     /* hot rows only: it takes a place in a concurrency limit while it is held */
 
     /* Leases only, by their queue's settings when they were made; kept in ready and later, and not looked at there. */
@@ -143,6 +144,23 @@ struct LaterRow {
     int32 deliveries;
 };
 
+struct CheckpointRow {
+    pg_uuid_t job_id;
+    int64 sequence;
+    TimestampTz created_at;
+    Jsonb *state;
+};
+
+struct ProgressRow {
+    pg_uuid_t job_id;
+    TimestampTz started_at;
+    int32 deliveries;
+    TimestampTz at;
+    Numeric progress; /* or null */
+    text *message;    /* or null */
+    Jsonb *data;      /* or null */
+};
+
 enum class LimitUse : int16 { held = 0, start = 1 };
 
 /* What a job takes of a rate limit (limits.h). */
@@ -176,6 +194,8 @@ void read(TupleTableSlot *slot, DoneRow &row);
 void read(TupleTableSlot *slot, ReadyRow &row);
 void read(TupleTableSlot *slot, LeaseRow &row);
 void read(TupleTableSlot *slot, LaterRow &row);
+void read(TupleTableSlot *slot, CheckpointRow &row);
+void read(TupleTableSlot *slot, ProgressRow &row);
 void read(TupleTableSlot *slot, LimitUseRow &row);
 
 } // namespace ojs

@@ -22,6 +22,9 @@ void from_done(const DoneRow &row, Standing &standing);
 /* Fills error, errors and next_attempt_at from the job's events. */
 void read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing);
 
+/* What must be looked up of a job that is handed out, by the flags of its hot row: its history, its checkpoint. */
+void read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Standing &standing);
+
 /* The envelope of job `id`, by the place a hot row remembers; raises only if the store is broken. */
 void read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job);
 

@@ -19,7 +19,7 @@
 namespace ojs::store
 {
 
-enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, count };
+enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, checkpoint, progress, count };
 
 enum class Idx {
     job_id,
@@ -35,6 +35,8 @@ enum class Idx {
     queue_id,
     uniq_held,
     limit_use_key,
+    checkpoint_job,
+    progress_job,
     count
 };
 

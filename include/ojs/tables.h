@@ -29,6 +29,8 @@ struct Tables {
     store::Table &lease() { return get(store::Rel::lease); }
     store::Table &later() { return get(store::Rel::later); }
     store::Table &limit_use() { return get(store::Rel::limit_use); }
+    store::Table &checkpoint() { return get(store::Rel::checkpoint); }
+    store::Table &progress() { return get(store::Rel::progress); }
 
     /* Locks stay until the transaction ends. */
     void

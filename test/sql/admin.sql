@@ -31,7 +31,8 @@ select is((select (id, attempt, deliveries) from ojs.claim('kept.again', 'w')), 
 select is((ojs.fail(:'kept', '{"type": "Again", "message": "m"}')).state, 'discarded', 'DLQ-04: its policy stands: one attempt');
 select is((select array_agg(e ->> 'type') from ojs.jobs, jsonb_array_elements(errors) e where id = :'kept'), '{Broken,Again}',
     'R-39: history grows');
-select is((ojs.retry(:'gone')).state, 'available', 'R-37: a job that is no dead letter can be retried too');
+select is(state, 'available', 'R-37: a job that is no dead letter can be retried too'), is(queue, was, 'R-39: in the queue that it was in')
+from (select queue as was from ojs.jobs where id = :'gone') before, ojs.retry(:'gone');
 
 select pg_temp.held('soon') as soon \gset
 select is((ojs.fail(:'soon', '{"type": "t", "message": "m"}', delay => '1 hour')).state, 'retryable', 'SM-12: a job waits for its retry');

@@ -55,6 +55,19 @@ select pg_temp.read_on() is null as read \gset
 select is(pg_temp.life(:'done'), 'job.enqueued job.started job.heartbeat', 'EVT-03: and whose worker beats');
 select ok((d ->> 'visible_until')::timestamptz > now() and d ->> 'worker_id' = 'w1', 'EVT-02: job.heartbeat') from pg_temp.data(:'done', 'job.heartbeat') d;
 \o /dev/null
+select ojs.progress(:'done', 0.655, 'Row 655 of 1000', '{"secret": 1}');
+\o
+select pg_temp.read_on() is null as read \gset
+select is(pg_temp.life(:'done'), 'job.enqueued job.started job.heartbeat job.heartbeat job.progress', 'EVT-03 PRG-04: and reports progress, a heartbeat as well');
+select is(pg_temp.data(:'done', 'job.progress'), jsonb_build_object('job_id', :'done', 'job_type', 'mail.send', 'queue', 'ev', 'state', 'active', 'trace_id', '4bf9',
+    'worker_id', 'w1', 'attempt', 1, 'progress_percent', 65.5, 'progress_message', 'Row 655 of 1000'), 'EVT-02: job.progress');
+\o /dev/null
+truncate page;
+select ojs.progress(:'done', 0.7);
+\o
+select pg_temp.read_on() is null as read \gset
+select is(pg_temp.data(:'done', 'job.progress') -> 'progress_percent', '70', 'EVT-03: each report that is the last one at a reading');
+\o /dev/null
 truncate page;
 select ojs.ack(:'done', '{"n": null}');
 select id as dead from ojs.push('test.dead', '[2]', queue => 'ev', retry => '{"max_attempts": 2, "initial_interval": "PT1S", "jitter": false, "on_exhaustion": "dead_letter"}') \gset
@@ -88,6 +101,19 @@ select ojs.fail(id, '{"type": "E", "message": "m"}') from ojs.claim('ev.single',
 select id as revived from ojs.push('t', queue => 'ev.revived', retry => '{"max_attempts": 1}') \gset
 select ojs.fail(id, '{"type": "E", "message": "m"}') from ojs.claim('ev.revived', 'w2');
 select ojs.retry(:'revived');
+-- Timeouts: an attempt, silence, waiting, all in all; the second in the last attempt.
+select id as timed_out from ojs.push('t', queue => 'ev.timeout', timeout => '5 s', retry => '{"jitter": false}') \gset
+select id from ojs.claim('ev.timeout', 'w3', lease => '1 hour');
+select id as stalled from ojs.push('t', queue => 'ev.stalled', retry => '{"max_attempts": 1}', options => '{"heartbeat_timeout": 4}') \gset
+select id from ojs.claim('ev.stalled', 'w3', lease => '1 hour');
+select ojs.progress(:'stalled', 0.1);
+select id as unstarted from ojs.push('t', queue => 'ev.ttl', options => '{"enqueue_ttl": 3}') \gset
+select id as too_long from ojs.push('t', queue => 'ev.total', options => '{"total_timeout": 3}') \gset
+select id as own_words from ojs.push('t', queue => 'ev.own') \gset
+select ojs.fail(id, '{"type": "timeout", "message": "its own"}') from ojs.claim('ev.own', 'w3');
+set ojs.clock_offset = '6s';
+select ojs.tick();
+reset ojs.clock_offset;
 select ojs.pause_queue('ev');
 select ojs.resume_queue('ev');
 \o
@@ -103,6 +129,15 @@ select is(pg_temp.life(:'pending'), 'job.enqueued', 'EVT-03: pending, activated'
 select is(pg_temp.life(:'later'), 'job.scheduled job.enqueued job.started job.completed', 'EVT-03: scheduled; its turn shows with the first delivery');
 select is(pg_temp.life(:'single'), 'job.enqueued job.started job.failed job.discarded', 'EVT-04: at most once');
 select is(pg_temp.life(:'revived'), 'job.enqueued job.started job.failed job.discarded job.enqueued', 'EVT-04: retried by hand: its first end is still told of');
+select is(pg_temp.life(:'timed_out'), 'job.enqueued job.started job.timeout job.failed job.retrying', 'TMO-07: job.timeout'),
+    is(pg_temp.life(:'stalled'), 'job.enqueued job.started job.stalled job.failed job.discarded', 'TMO-07: job.stalled'),
+    is(pg_temp.life(:'unstarted'), 'job.enqueued job.ttl_expired job.expired job.discarded', 'TMO-07: job.ttl_expired'),
+    is(pg_temp.life(:'too_long'), 'job.enqueued job.total_timeout job.discarded', 'TMO-07: job.total_timeout'),
+    is(pg_temp.life(:'own_words'), 'job.enqueued job.started job.failed job.retrying', 'TMO-07: what a worker calls a timeout is a failure');
+select is((pg_temp.data(:'timed_out', 'job.timeout') - '{job_id,elapsed_seconds}'::text[]),
+    '{"job_type": "t", "queue": "ev.timeout", "state": "retryable", "timeout_kind": "execution", "limit_seconds": 5, "attempt": 1}', 'TMO-07: kind, limit and attempt'),
+    is((pg_temp.data(:'timed_out', 'job.timeout') ->> 'elapsed_seconds')::numeric::int, 6, 'TMO-07: and how long it was'),
+    is(pg_temp.data(:'stalled', 'job.stalled') ->> 'state', 'discarded', 'TMO-07: and what became of it');
 select is((select string_agg(event ->> 'type', ' ' order by n) from page where event ->> 'subject' = 'ev'), 'queue.paused queue.resumed', 'EVT-03: queue events');
 
 -- The data of each type ----------------------------------------------------------------------------------------------------

@@ -350,5 +350,36 @@ select floor(random() * 1e9)::int as seed \gset
 select setseed(:seed / 1e9) \g /dev/null
 select is(pg_temp.hostile(1500), null, 'HTTP-10: 1500 hostile requests are answered (seed ' || :seed || ')');
 
+-- PROGRESS AND CHECKPOINTS -------------------------------------------------------------------------------------------
+
+select pg_temp.held('reports', 'w1') as id \gset
+select '/ojs/v1/jobs/' || :'id' as job, '/ojs/v1/jobs/01a1fe98-d88c-7353-99b6-b56eba94d8eb' as no_job \gset
+select pg_temp.keep(pg_temp.http('GET', :'job' || '/progress')) \g /dev/null
+select is((select r -> 'body' from answer), jsonb_build_object('job_id', :'id', 'state', 'active', 'progress', null, 'message', null, 'data', null, 'checkpoint', null, 'updated_at', null),
+    'PRG-03: nulls before the first report'), is(pg_temp.got('headers.Cache-Control'), 'no-cache', 'PRG-03: not to be cached');
+select pg_temp.keep(pg_temp.http('PUT', :'job' || '/progress', '{"progress": 1.5, "message": "m", "data": {"rows": 3}, "checkpoint": {"row": 3}}')) \g /dev/null
+select is((select (r -> 'body') - 'updated_at' from answer), jsonb_build_object('job_id', :'id', 'state', 'active', 'progress', 1, 'message', 'm', 'data', '{"rows": 3}'::jsonb,
+    'checkpoint', '{"row": 3}'::jsonb), 'PRG-02 PRG-03: number, clamped, message, data and checkpoint'),
+    is(pg_temp.got('headers.X-OJS-Progress'), '1', 'PRG-03: the number as a header'), matches(pg_temp.got('headers.Last-Modified'), '^\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$', 'PRG-03: and the time');
+select is(pg_temp.http('GET', :'job' || '/progress') -> 'body', (select r -> 'body' from answer), 'PRG-03: read as it was answered');
+select is(pg_temp.error('POST', :'job' || '/progress', '{"progress": 0.2, "worker_id": "w2", "checkpoint": 9}'), '200', 'R-22 PRG-01: who does not hold it is not told'),
+    is(pg_temp.http('GET', :'job' || '/progress') -> 'body', (select r -> 'body' from answer), 'R-22: and changes nothing');
+select is(pg_temp.http('POST', :'job' || '/progress', jsonb_build_object('message', 'mine', 'worker_id', 'w1', 'lease_id', pg_temp.token(:'id'))) #>> '{body,message}', 'mine', 'R-22: who holds it does');
+select is(pg_temp.error(method, :'no_job' || '/progress', body), '404 not_found', 'PRG-01: no such job: ' || method) from (values ('GET', null::jsonb), ('PUT', '{"progress": 1}'), ('POST', '{"progress": 1}')) m (method, body);
+select is(pg_temp.error('PUT', :'job' || '/progress', body), '400 invalid_request', 'PRG-03: ' || body::text) from (values ('{}'::jsonb), ('{"progress": "1"}'), ('{"progress": 1, "message": 2}'), ('{"checkpoint": 1}')) b (body);
+select is(pg_temp.error('PUT', :'job' || '/progress'), '400 invalid_payload', 'HTTP-10: a body');
+select is(pg_temp.error('PUT', :'job' || '/progress', jsonb_build_object('data', repeat('x', 70000))), '413 payload_too_large', 'PRG-03: too much');
+select pg_temp.keep(pg_temp.http('GET', :'job' || '/checkpoint')) \g /dev/null
+select is((select (r -> 'body') - 'created_at' from answer), jsonb_build_object('job_id', :'id', 'state', '{"row": 3}'::jsonb, 'sequence', 1), 'DUR-01: a checkpoint, flat');
+select is(pg_temp.http('PUT', :'job' || '/checkpoint', '{"state": null}') #> '{body,sequence}', '2', 'DUR-01: saved by PUT'), is(pg_temp.http('POST', :'job' || '/checkpoint', '{"state": [4]}') #> '{body,sequence}', '3', 'R-58: or POST');
+select is(pg_temp.error('PUT', :'job' || '/checkpoint', '{}'), '400 invalid_request', 'DUR-01: a state must be given'), is(pg_temp.error('PUT', :'job' || '/checkpoint', jsonb_build_object('state', repeat('x', 1048577))), '413 payload_too_large', 'DUR-02: too large');
+select ojs.nack(:'id') is null as given_back \gset
+select is(pg_temp.http('POST', '/ojs/v1/workers/fetch', '{"queues": ["reports"]}') #> '{body,jobs,0,checkpoint}', '{"state": [4], "sequence": 3}', 'DUR-04: a fetch brings it');
+select is(pg_temp.http('DELETE', :'job' || '/checkpoint') -> 'body', jsonb_build_object('deleted', true, 'job_id', :'id'), 'DUR-03: deleted'), is(pg_temp.error('DELETE', :'job' || '/checkpoint'), '200', 'DUR-03: and once more'),
+    is(pg_temp.error('GET', :'job' || '/checkpoint'), '404 not_found', 'DUR-02: none');
+select is(pg_temp.error(method, :'no_job' || '/checkpoint', '{"state": 1}'), '404 not_found', 'DUR-02: no such job: ' || method) from unnest('{PUT,DELETE}'::text[]) method;
+select ojs.cancel(:'id') is null as cancelled \gset
+select is(pg_temp.error('PUT', :'job' || '/checkpoint', '{"state": 1}'), '409 conflict', 'DUR-02: a job that has ended'), is(pg_temp.error('PUT', :'job' || '/progress', '{"progress": 1, "checkpoint": 1}'), '200', 'PRG-01: of which a report is ignored');
+
 select * from finish();
 rollback;

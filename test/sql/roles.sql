@@ -75,6 +75,10 @@ select is(pg_temp.as_role('test_producer', format('select state from ojs.cancel(
 select is(pg_temp.as_role('test_producer', format('select state from ojs.activate(%L)', pg_temp.pushed('other', '{"pending": true}'))), 'available', 'PGX-12: activates one');
 select is(pg_temp.as_role('test_worker', $$ select state from ojs.claim('roles', 'w1') $$), 'active', 'PGX-12: a worker claims');
 select is(pg_temp.as_role('test_worker', $$ select cardinality(extended) from ojs.beat('w1', (select array_agg(id) from ojs.claim('{roles}'::text[], 'w1'))) $$), '1', 'PGX-12: beats');
+select is(pg_temp.as_role('test_worker', format('select ojs.progress(%L, 0.5)', job_id)), '', 'PGX-12: reports progress') from ojs.leases order by job_id limit 1;
+select is(pg_temp.as_role('test_worker', format('select ojs.checkpoint(%L, %L) -> %L', job_id, '[1]', 'state')), '[1]', 'PGX-12: saves a checkpoint') from ojs.leases order by job_id limit 1;
+select is(pg_temp.as_role('test_worker', format('select ojs.get_checkpoint(%L) -> %L', job_id, 'state')), '[1]', 'PGX-12: reads it') from ojs.leases order by job_id limit 1;
+select is(pg_temp.as_role('test_worker', format('select ojs.delete_checkpoint(%L)', job_id)), '', 'PGX-12: deletes it') from ojs.leases order by job_id limit 1;
 select is(pg_temp.as_role('test_worker', format('select state from ojs.extend(%L, %L)', job_id, '1 min')), 'active', 'PGX-12: extends') from ojs.leases limit 1;
 select is(pg_temp.as_role('test_worker', format('select state from ojs.ack(%L)', job_id)), 'completed', 'PGX-12: finishes') from ojs.leases limit 1;
 select is(pg_temp.as_role('test_worker', format('select state from ojs.fail(%L, %L)', job_id, '{"type": "t", "message": "m"}')), 'retryable', 'PGX-12: fails') from ojs.leases limit 1;
@@ -97,6 +101,8 @@ select is(pg_temp.as_role(role, statement), '42501', format('PGX-12: %s may not:
     ('test_worker', $$select ojs.cancel('01920000-0000-7000-8000-00000000000c')$$), ('test_worker', 'select ojs.tick()'),
     ('test_worker', 'delete from ojs_store.lease'), ('test_worker', $$select nextval('ojs_store.seq')$$), ('test_worker', $$select ojs_store.changed('ojs_store.queue')$$),
     ('test_producer', $$select ojs.claim('roles', 'w')$$), ('test_producer', 'select * from ojs.leases'), ('test_worker', 'select * from ojs.lease_log'), ('test_producer', 'insert into ojs_store.job default values'),
+    ('test_producer', $$select ojs.progress('01920000-0000-7000-8000-00000000000c', 1)$$), ('test_observer', $$select ojs.get_checkpoint('01920000-0000-7000-8000-00000000000c')$$),
+    ('test_observer', $$select ojs_http.report_progress('01920000-0000-7000-8000-00000000000c', 1, null, null, null, null)$$),
     ('test_observer', $$select ojs.push('test.job')$$), ('test_observer', $$select ojs.ack('01920000-0000-7000-8000-00000000000c')$$),
     ('test_observer', 'update ojs_store.queue set state = state'), ('test_observer', 'select * from ojs_store.queue'), ('test_observer', $$select ojs_store.leases()$$),
     ('nobody_special', $$select ojs.push('test.job')$$), ('nobody_special', 'select ojs.version()'), ('nobody_special', 'select * from ojs.jobs')) denied (role, statement);

@@ -1,0 +1,94 @@
+/*
+ * checkpoint.cpp: ojs.checkpoint, ojs.get_checkpoint: what a job goes on from when an attempt has ended early.
+ */
+#include "ojs/args.h"
+#include "ojs/guard.h"
+#include "ojs/guc.h"
+#include "ojs/json.h"
+#include "ojs/place.h"
+#include "ojs/spi.h"
+#include "ojs/worker.h"
+
+using namespace ojs;
+
+namespace
+{
+
+constexpr int64 max_state_bytes = 1024 * 1024;
+
+constexpr char save_sql[] = R"sql(
+    insert into ojs_store.checkpoint as c (job_id, sequence, created_at, state)
+    values ($1, 1, $2, $3)
+    on conflict (job_id) do update set sequence = c.sequence + 1, created_at = excluded.created_at, state = excluded.state
+    returning sequence
+)sql";
+constinit Statement save = {save_sql, {UUIDOID, TIMESTAMPTZOID, JSONBOID}, nullptr};
+
+void
+check_state(const Jsonb *state)
+{
+    int64 size = text_bytes(state, max_state_bytes);
+    if (size > max_state_bytes)
+        raise(Code::payload_too_large,
+              Details().add("field", "state").add("actual_bytes", size).add("maximum_bytes", max_state_bytes),
+              "Store large data elsewhere and save a reference to it.",
+              "state has " INT64_FORMAT " bytes as JSON, and " INT64_FORMAT " are allowed", size, max_state_bytes);
+}
+
+Datum
+checkpoint_json(const pg_uuid_t &id, const Jsonb *state, int64 sequence, TimestampTz created_at)
+{
+    ObjectBuilder out;
+    TimeText buffer;
+    out.add("job_id", std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)))));
+    out.add("state", state).add("sequence", sequence).add("created_at", format_timestamp(created_at, false, buffer));
+    return JsonbPGetDatum(out.finish());
+}
+
+} // namespace
+
+/* The job's hot row stays locked until the caller's transaction ends: it neither ends nor is removed meanwhile. */
+OJS_FUNCTION(ojs_checkpoint)
+{
+    store::begin_write("ojs.checkpoint()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    Jsonb *state = jsonb_or_null(fcinfo, 1);
+    TimestampTz at = now();
+    Tables tables;
+    int64 sequence = 0;
+
+    if (state == nullptr)
+        raise_field(Code::invalid_payload, "state", "Give a JSON value; JSON's null is one.", "state must not be null");
+    check_state(state);
+    if (!flag_open(tables, id, job_reported, at))
+        raise_state(tables, id, "save a checkpoint of", Needs::open, at);
+    with_spi([&] {
+        bool null;
+        (void)execute_latest(save, {UUIDPGetDatum(&id), TimestampTzGetDatum(at), JsonbPGetDatum(state)});
+        sequence = DatumGetInt64(cell(0, 1, &null));
+    });
+    tables.close();
+    store::end_write();
+    return checkpoint_json(id, state, sequence, at);
+}
+
+OJS_FUNCTION(ojs_get_checkpoint)
+{
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    Tables tables(AccessShareLock);
+    CheckpointRow row;
+    Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
+    bool saved = store::read(tables.checkpoint(), store::Idx::checkpoint_job, id, snapshot);
+    bool exists = saved || store::read(tables.job(), store::Idx::job_id, id, snapshot);
+    UnregisterSnapshot(snapshot);
+    if (!exists)
+        raise_state(tables, id, "show", Needs::open, now());
+    if (!saved)
+        raise(Code::not_found, Details().add("job_id", id), "Nothing has been saved, or it was deleted: begin at the beginning.",
+              "job %s has no checkpoint", DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+    read(tables.checkpoint().slot, row);
+    Datum answer = checkpoint_json(id, row.state, row.sequence, row.created_at);
+    tables.close();
+    return answer;
+}
