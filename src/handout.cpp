@@ -11,16 +11,14 @@
  *
  * Claims leave dead index entries at the front of the queue, which vacuum cannot remove while an old snapshot lives.
  * Two things keep a claim from wading through them: it marks the entries it meets as dead (store::begin, kill_dead),
- * and it remembers per queue, priority and class where the first row that may count was (a hint). Within a class
- * places only grow, so nothing comes in below a hint, except what took long from drawing its number to being stored:
- * that is found by the walk from the start which every claim makes before it comes back short, and every claim after
- * hints_live_us.
+ * and it remembers where the first row that may count was (hints.h).
  */
 #include "ojs/handout.h"
 
 #include "ojs/cohort.h"
 #include "ojs/dead_letter.h"
 #include "ojs/guc.h"
+#include "ojs/hints.h"
 #include "ojs/hooks.h"
 #include "ojs/lease_trace.h"
 #include "ojs/limits.h"
@@ -36,94 +34,9 @@ namespace ojs
 namespace
 {
 
-constexpr int64 hints_live_us = 500 * 1000;
 constexpr int64 upkeep_every_us = 100 * 1000;
 
-enum { returned, fresh, n_classes }; /* served in this order */
-
-/*
- * Rows that a walk passed over one after the other, all for the same limit. As long as that keeps one of them back, it keeps
- * back the others, so the next walk need not look at them; now and then it does, since a row may have come in between.
- */
-struct Stretch {
-    uint64 limit; /* which; 0: this is none */
-    int64 from;   /* places */
-    int64 to;
-    int64 rows;
-    TimestampTz since; /* when they were looked at */
-};
-
-struct Level {
-    int16 npriority;
-    int64 hint[n_classes];
-    Stretch held_back[n_classes];
-};
-
-/* What this session remembers of a queue's part of the index. */
-struct Levels {
-    int64 queue; /* key */
-    int n;
-    int room;
-    Level *level; /* by npriority */
-    TimestampTz since;
-};
-
-MemoryContext hints; /* what the table and its arrays live in */
-HTAB *known_queues;
 TimestampTz last_upkeep;
-
-extern "C" void
-forget_hints(XactEvent event, void *)
-{
-    bool undone = event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE; /* or may be */
-    if (undone && known_queues != nullptr) {
-        MemoryContextReset(hints);
-        known_queues = nullptr;
-    }
-}
-
-extern "C" void
-forget_hints_sub(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
-{
-    if (event == SUBXACT_EVENT_ABORT_SUB)
-        forget_hints(XACT_EVENT_ABORT, nullptr);
-}
-
-Levels &
-levels_of(int64 queue)
-{
-    if (known_queues == nullptr) {
-        if (hints == nullptr)
-            hints = AllocSetContextCreate(TopMemoryContext, "ojs claim hints", ALLOCSET_DEFAULT_SIZES);
-        HASHCTL control = {};
-        control.keysize = sizeof(int64);
-        control.entrysize = sizeof(Levels);
-        control.hcxt = hints;
-        known_queues = hash_create("ojs claim hints", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-    }
-    bool found;
-    auto *levels = static_cast<Levels *>(hash_search(known_queues, &queue, HASH_ENTER, &found));
-    if (!found)
-        *levels = {queue, 0, 0, nullptr, 0};
-    return *levels;
-}
-
-Level &
-add_level(Levels &levels, int at, int16 npriority)
-{
-    if (levels.n == levels.room) {
-        int room = std::max(4, levels.room * 2);
-        auto *wider = static_cast<Level *>(MemoryContextAlloc(hints, sizeof(Level) * room));
-        if (levels.n > 0)
-            memcpy(wider, levels.level, sizeof(Level) * levels.n);
-        levels.level = wider;
-        levels.room = room;
-    }
-    memmove(levels.level + at + 1, levels.level + at, sizeof(Level) * (levels.n - at));
-    levels.n++;
-    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, {}};
-    return levels.level[at];
-}
 
 struct Taken {
     ReadyRow ready;
@@ -283,46 +196,6 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
     return false;
 }
 
-bool
-holds(const Stretch &stretch, TimestampTz now)
-{
-    constexpr int64 us_per_row = 20; /* far more than looking at one takes */
-    return stretch.limit != 0 && now >= stretch.since && now - stretch.since < hints_live_us + us_per_row * stretch.rows;
-}
-
-/* The stretch that the walk was in is over: the longest is remembered. */
-void
-end_stretch(Walk &walk, Stretch &longest)
-{
-    if (walk.held_back.rows >= longest.rows || !holds(longest, walk.now))
-        longest = walk.held_back;
-    walk.held_back = {};
-}
-
-/* The row at `place` was passed over: up to which place others need not be looked at. */
-int64
-passed_over(Walk &walk, Stretch &longest, int64 place)
-{
-    Stretch &stretch = walk.held_back;
-    uint64 limit = walk.limits.closed;
-
-    if (stretch.limit != limit)
-        end_stretch(walk, longest);
-    if (limit == 0)
-        return place;
-    if (stretch.limit == 0)
-        stretch = {limit, place, place, 0, walk.now};
-    if (longest.limit == limit && longest.from <= place && place < longest.to && holds(longest, walk.now)) {
-        stretch.to = longest.to;
-        stretch.rows += longest.rows;
-        stretch.since = longest.since;
-    } else {
-        stretch.to = place;
-        stretch.rows++;
-    }
-    return stretch.to;
-}
-
 /* A part of a class, in place order. */
 void
 walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to, bool &hinted)
@@ -347,7 +220,7 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
         if (limited) {
             walk.limits.closed = 0;
             if (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)) {
-                int64 upto = passed_over(walk, level.held_back[klass], row.place);
+                int64 upto = passed_over(walk.held_back, level.held_back[klass], walk.limits.closed, row.place, walk.now);
                 if (upto > row.place) {
                     ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(upto));
                     store::rescan(scan, keys, 4);
@@ -356,7 +229,7 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
             }
         }
         if (walk.held_back.limit != 0)
-            end_stretch(walk, level.held_back[klass]);
+            end_stretch(walk.held_back, level.held_back[klass], walk.now);
         int before = walk.n;
         if ((seen == store::Row::live || (seen == store::Row::leaving && planted(Bug::claim_ignores_lock))) &&
             (store::take(ready, &scan.tid) == store::Outcome::ok || planted(Bug::claim_ignores_lock)))
@@ -382,7 +255,7 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
     if (walk.n < walk.most)
         walk_places(walk, scan, queue_position, level, klass, from, last, hinted);
     if (walk.held_back.limit != 0)
-        end_stretch(walk, level.held_back[klass]);
+        end_stretch(walk.held_back, level.held_back[klass], walk.now);
 }
 
 void
@@ -390,14 +263,8 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
 {
     const Queue &queue = walk.request.queues[queue_position];
     Levels &levels = levels_of(queue.id);
-    if (!planted(Bug::stale_hint) &&
-        (from_start || walk.now - levels.since > hints_live_us || walk.now < levels.since)) {
-        for (int i = 0; i < levels.n; i++) {
-            levels.level[i].hint[returned] = PG_INT64_MIN;
-            levels.level[i].hint[fresh] = 0;
-        }
-        levels.since = walk.now;
-    }
+    if (!planted(Bug::stale_hint) && (from_start || hints_are_old(levels, walk.now)))
+        start_anew(levels, walk.now);
 
     ScanKeyData keys[4];
     store::Scan scan;
@@ -560,13 +427,6 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
     return out;
-}
-
-void
-handout_init()
-{
-    RegisterXactCallback(forget_hints, nullptr);
-    RegisterSubXactCallback(forget_hints_sub, nullptr);
 }
 
 } // namespace ojs

@@ -5,7 +5,7 @@
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/error.h"
-#include "ojs/handout.h"
+#include "ojs/hints.h"
 #include "ojs/hooks.h"
 #include "ojs/queue.h"
 #include "ojs/store.h"
@@ -34,7 +34,7 @@ _PG_init(void)
         ojs::store::commit_init();
         ojs::queue_init();
         ojs::upkeep_init();
-        ojs::handout_init();
+        ojs::hints_init();
         ojs::hooks_init();
         ojs::wake_init();
         ojs::counts_init(); /* after waking, so called before it: who is woken finds its job counted */

@@ -42,6 +42,4 @@ struct HandedOut {
 /* Claims up to request.max jobs and puts them into `set` as rows of ojs.claimed_job. */
 HandedOut hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set);
 
-void handout_init(); /* once, at load */
-
 } // namespace ojs
