@@ -128,15 +128,22 @@ Pool::call_once(PGconn *connection, const Request &request, bool is_fetch, bool 
         values[i] = texts[i].data();
         lengths[i] = static_cast<int>(texts[i].size());
     }
-    Result result(
-        PQexecPrepared(connection, statement, texts.size(), values.data(), lengths.data(), formats.data(), 0));
+    Result result;
+    bool ended = false, no_text = false;
+    if (PQsendQueryPrepared(connection, statement, texts.size(), values.data(), lengths.data(), formats.data(), 0) != 0)
+        while (PGresult *next = PQgetResult(connection)) {
+            result.reset(next);
+            ended |=
+                is(result, "57P01"); /* admin_shutdown; what comes after it only says that the connection is gone */
+            no_text |= is(result, "22021"); /* character_not_in_repertoire */
+        }
     if (PQresultStatus(result.get()) == PGRES_TUPLES_OK && PQntuples(result.get()) == 1)
         return {atoi(PQgetvalue(result.get(), 0, 0)), cell(result, 1), cell(result, 2), cell(result, 3) == "t"};
 
-    if (is(result, "22021")) /* character_not_in_repertoire */
+    if (no_text)
         throw NotText();
-    /* The server said that it ended the call (57P01), or reading can be done twice. */
-    again = is(result, "57P01") || request.method == "GET" || request.method == "HEAD";
+    /* The server said that it ended the call, or reading can be done twice. */
+    again = ended || request.method == "GET" || request.method == "HEAD";
     throw Unavailable{complaint(connection)};
 }
 

@@ -10,6 +10,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <string_view>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,19 +25,80 @@ struct Server::Exchange {
     Clock::time_point since = Clock::now();
     bool counted = false;
     bool too_large = false;
+    bool ambiguous = false; /* where it ends is not beyond doubt */
 };
 
 namespace
 {
 
+/* The client's own if it may be echoed, as ojs.http has it; else a new one. */
+std::string
+request_id(MHD_Connection *connection)
+{
+    const char *given = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "X-Request-Id");
+    std::string_view id = given != nullptr ? given : "";
+    if (!id.empty() && id.size() <= 128 && std::ranges::all_of(id, [](char c) { return c >= '!' && c <= '~'; }) &&
+        id.find_first_of("\"\\") == id.npos)
+        return std::string(id);
+    unsigned char bytes[16];
+    if (getentropy(bytes, sizeof bytes) != 0)
+        return "req_unknown";
+    std::string made = "req_";
+    for (unsigned char byte : bytes) {
+        made += "0123456789abcdef"[byte >> 4];
+        made += "0123456789abcdef"[byte & 15];
+    }
+    return made;
+}
+
 /* An error of the gateway's own, in the form of the binding's errors. */
 Answer
-error(int status, const char *code, const char *message, bool retryable)
+error(MHD_Connection *connection, int status, const char *code, const char *message, bool retryable)
 {
+    std::string id = request_id(connection);
     std::string body = std::string("{\"error\": {\"code\": \"") + code + "\", \"message\": \"" + message +
-                       "\", \"retryable\": " + (retryable ? "true" : "false") + "}}";
-    return {status, "Content-Type: application/openjobspec+json" + std::string(retryable ? "\nRetry-After: 1" : ""),
+                       "\", \"retryable\": " + (retryable ? "true" : "false") + ", \"request_id\": \"" + id + "\"}}";
+    return {status,
+            "Content-Type: application/openjobspec+json\nOJS-Version: 1.0\nX-Request-Id: " + id +
+                (retryable ? "\nRetry-After: 1" : ""),
             body, false};
+}
+
+/* What bears on where a request ends, or whom it is for. */
+struct Framing {
+    int lengths = 0;
+    int encodings = 0;
+    int hosts = 0;
+    bool sound = true;
+};
+
+MHD_Result
+check_header(void *framing, MHD_ValueKind, const char *name, const char *value)
+{
+    auto &seen = *static_cast<Framing *>(framing);
+    constexpr std::string_view token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    if (std::string_view(name).find_first_not_of(token) != std::string_view::npos)
+        seen.sound = false;
+    seen.lengths += strcasecmp(name, "Content-Length") == 0;
+    seen.hosts += strcasecmp(name, "Host") == 0;
+    if (strcasecmp(name, "Transfer-Encoding") == 0) {
+        seen.encodings++;
+        if (value == nullptr || strcasecmp(value, "chunked") != 0)
+            seen.sound = false;
+    }
+    return MHD_YES;
+}
+
+/*
+ * Whether a proxy in front of us could see the end of the request elsewhere, and take what follows for another one's: the library
+ * is lenient there.
+ */
+bool
+is_ambiguous(MHD_Connection *connection)
+{
+    Framing seen;
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, check_header, &seen);
+    return !seen.sound || seen.lengths + seen.encodings > 1 || seen.hosts > 1;
 }
 
 MHD_Result
@@ -96,7 +158,12 @@ void *
 Server::begin(void *, const char *uri, MHD_Connection *)
 {
     auto *exchange = new Exchange;
-    exchange->request.path = uri;
+    std::string_view path = uri;
+    if (path.starts_with("http://")) { /* as to a proxy */
+        size_t slash = path.find('/', 7);
+        path = slash != path.npos ? path.substr(slash) : "/";
+    }
+    exchange->request.path = path;
     return exchange;
 }
 
@@ -117,11 +184,12 @@ Server::receive(void *self, MHD_Connection *connection, const char *, const char
         exchange.counted = true;
         exchange.since = Clock::now();
         exchange.request.method = method;
+        exchange.ambiguous = is_ambiguous(connection);
         const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
-        if (length == nullptr || strtoull(length, nullptr, 10) <= server.options.max_body)
-            return MHD_YES;
-        exchange.too_large = true;
-        return server.handle(connection, exchange);
+        exchange.too_large = length != nullptr && strtoull(length, nullptr, 10) > server.options.max_body;
+        if (exchange.ambiguous || exchange.too_large)
+            return server.handle(connection, exchange);
+        return MHD_YES;
     }
     if (*size > 0) {
         if (Clock::now() - exchange.since > server.options.timeout)
@@ -177,19 +245,22 @@ Server::handle(MHD_Connection *connection, Exchange &exchange)
     Answer answer;
     try {
         MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &exchange.request.headers);
-        if (exchange.too_large)
-            answer = error(MHD_HTTP_CONTENT_TOO_LARGE, "payload_too_large", "the body is larger than this server takes",
-                           false);
+        if (exchange.ambiguous)
+            answer = error(connection, MHD_HTTP_BAD_REQUEST, "invalid_request",
+                           "the headers leave in doubt where the request ends", false);
+        else if (exchange.too_large)
+            answer = error(connection, MHD_HTTP_CONTENT_TOO_LARGE, "payload_too_large",
+                           "the body is larger than this server takes", false);
         else
             answer = ask(connection, exchange);
     } catch (const Unavailable &unavailable) {
         fprintf(stderr, "ojs-gateway: %s\n", unavailable.why.c_str());
-        answer = error(MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable", "the database does not answer", true);
+        answer = error(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable", "the database does not answer", true);
     } catch (const NotText &) {
-        answer = error(MHD_HTTP_BAD_REQUEST, "invalid_request", "the request is not valid UTF-8", false);
+        answer = error(connection, MHD_HTTP_BAD_REQUEST, "invalid_request", "the request is not valid UTF-8", false);
     } catch (const std::exception &exception) {
         fprintf(stderr, "ojs-gateway: %s\n", exception.what());
-        answer = error(MHD_HTTP_INTERNAL_SERVER_ERROR, "internal_error", "the gateway failed", false);
+        answer = error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "internal_error", "the gateway failed", false);
     }
     return respond(connection, exchange, answer);
 }
@@ -209,7 +280,7 @@ Server::respond(MHD_Connection *connection, const Exchange &exchange, const Answ
         if (colon != line.npos)
             MHD_add_response_header(response, line.substr(0, colon).c_str(), line.c_str() + colon + 2);
     }
-    if (stopping || exchange.too_large)
+    if (stopping || exchange.too_large || exchange.ambiguous)
         MHD_add_response_header(response, "Connection", "close");
     MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(answer.status), response);
     MHD_destroy_response(response);
@@ -231,13 +302,15 @@ Server::start()
     hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
     if (getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found) != 0)
         return false;
+    /* Without the library's own log, which any client could fill. */
     unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | MHD_USE_ITC |
-                     MHD_USE_ERROR_LOG | (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+                     (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0);
     daemon = MHD_start_daemon(flags, 0, nullptr, nullptr, receive, this, MHD_OPTION_SOCK_ADDR, found->ai_addr,
                               MHD_OPTION_URI_LOG_CALLBACK, begin, this, MHD_OPTION_NOTIFY_COMPLETED, end, this,
                               MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(options.connections),
                               MHD_OPTION_CONNECTION_TIMEOUT, static_cast<unsigned>(options.timeout.count()),
-                              MHD_OPTION_CONNECTION_MEMORY_LIMIT, options.max_headers, MHD_OPTION_END);
+                              MHD_OPTION_CONNECTION_MEMORY_LIMIT, options.max_headers, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                              MHD_OPTION_END);
     freeaddrinfo(found);
     return daemon != nullptr;
 }
