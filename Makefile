@@ -133,8 +133,8 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 	@echo '  make, make install, make installcheck work as for any PGXS extension'
 
-quickstart: ## watch real jobs being done in a throwaway server (DIR=folder FILES=number WORKERS=number)
-	@quickstart/run $(if $(DIR),--dir '$(DIR)') $(if $(FILES),--files $(FILES)) $(if $(WORKERS),--workers $(WORKERS))
+quickstart: ## watch real jobs being done in a throwaway server (DIR=folder FILES=number WORKERS=number HTTP=port)
+	@quickstart/run $(if $(DIR),--dir '$(DIR)') $(if $(FILES),--files $(FILES)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(HTTP),--http $(HTTP))
 
 dev: ## build, start a throwaway server with the extension, open psql
 	@test/cluster run --preload -- psql
