@@ -162,7 +162,7 @@ begin
     end if;
 end $$;
 
--- Refuses a body that is no JSON by its own account, and a version of the protocol that is not ours.
+-- Refuses a body that is no JSON by its own account, and a version of the protocol or an extension that is not ours.
 create function ojs_http.check_headers(headers jsonb, path text, has_body boolean) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -176,6 +176,12 @@ begin
     if version !~ '^1(\.0)*(-[0-9A-Za-z.-]+)?$' and path <> '/ojs/manifest' then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the version of OJS that OJS-Version asks for is not supported',
             '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
+    end if;
+    if headers ? 'ojs-requires-extension' and not jsonb_path_exists(ojs_http.extensions(), '$.*[*] ? (@.uri == $uri)',
+            jsonb_build_object('uri', btrim(headers ->> 'ojs-requires-extension'))) then
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the extension that OJS-Requires-Extension names is not supported',
+            jsonb_build_object('field', 'OJS-Requires-Extension', 'extension', left(headers ->> 'ojs-requires-extension', 128)),
+            'GET /ojs/manifest lists the extensions.');
     end if;
 end $$;
 

@@ -14,6 +14,15 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';
 
+-- The extensions whose required capabilities are all there. `make conformance` fails for one of which a case does not pass.
+create function ojs_http.extensions() returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object(
+        'official', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:' || name, 'version', '1.0.0') order by name) filter (where official),
+        'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name, 'version', '1.0.0') order by name) filter (where not official))
+    from (values ('durable-execution', true), ('progress', false)) e (name, official)
+$$;
+
 create function ojs.manifest() returns jsonb
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
@@ -22,8 +31,9 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'conformance_level', 2, 'conformance_tier', 'runtime',
         'protocols', jsonb_build_array('http'), 'backend', 'postgres',
         'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong',
-        'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default', 'at-least-once'),
-        'extensions', jsonb_build_object('official', jsonb_build_array(), 'experimental', jsonb_build_array()),
+        'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default', 'at-least-once', 'events', 'at-least-once'),
+        'extensions', ojs_http.extensions(),
+        'endpoints', '{"manifest": "/ojs/manifest", "health": "/ojs/v1/health"}'::jsonb,
         'payload_limits', jsonb_build_object(
             'max_envelope_bytes', pg_size_bytes(current_setting('ojs.max_envelope_size')),
             'max_meta_bytes', pg_size_bytes(current_setting('ojs.max_meta_size')),
