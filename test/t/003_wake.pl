@@ -1,4 +1,5 @@
 # Waking those who wait: NOTIFY and waiting claims, with the worker and without preload (PGX-07 to PGX-09, OP-11).
+# Runs alone: it measures how soon.
 use strict;
 use warnings;
 use Ojs;

@@ -1,5 +1,6 @@
 # 240_cohort.pl: claims that arrive within a queue's window share its jobs out: Q-47 to Q-51; throttled claims: Q-68; a work
 # session whose queue goes away: Q-66.
+# Runs alone: ten sessions must send their claims within a window.
 use strict;
 use warnings;
 use Ojs;
@@ -14,7 +15,8 @@ srand $seed;
 note "OJS_SEED=$seed";
 
 my $window_ms = 750;    # long enough for sessions that are open to send a line
-my $node = server('cohort', preload => 1);
+# No lease lapses on its own: a claim that does upkeep for others comes back early.
+my $node = server('cohort', preload => 1, conf => "ojs.default_lease = '1h'\n");
 
 # A session that is open: ask() sends it a statement, answer() waits for its output.
 sub session {

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 
 from history import Claim, History
-from limits import CLAIMS, EPSILON, PROMISES
+from limits import CLAIMS, ENDS, EPSILON, LOSSY, PROMISES
 from promises import Promises
 
 class Checker(Promises):
@@ -92,6 +92,22 @@ class Checker(Promises):
         for acts in self.acts.values():
             acts.sort(key=lambda a: a[0].t0)
 
+    def queue_of(self, id):
+        push = self.pushes.get(id)
+        claims = self.claims.get(id)
+        return push.args["q"] if push is not None else claims[0].queue if claims else None
+
+    def find_lossy(self):
+        """Pushes, ends and releases in a queue that is not durable, and pushes of what may be lost, which were their own
+        transaction: a crash soon after may have taken them back."""
+        for op in self.h.ops:
+            if op.status != "ok" or op.tx is not None or not any(c[0] < op.t1 + LOSSY and c[1] > op.t0 for c in self.h.crashes):
+                continue
+            if op.kind in ("push", "push_many"):
+                op.lossy = op.args["q"] == "hasty" or "amo" in op.args
+            elif op.kind in ENDS:
+                op.lossy = all(self.queue_of(id) == "hasty" for id in op.args.get("ids", [op.args.get("id")]))
+
     def affected(self, op, id):
         """Whether an answered call did what it said to this job, and did not skip it."""
         if op.status != "ok":
@@ -116,6 +132,7 @@ class Checker(Promises):
 
     def check(self):
         self.index()
+        self.find_lossy()
         self.check_answers()
         self.settle_unknown()
         self.check_stored()
@@ -128,6 +145,8 @@ class Checker(Promises):
         self.check_unique()
         self.check_dedup()
         self.check_pauses()
+        self.check_places()
+        self.check_hooks()
         self.check_audits()
         self.check_end()
         return self.violations

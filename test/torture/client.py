@@ -28,6 +28,14 @@ RETRIES = {
 }
 MAX_ATTEMPTS = {name: (policy or {}).get("max_attempts", 3) for name, (policy, _) in RETRIES.items()}
 QUEUES = ["crowd0", "crowd1", "crowd2"]
+# Queues with settings of their own, each with sessions of its own.
+APART = {
+    "kept": {"leases_durable": True, "lease_log": True},
+    "hasty": {"durable": False},
+    "few": {"concurrency": 3},
+    "shared": {"claim_jitter_ms": 20},
+    "hooked": {},
+}
 SPECIAL = {"unique": "uniq", "dedup": "uniq"}
 CLAIMED = ("id, lease_id, attempt, deliveries, extract(epoch from started_at), extract(epoch from lease_expires_at),"
            " priority, seq, queue, state, type")

@@ -16,16 +16,22 @@ class Tx:
 
 
 class Op:
-    __slots__ = ("client", "number", "tx", "t0", "t1", "kind", "args", "status", "result", "void", "era")
+    __slots__ = ("client", "number", "tx", "t0", "t1", "kind", "args", "status", "result", "void", "era", "lossy")
 
     def __init__(self, client_name, number, tx, t0, kind, args, era):
         self.client, self.number, self.tx, self.t0, self.kind, self.args = client_name, number, tx, t0, kind, args
         self.t1, self.status, self.result, self.void, self.era = None, None, None, False, era
+        self.lossy = False      # its commit was not waited for, and a crash came soon
+
+    @property
+    def answered(self):
+        """It happened, whether or not a crash has taken it back since."""
+        return self.status == "ok" and not self.void and (self.tx is None or self.tx.status == "ok")
 
     @property
     def certain(self):
-        """It happened."""
-        return self.status == "ok" and not self.void and (self.tx is None or self.tx.status == "ok")
+        """It happened, for good."""
+        return self.answered and not self.lossy
 
     @property
     def possible(self):

@@ -4,6 +4,8 @@ GRACE = 1.0         # a late commit may be passed by for so long
 WAKE = 2.5          # a waiting claim learns of a job within so long, however busy the machine
 PROMPT = 0.1        # and mostly within so long, where the extension is preloaded and little else goes on
 SLOW = 9.0          # a call that need not wait for anyone takes no longer
+LOSSY = 3.0         # what was committed so long before a crash is on disk, even if nobody waited for that
+PLACES = 3          # in the queue "few"
 EPSILON = 0.002
 
 # What a call may be refused with, beside what the faults cause.
@@ -69,6 +71,10 @@ PROMISES = (
     "statistics agree with the rows",
     "the server itself is sound",
     "a lease id is never given twice",
+    "a durable lease survives a crash",
+    "no more jobs are held than the queue's concurrency",
+    "an enqueue hook sees each push",
+    "an execution hook runs with the end of the job",
 )
 
 

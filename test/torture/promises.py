@@ -117,7 +117,8 @@ class Promises(Wholes):
                 break
             if kind not in ("extend", "extend_many", "beat") or op.void or not (op.possible or op.status == "ok"):
                 continue
-            if not self.affected(op, claim.id) or self.lease_of(op, claim.id) != claim.lease:
+            named = self.token_given(op) or op.args.get("w") not in (None, claim.op.args["w"])
+            if not self.affected(op, claim.id) or (named and self.lease_of(op, claim.id) != claim.lease):
                 continue
             if kind == "beat" and op.args["for"] is None:
                 length = claim.deadline - claim.started
@@ -169,7 +170,7 @@ class Promises(Wholes):
         push = self.pushes.get(id)
         stored = self.stored.get(id)
         done = self.done.get(id)
-        known = [c for c in claims if c.op.certain]
+        known = [c for c in claims if c.op.answered]
         if push is None and known:
             self.bad("a claim hands out what was pushed", "nobody pushed it", id)
             return
@@ -186,14 +187,15 @@ class Promises(Wholes):
 
     def check_holders(self, id, known):
         """No two holders at once: a job is handed out again only when the lease before it has ended."""
+        kept = self.queue_of(id) == "kept"
         for a, b in zip(known, known[1:]):
-            if a.op.era != b.op.era or (a.op is not b.op and a.op.tx is not None and a.op.tx is b.op.tx):
+            if (a.op.era != b.op.era and not kept) or (a.op is not b.op and a.op.tx is not None and a.op.tx is b.op.tx):
                 continue
             if self.excuses(a, b.op.t1):
                 continue
             end = self.earliest_end(a, b.op.t1)
             if self.clock_max(b.op.t1) < end:
-                self.bad("no two holders at once",
+                self.bad("no two holders at once" if a.op.era == b.op.era else "a durable lease survives a crash",
                          f"{a.op.client} held {a.lease} until {end:.3f} at least, and {b.op.client} got {b.lease} at"
                          f" {self.clock_max(b.op.t1):.3f} at most", id)
 
@@ -207,8 +209,11 @@ class Promises(Wholes):
                 self.bad("a job is delivered within its budget", f"attempt {claim.attempt} of {limit}", id)
         if push is not None and push.args.get("amo") and len(known) > 1:
             self.bad("an at-most-once job is delivered once", " and ".join(f"to {c.op.client}" for c in known), id)
+        queue = self.queue_of(id)
         for a, b in zip(known, known[1:]):
-            same = a.op.era == b.op.era
+            same = a.op.era == b.op.era or queue == "kept"
+            if not same and queue == "hasty":
+                continue
             if same and b.deliveries <= a.deliveries and a.op is not b.op:
                 self.bad("each delivery is counted", f"{a.lease} and {b.lease} are both number {b.deliveries}", id)
             if not same and b.deliveries < a.deliveries + (0 if self.open_at_crash(a) else 1):
@@ -287,7 +292,8 @@ class Promises(Wholes):
 
     def check_calls(self, id, claims, acts):
         """Who holds a job may finish it, and nobody else."""
-        known = [c for c in claims if c.op.certain]
+        known = [c for c in claims if c.op.answered]
+        kept = self.queue_of(id) == "kept"
         for op, kind in acts:
             if kind in ("cancel", "activate", "effect") or op.status in (None, "dead"):
                 continue
@@ -308,17 +314,18 @@ class Promises(Wholes):
                         self.bad("no stale holder can act on a job", f"{op.kind} by {op.client} with {mine.lease}, after"
                                  f" {other.op.client} had got {other.lease}", id)
                         break
-                if token and mine.op.era != op.era:
+                if token and mine.op.era != op.era and not kept:
                     self.bad("a crash voids the leases of its moment", f"{op.kind} by {op.client} with {mine.lease}", id)
             elif (op.status == "ok" or op.result[0] in NOT_HELD) and kind != "ack_and_claim":
                 # refused: was the lease really over?
-                if mine.op.era != op.era or not (mine.op.certain or own_tx) or mine.op.void:
+                if (mine.op.era != op.era and not kept) or not (mine.op.answered or own_tx) or mine.op.void:
                     continue
                 if (mine.op.tx is None or own_tx or mine.op.after <= op.t0) and op.t0 >= mine.op.t1 \
                         and not self.excuses(mine, op.t1 - 1e-9 if False else op.t0) \
                         and not self.concurrent_end(mine, op):
                     if self.clock_max(op.t1) < self.earliest_end(mine, op.t1):
-                        self.bad("who holds a lease can use it", f"{op.kind} by {op.client} with {mine.lease} was"
+                        self.bad("who holds a lease can use it" if mine.op.era == op.era else
+                                 "a durable lease survives a crash", f"{op.kind} by {op.client} with {mine.lease} was"
                                  f" refused", id)
 
     def newer(self, known, other, op):

@@ -132,6 +132,71 @@ def good(s):
     s.ack(35, "w1", "g", "l9")
 
 
+@story(None)
+def good_apart(s):
+    s.push(1, "a", q="kept").give(2, "w1", "a", "l1", 60, queue="kept").crash(3).ack(5, "w1", "a", "l1")
+    s.push(1, "b", q="hasty", stored=False).push(1, "c", q="hasty").give(2, "w1", "c", "l2", queue="hasty")
+    s.ack(2.5, "w1", "c", "l2", done=False).give(6, "w1", "c", "l3", queue="hasty").ack(7, "w1", "c", "l3")
+    for i in range(4):
+        s.push(10, f"f{i}", q="few").give(11 + i, "w1", f"f{i}", f"m{i}", 2, queue="few").ack(13 + i, "w1", f"f{i}", f"m{i}")
+
+
+@story(None)
+def extended_by_who_named_nobody(s):
+    s.push(1, "a").give(2, "w1", "a", "l1", 1).give(4, "w2", "a", "l2", 60, attempt=2, deliveries=2)
+    s.call(5, "w1", "extend", {"id": "a", "l": None, "w": None, "my": "l1", "for": 1}, ["active"])
+    s.ack(7, "w2", "a", "l2", error="OJ311").give(8, "w1", "a", "l3", attempt=3, deliveries=3).ack(9, "w1", "a", "l3")
+
+
+@story("a durable lease survives a crash")
+def kept_lease_refused(s):
+    s.push(1, "a", q="kept").give(2, "w1", "a", "l1", 60, queue="kept").crash(3).ack(5, "w1", "a", "l1", error="OJ311")
+
+
+@story("a durable lease survives a crash")
+def kept_lease_given_away(s):
+    s.push(1, "a", q="kept").give(2, "w1", "a", "l1", 60, queue="kept").crash(3)
+    s.give(5, "w2", "a", "l2", queue="kept", attempt=2, deliveries=2)
+
+
+@story("no committed push is lost")
+def lost_long_before_the_crash(s):
+    s.push(1, "a", q="hasty", stored=False).crash(9)
+
+
+@story("no committed push is lost")
+def lost_with_the_callers_own(s):
+    tx = s.begin(1, "p")
+    s.push(1.1, "a", q="hasty", stored=False, tx=tx).end(1.2, "p", tx).crash(2)
+
+
+@story("no more jobs are held than the queue's concurrency")
+def four_of_three(s):
+    for i in range(4):
+        s.push(1, f"f{i}", q="few").give(2 + i, "w1", f"f{i}", f"m{i}", 60, queue="few").ack(9, "w1", f"f{i}", f"m{i}")
+
+
+def with_hooks(s, mark, *ended):
+    s.push(1, "a", q="hooked").give(2, "w1", "a", "l1", queue="hooked").ack(3, "w1", "a", "l1")
+    s.final["jobs"][0]["hooked"] = mark
+    s.final["ended"] = [["a", state] for state in ended]
+
+
+@story(None)
+def hooks_ran(s):
+    with_hooks(s, "1", "completed")
+
+
+@story("an enqueue hook sees each push")
+def hook_left_out(s):
+    with_hooks(s, None, "completed")
+
+
+@story("an execution hook runs with the end of the job")
+def hook_undone(s):
+    with_hooks(s, "1")
+
+
 @story("no committed push is lost")
 def lost(s):
     s.push(1, "a", stored=False)

@@ -12,6 +12,7 @@ class Mixed(Calls):
         super().__init__(*args)
         self.hunger = 0.5           # how much it wants to claim rather than push
         self.pendings = []
+        self.queues = QUEUES
         self.beats = self.rng.random() < 0.3
 
     def step(self):
@@ -115,7 +116,7 @@ class Mixed(Calls):
                       with_leases=r.random() < 0.8)
         elif kind < 0.64:
             batch = r.sample(helds, min(len(helds), r.choice((1, 1, 3, 10))))
-            self.ack_and_claim(r.choice(QUEUES), batch, r.choice((1, 1, 3, 10)), r.choice((None, 1, 3)))
+            self.ack_and_claim(r.choice(self.queues), batch, r.choice((1, 1, 3, 10)), r.choice((None, 1, 3)))
         elif kind < 0.76:
             if r.random() < 0.15:
                 self.fail(held, how, requeue=True)
@@ -152,6 +153,66 @@ class Mixed(Calls):
             self.simple("pause_queue", queue)
             time.sleep(r.random() * 0.3)
             self.simple("resume_queue", queue)
+
+
+class Apart(Mixed):
+    """The same calls in a queue of its own, client.APART: what its settings promise is judged apart."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.queues = [type(self).__name__.lower()]
+
+    def take(self):
+        r = self.rng
+        rows = self.claim(self.queues[0], r.choice((1, 1, 2, 5)), r.choice((None, 0.4, 1, 2, 5)))
+        if rows is not None:
+            self.hunger = min(0.9, self.hunger + 0.02) if rows else max(0.2, self.hunger - 0.02)
+
+    def produce(self):
+        r = self.rng
+        if r.random() < 0.1:
+            self.push_many(self.queues[0], r.choice((2, 5, 20)))
+        else:
+            o = {"delay": round(r.uniform(0.1, 2), 2)} if r.random() < 0.1 else {}
+            self.push(self.queues[0], retry=r.choice(("default", "fast", "exp")), pr=r.choice((0, 0, 1)), **o)
+
+
+class Kept(Apart):
+    """Its leases survive crashes, so it goes on with them."""
+
+    def lost(self):
+        held = {id: h for id, h in self.held.items() if h.queue == "kept"}
+        super().lost()
+        self.stale = [h for h in self.stale if h.id not in held]
+        self.held = held
+
+
+class Hasty(Apart):
+    """Its commits are not waited for."""
+
+
+class Few(Apart):
+    """No more than three of its jobs are held at once."""
+
+    def take(self):
+        if not self.claim("few", self.rng.choice((1, 2, 5)), self.rng.choice((0.4, 1, 2)), wait=None if self.in_tx else 0.2) \
+                and self.rng.random() < 0.4:
+            self.produce()
+
+    def produce(self):
+        self.push("few", retry="fast")
+
+    def action(self):
+        self.hunger = 0.95
+        super().action()
+
+
+class Shared(Apart):
+    """Its jobs are shared out among the claims that come within 20 ms."""
+
+
+class Hooked(Apart):
+    """Its jobs pass through hooks."""
 
 
 class Fifo(Calls):

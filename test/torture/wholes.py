@@ -212,6 +212,46 @@ class Wholes:
                     if c.queue == queue and any(a < c.op.t0 and c.op.t1 < b for a, b in spans):
                         self.bad("nothing is handed out of a paused queue", f"{c.op.client} got it", c.id)
 
+    def check_places(self):
+        """Of the queue "few" no more jobs are held at once than its concurrency, as far as it is sure that they are."""
+        steps = []
+        for id, claims in self.claims.items():
+            for c in claims:
+                if c.queue != "few" or not c.op.answered:
+                    continue
+                start, end = c.op.after, self.real_time(self.earliest_end(c, self.horizon))
+                for op, kind in self.acts[id]:
+                    if (kind in ENDS or kind == "cancel") and op.t0 >= c.op.t0 and op.status != "err":
+                        end = min(end, op.t0)
+                end = min([end] + [crash[0] for crash in self.h.crashes if crash[1] > start])
+                if start < end:
+                    steps += [(start, 1, id), (end, -1, id)]
+        held = set()
+        for at, step, id in sorted(steps):
+            (held.add if step > 0 else held.discard)(id)
+            if step > 0 and len(held) > PLACES:
+                self.bad("no more jobs are held than the queue's concurrency", f"{len(held)} at {at:.3f}", *sorted(held))
+        self.counts["places checked"] = len(steps) // 2
+
+    def check_hooks(self):
+        """Each push of the queue "hooked" went through the enqueue hook, no other was changed, and the other hook wrote down
+        each end, in the transaction of the call."""
+        ended = self.h.final.get("ended")
+        if ended is None:
+            return
+        completed = defaultdict(int)
+        for id, state in ended:
+            completed[id] += state == "completed"
+        for id, job in self.stored.items():
+            hooked = self.queue_of(id) == "hooked"
+            if (job["hooked"] == "1") != hooked:
+                self.bad("an enqueue hook sees each push", f"its mark is {job['hooked']}", id)
+            done = self.done.get(id)
+            if hooked and completed[id] != (done is not None and done["state"] == "completed"):
+                self.bad("an execution hook runs with the end of the job", f"it has written {completed[id]} rows, and the job is"
+                         f" {done['state'] if done else 'open'}", id)
+            self.counts["hooked jobs checked"] += hooked
+
     def check_audits(self):
         """In every snapshot each job was in exactly one place."""
         for t0, t1, stands, wrong, twins in self.h.audits:

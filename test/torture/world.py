@@ -30,6 +30,19 @@ FAULTS = {"kill client": 18, "terminate": 20, "cancel": 8, "kill -9": 6, "immedi
           "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10}
 
 
+# The queue "hooked" has its jobs marked when they are pushed, and their ends written down; other jobs stay as they are.
+HOOKS = """
+create table torture.ended (job_id uuid, state text);
+create function torture.mark(job jsonb) returns jsonb language sql as $$
+    select case when $1 ->> 'queue' = 'hooked' then $1 || jsonb_build_object('meta', coalesce($1 -> 'meta', '{}') || '{"hooked": 1}') else $1 end
+$$;
+create function torture.note(job jsonb) returns void language sql as $$
+    insert into torture.ended select ($1 ->> 'id')::uuid, $1 ->> 'state' where $1 ->> 'queue' = 'hooked'
+$$;
+select ojs.register_hook('mark', 'enqueue', 'torture.mark(jsonb)'), ojs.register_hook('note', 'after_execute', 'torture.note(jsonb)');
+"""
+
+
 class World:
     """What the sessions of a round share."""
 
@@ -97,7 +110,7 @@ class Round:
         self.log.write("round", {"kind": self.kind, "preload": self.preload, "seed": self.seed})
         setup = client.Calls("setup", self.world, "setup")
         setup.connect()
-        for queue in client.QUEUES + self.world.extra + ["fifo", "wake", "uniq", "working"]:
+        for queue in self.queues():
             setup.push(queue)
         setup.connection.close()
         if self.kind == "failover":
@@ -124,11 +137,20 @@ class Round:
                 c.execute("""select ojs.create_queue('crowd1', '{"lease_ms": 1500}'),
                     ojs.create_queue('crowd2', '{"lease_ms": 600}')""")
                 c.execute("select ojs.create_queue('extra', '{}')")
+                for queue, config in client.APART.items():
+                    c.execute(f"select ojs.create_queue('{queue}', '{json.dumps(config)}')")
                 self.world.extra = ["extra"]
             except pq.SqlError:
                 self.world.features.discard("create_queue")
+        self.world.hooks = "register_hook" in names and self.number % 2 == 1     # all pushes pay for them
+        if self.world.hooks:
+            c.execute(HOOKS)
         known = {"unique", "dedup", "work_open", "pause_queue", "create_queue", "queue_stats", "tick", "beat"}
         self.missing = sorted(known - self.world.features)
+
+    def queues(self):
+        apart = list(client.APART) if self.world.has("create_queue") else []
+        return client.QUEUES + self.world.extra + ["fifo", "wake", "uniq", "working"] + apart
 
     def really_unique(self, c):
         try:
@@ -157,6 +179,8 @@ class Round:
         kinds = [sessions.Auditor, sessions.Fifo, sessions.Waiter, sessions.Waker]
         if self.world.has("work_open"):
             kinds += [sessions.Working] * 2
+        if self.world.has("create_queue"):
+            kinds += [sessions.Kept] * 2 + [sessions.Hasty] * 2 + [sessions.Few] * 4 + [sessions.Shared] * 3 + [sessions.Hooked]
         kinds += [sessions.Mixed] * self.options.clients
         slots = sorted(enumerate(kinds), key=lambda k: k[1] not in (sessions.Waiter, sessions.Waker))
         for i, (slot, kind) in enumerate(slots):
@@ -424,7 +448,7 @@ class Round:
         drain.connect()
         self.fault_clock(client.Clock.now(), 86400)
         time.sleep(3.2)
-        queues = client.QUEUES + self.world.extra + ["fifo", "wake", "uniq", "working"]
+        queues = self.queues()
         if self.world.has("resume_queue"):
             for queue in self.world.extra:
                 drain.simple("resume_queue", queue)
@@ -475,7 +499,7 @@ class Round:
         # entries that claims have marked dead hide rows from indexes, and only from them: look at the tables
         c.execute("set statement_timeout = 0; set enable_indexscan = off; set enable_indexonlyscan = off;"
                   " set enable_bitmapscan = off")
-        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority from ojs_store.job")
+        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority, meta ->> 'hooked' from ojs_store.job")
         done = c.execute("select job_id, state, attempt, deliveries, extract(epoch from finished_at), error ->> 'type'"
                          " from ojs_store.done")
         events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, deliveries,"
@@ -492,7 +516,8 @@ class Round:
                 with open(server.log, errors="replace") as f:
                     complaints += [line.strip() for line in f if COMPLAINTS.search(line)]
         final = {
-            "jobs": [dict(zip(("id", "tag", "seq", "priority"), r)) for r in jobs],
+            "jobs": [dict(zip(("id", "tag", "seq", "priority", "hooked"), r)) for r in jobs],
+            "ended": c.execute("select * from torture.ended") if self.world.hooks else None,
             "done": [dict(job_id=r[0], state=STATES[int(r[1])], attempt=int(r[2]), deliveries=int(r[3]),
                           finished_at=float(r[4]), error=r[5]) for r in done],
             "events": [dict(job_id=r[0], kind=int(r[1]), at=float(r[2]), due_at=r[3], attempt=int(r[4]),
