@@ -1,4 +1,5 @@
 # A database with a worker in it can be dropped, renamed and used as a template, and DROP EXTENSION is not blocked.
+# Runs long.
 use strict;
 use warnings;
 use Ojs;

@@ -1,5 +1,6 @@
 # Cron entries run by several tickers at once, through a crash and a restart, and by the worker: each occurrence exactly once
 # (CRN-09, PGX-05). What a ticker cannot get it leaves to others.
+# Runs long.
 use strict;
 use warnings;
 use Ojs;

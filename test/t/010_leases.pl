@@ -1,4 +1,5 @@
 # leases_durable: what a crash and a promotion make of leases, for both values.
+# Runs long.
 use strict;
 use warnings;
 use Ojs;

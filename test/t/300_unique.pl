@@ -6,7 +6,8 @@
 # pushes of one key in the order in which they held its lock (the log's sequence is drawn under it), and for each the
 # states that the jobs before it can have had, by the snapshots taken before and after the call.
 #
-# OJS_STRESS_ROUNDS=20 makes it a long run; OJS_STRESS_SEED repeats one.
+# OJS_STRESS_ROUNDS=20 makes it a very long run; OJS_STRESS_SEED repeats one.
+# Runs long.
 use strict;
 use warnings;
 use PostgreSQL::Test::Cluster;
