@@ -1,5 +1,6 @@
 # The pg_cron recipe of docs/upkeep.md, with the real pg_cron (PGX-06). pg_cron before 1.5 knows whole minutes only, so
 # this waits for the next one.
+# Runs long: pg_cron begins with the minute.
 use strict;
 use warnings;
 use Ojs;
