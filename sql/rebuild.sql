@@ -7,9 +7,11 @@ language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_hot_set_lost';
 create trigger hot_set_lost after insert on ojs_store.job for each statement execute function ojs_store.hot_set_lost();
 create trigger hot_set_lost after insert on ojs_store.event for each statement execute function ojs_store.hot_set_lost();
 create trigger hot_set_lost after insert on ojs_store.done for each statement execute function ojs_store.hot_set_lost();
+create trigger hot_set_lost after insert on ojs_store.checkpoint for each statement execute function ojs_store.hot_set_lost();
 alter table ojs_store.job enable always trigger hot_set_lost;
 alter table ojs_store.event enable always trigger hot_set_lost;
 alter table ojs_store.done enable always trigger hot_set_lost;
+alter table ojs_store.checkpoint enable always trigger hot_set_lost;
 
 create function ojs_store.reconcile(older_than interval default '1 minute') returns bigint
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_reconcile';

@@ -6,7 +6,6 @@
 #include "ojs/guc.h"
 #include "ojs/json.h"
 #include "ojs/place.h"
-#include "ojs/spi.h"
 #include "ojs/worker.h"
 
 using namespace ojs;
@@ -15,14 +14,6 @@ namespace
 {
 
 constexpr int64 max_state_bytes = 1024 * 1024;
-
-constexpr char save_sql[] = R"sql(
-    insert into ojs_store.checkpoint as c (job_id, sequence, created_at, state)
-    values ($1, 1, $2, $3)
-    on conflict (job_id) do update set sequence = c.sequence + 1, created_at = excluded.created_at, state = excluded.state
-    returning sequence
-)sql";
-constinit Statement save = {save_sql, {UUIDOID, TIMESTAMPTZOID, JSONBOID}, nullptr};
 
 void
 check_state(const Jsonb *state)
@@ -33,6 +24,26 @@ check_state(const Jsonb *state)
               Details().add("field", "state").add("actual_bytes", size).add("maximum_bytes", max_state_bytes),
               "Store large data elsewhere and save a reference to it.",
               "state has " INT64_FORMAT " bytes as JSON, and " INT64_FORMAT " are allowed", size, max_state_bytes);
+}
+
+/* The row's number of saves. Nobody else can save meanwhile, but somebody may be deleting what was saved before. */
+int64
+save(Tables &tables, CheckpointRow row)
+{
+    store::Table &table = tables.checkpoint();
+    ItemPointerData tid;
+    while (store::find(table, store::Idx::checkpoint_job, row.job_id, &tid) != store::Row::none) {
+        CheckpointRow last;
+        CHECK_FOR_INTERRUPTS();
+        if (store::lock(table, &tid, true) != store::Outcome::ok)
+            continue;
+        read(table.slot, last);
+        row.sequence = last.sequence + 1;
+        store::replace(table, &tid, form(table.rel, row));
+        return row.sequence;
+    }
+    store::insert(table, form(table.rel, row));
+    return row.sequence;
 }
 
 Datum
@@ -56,18 +67,13 @@ OJS_FUNCTION(ojs_checkpoint)
     Jsonb *state = jsonb_or_null(fcinfo, 1);
     TimestampTz at = now();
     Tables tables;
-    int64 sequence = 0;
 
     if (state == nullptr)
         raise_field(Code::invalid_payload, "state", "Give a JSON value; JSON's null is one.", "state must not be null");
     check_state(state);
     if (!flag_open(tables, id, job_reported, at))
         raise_state(tables, id, "save a checkpoint of", Needs::open, at);
-    with_spi([&] {
-        bool null;
-        (void)execute_latest(save, {UUIDPGetDatum(&id), TimestampTzGetDatum(at), JsonbPGetDatum(state)});
-        sequence = DatumGetInt64(cell(0, 1, &null));
-    });
+    int64 sequence = save(tables, {id, 1, at, state});
     tables.close();
     store::end_write();
     return checkpoint_json(id, state, sequence, at);

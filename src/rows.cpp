@@ -349,6 +349,17 @@ form(Relation rel, const LimitUseRow &row)
     return c.form(rel);
 }
 
+HeapTuple
+form(Relation rel, const CheckpointRow &row)
+{
+    Columns<4> c;
+    c.put(row.job_id);
+    c.put(row.sequence);
+    c.put(row.created_at);
+    c.put(static_cast<const void *>(row.state));
+    return c.form(rel);
+}
+
 void
 read(TupleTableSlot *slot, CheckpointRow &row)
 {

@@ -186,6 +186,7 @@ HeapTuple form(Relation rel, const DoneRow &row);
 HeapTuple form(Relation rel, const ReadyRow &row);
 HeapTuple form(Relation rel, const LeaseRow &row);
 HeapTuple form(Relation rel, const LaterRow &row);
+HeapTuple form(Relation rel, const CheckpointRow &row);
 HeapTuple form(Relation rel, const LimitUseRow &row);
 
 void read(TupleTableSlot *slot, JobRow &row);

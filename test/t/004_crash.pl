@@ -34,7 +34,7 @@ my $states = q{select string_agg(format('%s %s %s/%s', queue, state, attempt, de
 
 sub expected {
     my ($before) = @_;
-    $before =~ s{leased active 1/1}{leased available 0/0}; # the lease and what it counted are forgotten
+    $before =~ s{(leased|reporting) active 1/1}{$1 available 0/0}g; # the lease and what it counted are forgotten
     return $before;
 }
 
@@ -42,6 +42,11 @@ for my $preload (1, 0) {
     my $how = $preload ? 'preloaded' : 'not preloaded';
     my $node = server('crash_' . ($preload ? 'preloaded' : 'plain'), preload => $preload, conf => "restart_after_crash = on\n");
     fill($node);
+    # A checkpoint for one that waits and one that is held, and progress.
+    $node->safe_psql('postgres', q{
+        select ojs.push('test.job', queue => 'reporting') from generate_series(1, 2);
+        select ojs.checkpoint(id, '{"row": 7}'), ojs.checkpoint(id, '{"row": 8}') from ojs.jobs where queue = 'reporting';
+        select ojs.progress(id, 0.5) from ojs.claim('reporting', 'w')});
     my $before = $node->safe_psql('postgres', $states);
     my $later = q{select string_agg(format('%s %s %s', kind, flags, date_trunc('second', due_at)), ', ' order by kind, due_at) from ojs_store.later};
     my $later_before = $node->safe_psql('postgres', $later);
@@ -50,12 +55,16 @@ for my $preload (1, 0) {
     is($node->safe_psql('postgres', 'select ojs.ready()'), 't', "PGX-04: ready after an immediate stop, $how");
     is(health($node, 'hot_set,last_rebuild,cause'), 'crash or promotion', "OBS-01: health says why there was a rebuild, $how");
     cmp_ok(health($node, 'hot_set,last_rebuild,took_ms'), '>', 0, "OBS-01: and how long it took, $how");
-    is(health($node, 'hot_set,last_rebuild,jobs'), 12, "OBS-01: and how many jobs it put back, $how");
+    is(health($node, 'hot_set,last_rebuild,jobs'), 14, "OBS-01: and how many jobs it put back, $how");
     is($node->safe_psql('postgres', $states), expected($before), "SM: every job stands as before, $how");
     is($node->safe_psql('postgres', $later), $later_before, "SM: each waits for what it waited for, $how");
     is($node->safe_psql('postgres', "select string_agg(deliveries::text, ' ') from ojs.claim('returned', 'w', max => 2)"), '2 1',
         "Q: what was delivered before comes first, $how");
     is($node->safe_psql('postgres', "select count(*) from ojs.claim('leased', 'w', max => 2)"), 1, "SM: the leased job is claimable, $how");
+
+    is($node->safe_psql('postgres', "select string_agg(extra ->> 'checkpoint', ' ') from ojs.claim('reporting', 'w', max => 2)"), ('{"state": {"row": 8}, "sequence": 2} ' x 2) =~ s/ $//r,
+        "DUR-04: checkpoints survive, and are brought by the next claim, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.jobs where queue = 'reporting' and extra ? 'progress'"), 0, "PRG-02: the progress of a delivery that was forgotten is not shown, $how");
 
     # kill -9 of a backend that has claimed and not committed, beside one that has.
     my $session = $node->background_psql('postgres', on_error_stop => 0);

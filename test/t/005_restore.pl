@@ -15,6 +15,7 @@ $node->safe_psql('postgres', q{
     select ojs.ack(id) from ojs.claim('done', 'w', max => 2);
     select from ojs.push('test.job', queue => 'leased');
     select from ojs.claim('leased', 'w', lease => '1 hour');
+    select ojs.checkpoint(id, '[1]') from ojs.jobs where queue in ('leased', 'done', 'scheduled') and state not in ('completed');
     select ojs.schedule('yearly', '@yearly', '{"type": "test.job"}', '{"timezone": "Europe/Berlin", "description": "kept"}');
 });
 my $crons = q{select string_agg(format('%s', c), ', ' order by name) from ojs.crons c};
@@ -37,7 +38,8 @@ for my $mode ('one by one', 'in one transaction', 'two at a time') {
     is($node->safe_psql('target', $crons), $crons_before, "PGX-13 CRN-01: cron entries too, $mode");
     is($node->safe_psql('target', "select ojs.health() #>> '{hot_set,last_rebuild,cause}'"), 'restore', "OBS-01: health says that they were restored, $mode");
     is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6, "PGX-13: what was available or leased can be claimed, $mode");
-    is($node->safe_psql('target', "select count(*) from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), 6, "PGX-13: once, $mode");
+    is($node->safe_psql('target', "select count(*) || ' ' || count(extra -> 'checkpoint') from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), '6 1',
+        "PGX-13: once, and DUR-04: with its checkpoint, $mode");
     is($node->safe_psql('target', 'select count(*) from ojs_store.later'), 2, "PGX-13: what waits still waits, $mode");
     $node->safe_psql('target', "select from ojs.push('test.job', queue => 'more')");
     is($node->safe_psql('target', 'select max(seq) = (select last_value from ojs_store.seq) from ojs_store.job'), 't', "PGX-13: the sequence goes on, $mode");
