@@ -162,7 +162,10 @@ select
         when e.type = 'job.progress' then jsonb_build_object('attempt', n.attempt) || e.result
         when e.type in ('job.timeout', 'job.stalled', 'job.ttl_expired', 'job.total_timeout') then jsonb_build_object('attempt', n.attempt,
             'timeout_kind', e.error -> 'timeout_kind', 'limit_seconds', e.error -> 'limit_seconds', 'elapsed_seconds', e.error -> 'elapsed_seconds')
-        when e.type = 'job.completed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms, 'result', e.result)
+        when e.type = 'job.completed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
+            -- A result is shown as long as its job asks for: result_ttl in seconds, -1 for ever, 7 days by default.
+            'result', case when coalesce((e.options ->> 'result_ttl')::numeric, 604800) < 0
+                or e.at + coalesce((e.options ->> 'result_ttl')::float8, 604800) * interval '1 second' > ojs_store.now() then e.result end)
         when e.type = 'job.failed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
             'error', n.error || jsonb_build_object('retryable', e.kind in (1, 3)) || n.stack_trace)
         when e.type = 'job.retrying' then jsonb_build_object('attempt', n.attempt, 'max_attempts', e.max_attempts,

@@ -1,4 +1,4 @@
--- http_reports.sql: what workers report of their jobs, over HTTP: progress and checkpoints.
+-- http_reports.sql: what workers report of their jobs, over HTTP: progress, checkpoints and results.
 
 -- As ojs.progress, for whoever holds the job by lease_id and worker, where these are given; whether it does.
 create function ojs_http.report_progress(
@@ -73,4 +73,44 @@ declare
 begin
     perform ojs.delete_checkpoint(id);
     return ojs_http.reply(200, jsonb_build_object('deleted', true, 'job_id', id));
+end $$;
+
+-- With ?wait=true the answer comes when the job has ended, or says 408 after `timeout` seconds.
+create function ojs_http.result(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    id uuid := ojs_http.job_named(request, null);
+    waits boolean := coalesce(request.query ->> 'wait' in ('true', '1', ''), false);
+    longest int := ojs_http.query_number(request, 'timeout', 30, 0, 30);
+    job jsonb;
+begin
+    perform ojs_http.upkeep();
+    if waits and (ojs.wait_result(id, make_interval(secs => longest))).id is null then
+        return ojs_http.reply(408, ojs_http.error_body('timeout', 'TIMEOUT', format('job %s has not ended yet', id), true,
+            jsonb_build_object('job_id', id, 'state', ojs.info(id) -> 'state'), 'Ask again.', request.headers ->> 'x-request-id'));
+    end if;
+    job := ojs.info(id);
+    if not job ? 'result' and (job ->> 'result_expires_at')::timestamptz <= ojs_http.now() then
+        return ojs_http.reply(410, ojs_http.error_body('result_pruned', 'RESULT_PRUNED', format('the result of job %s expired at %s', id, job ->> 'result_expires_at'), false,
+            jsonb_build_object('job_id', id, 'result_expires_at', job -> 'result_expires_at'), 'Push with a longer result_ttl.', request.headers ->> 'x-request-id'));
+    end if;
+    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'state', job -> 'state', 'result', job -> 'result', 'error', job -> 'error')
+        || jsonb_strip_nulls(jsonb_build_object('result_stored_at', job -> 'result_stored_at', 'result_expires_at', job -> 'result_expires_at',
+            'result_size_bytes', job -> 'result_size_bytes')));
+end $$;
+
+create function ojs_http.results(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    ids text[] := ojs_http.texts_field(ojs_http.object(request), 'ids', true);
+begin
+    if cardinality(ids) > 1000 then
+        perform ojs_http.raise('BATCH_SIZE_EXCEEDED', format('a call may name 1000 jobs, not %s', cardinality(ids)),
+            jsonb_build_object('field', 'ids', 'size', cardinality(ids), 'maximum', 1000), 'Split the call.');
+    end if;
+    perform ojs_http.upkeep();
+    return ojs_http.reply(200, jsonb_build_object('results', (
+        select coalesce(jsonb_object_agg(r.id, jsonb_build_object('state', r.state, 'result', r.result)), '{}')
+        from ojs.results(array(select ojs_http.job_id(id, false) from unnest(ids) id)) r)));
 end $$;

@@ -28,7 +28,7 @@ OJS_FUNCTION(ojs_ack)
         raise_state(tables, id, "ack", Needs::lease, at);
     trace(tables, lease, LeaseStep::acked, at);
     DoneRow row = end_of(lease, State::completed, at);
-    row.result = result;
+    row.result = result_to_keep(tables, lease, result);
     const Queue *queue = find_queue(lease.queue);
     bool remove = queue != nullptr && queue->delete_on_ack;
     store::note_write(queue == nullptr || queue->durable);

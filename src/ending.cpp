@@ -7,6 +7,8 @@
 #include "ojs/ending.h"
 
 #include "ojs/dead_letter.h"
+#include "ojs/guc.h"
+#include "ojs/json.h"
 #include "ojs/lease_trace.h"
 #include "ojs/uuid.h"
 
@@ -16,7 +18,7 @@ namespace ojs
 namespace
 {
 
-constexpr size_t max_result_bytes = 1024 * 1024;
+constexpr size_t small_result_bytes = 1024; /* no text that is too long can come of it */
 constexpr int max_named = 1000; /* */
 
 } // namespace
@@ -24,9 +26,24 @@ constexpr int max_named = 1000; /* Q-28 */
 void
 check_result(const Jsonb *result)
 {
-    if (result != nullptr && VARSIZE_ANY(result) > max_result_bytes)
-        raise(Code::result_too_large, Details().add("actual", static_cast<int64>(VARSIZE_ANY(result))).add("maximum", static_cast<int64>(max_result_bytes)),
-              "Store large results elsewhere and give a reference to them.", "result is larger than 1 MiB");
+    if (result == nullptr || VARSIZE_ANY(result) <= small_result_bytes)
+        return;
+    int64 size = text_bytes(result, settings.max_result_size);
+    if (size > settings.max_result_size)
+        raise(Code::result_too_large,
+              Details().add("actual_bytes", size).add("maximum_bytes", static_cast<int64>(settings.max_result_size)),
+              "Store large results elsewhere and give a reference to them.",
+              "result has " INT64_FORMAT " bytes as JSON, and %d are allowed", size, settings.max_result_size);
+}
+
+Jsonb *
+result_to_keep(Tables &tables, const LeaseRow &lease, Jsonb *result)
+{
+    if (result == nullptr || !(lease.flags & job_result_ttl))
+        return result;
+    JobRow job;
+    read_job(tables, lease.job_id, lease.job_tid, job);
+    return result_ttl_ms_of(job) == 0 ? nullptr : result;
 }
 
 Named
@@ -141,7 +158,7 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
             store::note_write(queue == nullptr || queue->durable);
         }
         DoneRow row = end_of(lease, State::completed, now);
-        row.result = result;
+        row.result = result_to_keep(tables, lease, result);
         if (ended.hooks.n > 0)
             note_ended(ended, tables, lease, standing_of(row, lease.flags));
         if (deletes_ends && removed_at_end(tables, lease, State::completed))

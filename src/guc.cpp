@@ -61,6 +61,9 @@ guc_init()
     DefineCustomIntVariable("ojs.max_meta_size", "Largest meta object of a job, as JSON text.", nullptr,
                             &settings.max_meta_size, 64 * 1024, 64, 10 * 1024 * 1024, PGC_SUSET,
                             GUC_UNIT_BYTE, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.max_result_size", "Largest result of a job, as JSON text.", nullptr,
+                            &settings.max_result_size, 1024 * 1024, 64 * 1024, 64 * 1024 * 1024, PGC_SUSET,
+                            GUC_UNIT_BYTE, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.notify", "Sends NOTIFY when work may be waiting.", nullptr, &settings.notify,
                              true, PGC_USERSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.notify_interval", "Shortest time between two NOTIFY for one queue.", nullptr,

@@ -5,9 +5,29 @@
 #include "ojs/args.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/json.h"
 #include "ojs/standing.h"
 
 using namespace ojs;
+
+/* Since when a result is kept, until when it is shown, and how large it is (RES-02). */
+static void
+add_result_facts(Standing &standing)
+{
+    if (standing.result == nullptr && !standing.result_expires_at)
+        return;
+    ObjectBuilder out;
+    TimeText stored_at;
+    TimeText expires_at;
+    if (standing.reported != nullptr)
+        each_member(root_of(standing.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    out.add("result_stored_at", format_timestamp(*standing.finished_at, false, stored_at));
+    if (standing.result_expires_at)
+        out.add("result_expires_at", format_timestamp(*standing.result_expires_at, false, expires_at));
+    if (standing.result != nullptr)
+        out.add("result_size_bytes", text_bytes(standing.result, -1));
+    standing.reported = out.finish();
+}
 
 /* ojs.info(job_id) returns jsonb */
 OJS_FUNCTION(ojs_info)
@@ -23,6 +43,7 @@ OJS_FUNCTION(ojs_info)
     UnregisterSnapshot(snapshot);
     if (!exists)
         raise_state(tables, id, "show", Needs::open, at);
+    add_result_facts(standing);
     Jsonb *envelope = job_json(job, standing, queue_name(standing.queue));
     tables.close();
     return JsonbPGetDatum(envelope);

@@ -34,6 +34,7 @@ enum class Attr : uint8 {
     priority,
     queue,
     rate_limit,
+    result_ttl,
     retry,
     schema,
     scheduled_at,
@@ -97,6 +98,10 @@ constexpr Name names[] = {
     {"queue", Attr::queue},
     {"rate_limit", Attr::rate_limit},
     {"result", Attr::system},
+    {"result_expires_at", Attr::system},
+    {"result_size_bytes", Attr::system},
+    {"result_stored_at", Attr::system},
+    {"result_ttl", Attr::result_ttl},
     {"retry", Attr::retry},
     {"retry_delay_ms", Attr::system},
     {"scheduled_at", Attr::scheduled_at},
@@ -300,6 +305,9 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
     case Attr::rate_limit:
         check_rate_limit(value);
         keep(p, "rate_limit", value);
+        break;
+    case Attr::result_ttl:
+        keep(p, "result_ttl", same_json(value, json_number(-1)) ? value : json_seconds(duration_value(value, name, "result_ttl")));
         break;
     case Attr::retry:
         settle_json(p, attr, e.retry, value, "retry");

@@ -12,6 +12,7 @@ namespace
 {
 
 constexpr int64 default_timeout_ms = 1800 * 1000;
+constexpr int64 default_result_ttl_ms = INT64CONST(7) * 86400 * 1000;
 constexpr int64 shortest_heartbeat_timeout_ms = 100; /* as for leases: nothing is looked for more often */
 
 /* A number among the options, times 10^scale; parsing has made sure that it fits. */
@@ -89,6 +90,13 @@ int64
 heartbeat_timeout_ms_of(const JobRow &job)
 {
     return std::max(seconds_option(job, "heartbeat_timeout", default_heartbeat_timeout_ms), shortest_heartbeat_timeout_ms);
+}
+
+std::optional<int64>
+result_ttl_ms_of(const JobRow &job)
+{
+    int64 ttl_ms = (job.flags & job_result_ttl) ? option(job, "result_ttl", 3, default_result_ttl_ms) : default_result_ttl_ms;
+    return ttl_ms >= 0 ? std::optional<int64>(ttl_ms) : std::nullopt;
 }
 
 } // namespace ojs

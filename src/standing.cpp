@@ -25,6 +25,17 @@ from_lease(const LeaseRow &row, Standing &standing)
     standing.lease_expires_at = row.deadline;
 }
 
+/* An expired result is kept with its job, and no longer shown (RES-02). */
+void
+heed_result_ttl(const JobRow &job, TimestampTz now, Standing &standing)
+{
+    if (std::optional<int64> ttl_ms = result_ttl_ms_of(job)) {
+        standing.result_expires_at = *standing.finished_at + *ttl_ms * 1000;
+        if (*standing.result_expires_at <= now)
+            standing.result = nullptr;
+    }
+}
+
 State
 state_of(LaterKind kind)
 {
@@ -243,6 +254,8 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
         DoneRow row;
         read(tables.done().slot, row);
         from_done(row, standing);
+        if (standing.result != nullptr)
+            heed_result_ttl(job, now, standing);
         standing.enqueued_at = first_available(job);
     } else if (!RecoveryInProgress()) {
         LaterRow later;

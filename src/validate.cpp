@@ -265,6 +265,8 @@ read_option_flags(Envelope &e)
         e.flags |= job_own_lease;
     if (has("grace_period") || has("heartbeat_timeout"))
         e.flags |= job_timeouts;
+    if (has("result_ttl"))
+        e.flags |= job_result_ttl;
     if (has("rate_limit"))
         e.flags |= job_limits;
     if (has("delivery") && text_of(value) == "at_most_once")

@@ -52,7 +52,9 @@ holder_of(const Named &named, int i)
 /* (done, skipped in request order[, deadline]) */
 Datum many_answer(FunctionCallInfo fcinfo, int n, const Ids &ids, const bool *done, std::optional<TimestampTz> deadline);
 
-/* Results larger than this are refused (RES-01). */
+/* A result that is too large is refused, while the job is still held (RES-01). */
 void check_result(const Jsonb *result);
+/* What is stored of it: nothing, where the job's result_ttl is 0. */
+Jsonb *result_to_keep(Tables &tables, const LeaseRow &lease, Jsonb *result);
 
 } // namespace ojs

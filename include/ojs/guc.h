@@ -22,6 +22,7 @@ struct Settings {
     int max_envelope_size; /* bytes */
     int max_events;
     int max_meta_size;     /* bytes */
+    int max_result_size;   /* bytes */
     bool notify;
     int notify_interval_ms;
     bool redact_backtrace;

@@ -149,6 +149,7 @@ int64 execution_timeout_ms_of(const JobRow &job); /* without grace */
 /* When an attempt that started then is ended: its execution timeout and grace, or the total timeout. */
 TimestampTz stop_at_of(const JobRow &job, TimestampTz started_at);
 int64 heartbeat_timeout_ms_of(const JobRow &job); /* TMO-03 */
+std::optional<int64> result_ttl_ms_of(const JobRow &job); /* how long its result is shown; nothing: as long as it is kept */
 constexpr int64 default_heartbeat_timeout_ms = 60 * 1000;
 
 /* --- rendering (job_render.cpp, envelope.cpp) --- */
@@ -168,6 +169,7 @@ struct Standing {
     std::optional<TimestampTz> activated_at; /* from pending (SM-05) */
     std::optional<State> previous_state;     /* in the answer to a cancel only: what the job was (OP-20) */
     Jsonb *result;
+    std::optional<TimestampTz> result_expires_at; /* then it is no longer shown; or never (RES-02) */
     Jsonb *error;
     Jsonb *errors; /* array, oldest first */
     Jsonb *reported; /* or null: members that stand beside the options (reports.h) */

@@ -33,6 +33,7 @@ enum job_flag : int32 {
     job_limits = 1 << 7,       /* options hold a rate limit */
     job_bare_object = 1 << 8,  /* args was pushed as one bare object */
     job_reported = 1 << 9,     /* hot rows only: there may be a row in checkpoint or progress */
+    job_result_ttl = 1 << 10,  /* options.result_ttl */
     job_counted = 1 << 12,     /* hot rows only: it takes a place in a concurrency limit while it is held */
 
     /* Leases only, by their queue's settings when they were made; kept in ready and later, and not looked at there. */

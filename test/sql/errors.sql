@@ -49,7 +49,7 @@ insert into provocation values
     ('LEASE_NOT_HELD', '{job_id}', $$select ojs.push('a.b'); select ojs.ack(id, worker => 'another') from ojs.claim('default', 'w')$$),
     ('TOPIC_NOT_A_QUEUE', '{queue}', $$select ojs.create_queue('log', '{"type": "log"}'); select ojs.claim('log', 'w')$$),
     ('TOPIC_EXISTS_INCOMPATIBLE', '{queue,type}', $$select ojs.create_queue('q'); select ojs.push('a.b', queue => 'q'); select ojs.create_queue('q', '{"type": "log"}')$$),
-    ('RESULT_TOO_LARGE', '{actual,maximum}', $$select ojs.push('a.b'); select ojs.ack(id, to_jsonb(repeat('a', 2000000))) from ojs.claim('default', 'w')$$),
+    ('RESULT_TOO_LARGE', '{actual_bytes,maximum_bytes}', $$select ojs.push('a.b'); select ojs.ack(id, to_jsonb(repeat('a', 2000000))) from ojs.claim('default', 'w')$$),
     ('RATE_LIMITED', '{queue,retry_after_ms}', $$select ojs.create_queue('q', '{"claim_rate": 1}'); select ojs.claim('q', 'w'); select ojs.claim('q', 'w')$$),
     ('UNSUPPORTED_FEATURE', '{}', $$select ojs.reset()$$),
     ('UNIQUE_KEY_INVALID', '{field}', $$select ojs.push('a.b', "unique" => '{"keys": ["nothing"]}')$$),

@@ -387,5 +387,24 @@ select is(pg_temp.error(method, :'no_job' || '/checkpoint', '{"state": 1}'), '40
 select ojs.cancel(:'id') is null as cancelled \gset
 select is(pg_temp.error('PUT', :'job' || '/checkpoint', '{"state": 1}'), '409 conflict', 'DUR-02: a job that has ended'), is(pg_temp.error('PUT', :'job' || '/progress', '{"progress": 1, "checkpoint": 1}'), '200', 'PRG-01: of which a report is ignored');
 
+-- RESULTS ------------------------------------------------------------------------------------------------------------------
+
+select pg_temp.held('http.results') as done, pg_temp.held('http.results', 'w', '{"result_ttl": 60}') as expired, pg_temp.held('http.results') as dead, pg_temp.pushed('http.results') as open \gset
+select ojs.ack(:'done', '{"n": 1}') is null as a, ojs.ack(:'expired', '[2]') is null as b, ojs.fail(:'dead', '{"type": "E", "message": "m", "retryable": false}') is null as c \gset
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/jobs/' || :'done' || '/result')) \g /dev/null
+select is(pg_temp.got('status') || pg_temp.got('body.state') || pg_temp.got('body.result.n') || pg_temp.got('body.result_size_bytes') || (pg_temp.got('body.job_id') = :'done'), '200completed18true', 'RES-02: a result, and what is said of it');
+select is(pg_temp.http('GET', '/ojs/v1/jobs/' || :'dead' || '/result') #>> '{body,error,type}', 'E', 'RES-03: the error of a job that failed');
+select is(pg_temp.http('GET', '/ojs/v1/jobs/' || :'open' || '/result') -> 'body' -> 'result', 'null', 'RES-03: none yet');
+select is(pg_temp.error('GET', '/ojs/v1/jobs/' || :'open' || '/result?wait=true&timeout=0'), '408 timeout', 'RES-03: waited in vain'), is(pg_temp.error('GET', '/ojs/v1/jobs/' || :'done' || '/result?wait=true'), '200', 'RES-03: no wait for one that has ended'),
+    is(pg_temp.error('GET', '/ojs/v1/jobs/01a1fe98-d88c-7353-99b6-b56eba94d8eb/result'), '404 not_found', 'RES-03: no such job');
+select is(pg_temp.http('POST', '/ojs/v1/jobs/results', jsonb_build_object('ids', array[:'done', :'open', '01a1fe98-d88c-7353-99b6-b56eba94d8eb'])) #> '{body,results}',
+    jsonb_build_object(:'done', '{"state": "completed", "result": {"n": 1}}'::jsonb, :'open', '{"state": "available", "result": null}'::jsonb, '01a1fe98-d88c-7353-99b6-b56eba94d8eb', '{"state": null, "result": null}'::jsonb),
+    'RES-03: of many jobs'), is(pg_temp.http('POST', '/ojs/v1/jobs/results', '{"ids": []}') #> '{body,results}', '{}', 'RES-03: of none'), is(pg_temp.error('POST', '/ojs/v1/jobs/results', '{"ids": ["x"]}'), '400 invalid_request', 'RES-03: no id'),
+    is(pg_temp.error('POST', '/ojs/v1/jobs/results', '{}'), '400 invalid_request', 'RES-03: no ids');
+select pg_temp.clock('61 s') is null as moved \gset
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/jobs/' || :'expired' || '/result', null, '{"X-Request-Id": "mine"}')) \g /dev/null
+select is(pg_temp.got('status') || pg_temp.got('body.error.code') || pg_temp.got('body.error.request_id'), '410result_prunedmine', 'RES-02: a result that has expired');
+select pg_temp.clock('0') is null as moved \gset
+
 select * from finish();
 rollback;
