@@ -15,8 +15,7 @@ comment on function ojs.delete_job(uuid) is 'Removes a finished job with its his
 
 create view ojs.dead_letters as
 select job.*
-from ojs_store.done, lateral ojs_store.look(done.job_id) job
-where done.flags & 1 <> 0;
+from ojs_store.dead_letter, lateral ojs_store.look(dead_letter.job_id) job;
 comment on view ojs.dead_letters is 'Discarded jobs that were kept as dead letters: the columns of ojs.job';
 
 -- Removes jobs for good, and counts them. The rows that say where they stand have been taken by the caller.

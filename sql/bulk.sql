@@ -195,8 +195,8 @@ create function ojs.dead_letter_stats(queue text default null) returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     with dead as (
         select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue, coalesce(d.error ->> 'type', 'unknown') as error_type, d.finished_at
-        from ojs_store.done d
-        where d.flags & 1 <> 0 and (dead_letter_stats.queue is null or d.queue = hashtextextended(dead_letter_stats.queue, 0))
+        from ojs_store.dead_letter l join ojs_store.done d on d.job_id = l.job_id
+        where (dead_letter_stats.queue is null or l.queue = hashtextextended(dead_letter_stats.queue, 0))
     )
     select jsonb_build_object(
         'total', (select count(*) from dead),

@@ -5,6 +5,7 @@ select pg_catalog.pg_extension_config_dump('ojs_store.queue_count', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.job', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.event', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.done', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.dead_letter', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.lease_log', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.uniq', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.deduplication', '');

@@ -339,7 +339,9 @@ begin
         'cursor', case when cardinality(page) > most then concat_ws('.', lowest, ojs_store.micros(since), below,
                 ojs_store.micros(next_since), ojs_store.micros(last_at), replace(last_key::text, '-', ''), last_deliveries, last_rank)
             else below || '.' || ojs_store.micros(next_since) end,
-        'has_more', cardinality(page) > most);
+        'has_more', cardinality(page) > most)
+        || case when after is not null and exists (select from ojs_store.sweep s where s.removed_to >= ojs_store.from_micros(parts[2]::bigint))
+            then '{"missed": true}' else '{}' end::jsonb;
 end $$;
 comment on function ojs.events(text, text[], text[], text[], int)
     is 'Events after a cursor, in the lifecycle order of each job, and the cursor to go on with; none is passed over';
@@ -403,14 +405,24 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 #variable_conflict use_variable
 declare
     before timestamptz := ojs_store.now() - extract(epoch from current_setting('ojs.event_retention')::interval) * interval '1 second';
-    n int;
+    newest timestamptz;
+    n int := 0;
 begin
     if count then
         before := greatest(before, (select r.at from ojs_store.record r order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
     end if;
-    delete from ojs_store.record where ctid = any (array(
-        select r.ctid from ojs_store.record r where r.at <= before order by r.at limit most for update skip locked));
-    get diagnostics n = row_count;
+    if exists (select from ojs_store.record r where r.at <= before) then
+        perform from ojs_store.sweep s where s.what = 'record' for update skip locked;
+        if found then
+            with gone as (
+                delete from ojs_store.record where ctid = any (array(
+                    select r.ctid from ojs_store.record r where r.at <= before order by r.at limit most for update skip locked))
+                returning at
+            )
+            select count(*), max(gone.at) into n, newest from gone;
+            update ojs_store.sweep s set removed_to = greatest(s.removed_to, newest) where s.what = 'record';
+        end if;
+    end if;
     delete from ojs_store.once where ctid = any (array(
         select o.ctid from ojs_store.once o where o.at <= ojs_store.now() - interval '30 days' order by o.at limit most for update skip locked));
     return n;

@@ -6,7 +6,7 @@ declare
     tables regclass[] := array(
         select c.oid::regclass from pg_class c
         where c.relnamespace = 'ojs_store'::regnamespace and c.relkind in ('r', 'p')
-            and c.relname <> 'feed' -- says that the hot set stands, and it does
+            and c.relname not in ('feed', 'sweep') -- the hot set stands, and retention goes on where it is
         order by c.oid);
     one regclass;
 begin

@@ -91,6 +91,15 @@ create table ojs_store.done (
 );
 create unique index done_job on ojs_store.done (job_id);
 
+-- The dead letters among them, in the order in which retention lets them go.
+create table ojs_store.dead_letter (
+    job_id uuid not null,
+    queue bigint not null,
+    died_at timestamptz not null
+);
+create unique index dead_letter_job on ojs_store.dead_letter (job_id);
+create index dead_letter_order on ojs_store.dead_letter (queue, died_at);
+
 -- Who holds which fingerprint. Written at push only: what a claim of uniqueness is worth is looked up in the jobs'
 -- states by the next push with that fingerprint, so ack, fail and reap never come here.
 create table ojs_store.uniq (
@@ -236,6 +245,17 @@ create table ojs_store.once (
     primary key (scope, token)
 );
 create index once_at on ojs_store.once (at);
+
+-- How far retention has come in tables that it goes through block by block, round and round (src/sweep.cpp). The rows stand
+-- from the beginning: whoever made them later could have to be waited for.
+create table ojs_store.sweep (
+    what text collate "C" not null primary key,
+    block bigint not null,              -- where it goes on
+    at timestamptz not null,            -- when it got there
+    removed_to timestamptz              -- the time of the newest row that was removed: a cursor of events may have missed it
+);
+insert into ojs_store.sweep (what, block, at)
+select what, 0, '-infinity' from unnest('{done,dead_letter,uniq,lease_log,record}'::text[]) what;
 
 -- ADMINISTRATION ---------------------------------------------------------------------------------------------------
 

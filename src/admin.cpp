@@ -124,6 +124,7 @@ OJS_FUNCTION(ojs_retry)
     (void)checked_overrides(overrides, at, &row.queue);
     if (!retryable) {
         record_revival(tables, done, at);
+        no_dead_letter(tables, id);
         with_spi([&] {
             execute_latest(rewrite_job, {UUIDPGetDatum(&id), JsonbPGetDatum(overrides), Int64GetDatum(row.queue)});
             bool null;

@@ -121,9 +121,8 @@ removed_at_end(Tables &tables, const LeaseRow &lease, State end)
 void
 remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags)
 {
-    JobRow job;
     store::Table &jobs = tables.job();
-    read_job(tables, id, tid, job);
+    find_job(tables, id, tid);
     tid = jobs.slot->tts_tid;
     (void)store::take_waiting(jobs, &tid);
     if (flags & job_expires)
@@ -148,13 +147,14 @@ remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags
 bool
 remove_job(Tables &tables, const pg_uuid_t &id)
 {
-    JobRow job;
+    JobBrief job;
     ItemPointerData tid;
     CHECK_FOR_INTERRUPTS();
     if (store::find(tables.job(), store::Idx::job_id, id, &tid) == store::Row::none)
         return false;
     read(tables.job().slot, job);
     remove_job(tables, id, tid, job.flags | job_has_events | job_reported);
+    no_dead_letter(tables, id);
     return true;
 }
 

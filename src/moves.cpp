@@ -147,6 +147,24 @@ put_off(Tables &tables, const ReadyRow &row, TimestampTz until)
     store::insert(tables.later(), form(tables.later().rel, later));
 }
 
+static void
+note_dead_letter(Tables &tables, const DoneRow &row)
+{
+    store::Table &table = tables.get(store::Rel::dead_letter);
+    Datum values[] = {UUIDPGetDatum(&row.job_id), Int64GetDatum(row.queue), TimestampTzGetDatum(row.finished_at)};
+    bool nulls[std::size(values)] = {};
+    store::insert(table, heap_form_tuple(RelationGetDescr(table.rel), values, nulls));
+}
+
+void
+no_dead_letter(Tables &tables, const pg_uuid_t &id)
+{
+    store::Table &table = tables.get(store::Rel::dead_letter);
+    ItemPointerData tid;
+    if (store::find(table, store::Idx::dead_letter_job, id, &tid) == store::Row::live)
+        (void)store::take_waiting(table, &tid);
+}
+
 void
 finish(Tables &tables, const DoneRow &row, int32 flags)
 {
@@ -154,6 +172,8 @@ finish(Tables &tables, const DoneRow &row, int32 flags)
     store::insert(table, form(table.rel, row));
     if (flags & job_expires)
         forget_expiry(tables, row.job_id);
+    if (row.flags & done_dead_letter)
+        note_dead_letter(tables, row);
 }
 
 void

@@ -5,6 +5,7 @@
 
 #include "ojs/error.h"
 #include "ojs/guc.h"
+#include "ojs/job.h"
 #include "ojs/json.h"
 #include "ojs/retry.h"
 #include "ojs/rows.h"
@@ -119,15 +120,29 @@ json_in(const Jsonb *config, const char *key)
     return copy;
 }
 
-/* `retention.completed` of zero says the same as delete_on_ack. */
-bool
-keeps_no_completed(const Jsonb *config)
+int64
+duration_in(const JsonbContainer *object, const char *key, int64 otherwise)
+{
+    JsonbValue value;
+    return find_member(object, key, value) && value.type == jbvString ? parse_duration_ms(text_of(value), Code::invalid_payload, key)
+                                                                      : otherwise;
+}
+
+void
+read_retention(const Jsonb *config, Queue &queue)
 {
     JsonbValue retention;
-    JsonbValue completed;
-    return find_member(root_of(config), "retention", retention) && is_object(retention) &&
-           find_member(retention.val.binary.data, "completed", completed) && completed.type == jbvString &&
-           text_of(completed) == "PT0S";
+    queue.kept_ms[0] = kept_completed_ms;
+    queue.kept_ms[1] = kept_discarded_ms;
+    queue.kept_ms[2] = kept_cancelled_ms;
+    if (find_member(root_of(config), "retention", retention) && is_object(retention)) {
+        const JsonbContainer *members = retention.val.binary.data;
+        queue.kept_ms[0] = duration_in(members, "completed", kept_completed_ms);
+        queue.kept_ms[1] = duration_in(members, "discarded", kept_discarded_ms);
+        queue.kept_ms[2] = duration_in(members, "cancelled", kept_cancelled_ms);
+    }
+    queue.dead_letter_ttl_ms = duration_in(root_of(config), "dead_letter_ttl", kept_dead_letters_ms);
+    queue.dead_letter_max = number_in(config, "dead_letter_max_size", 0, kept_dead_letters);
 }
 
 /* A row of the table; what points, points into memory of the caller. */
@@ -180,7 +195,8 @@ from_row(const Row &row)
     /* Where deliveries are bounded and dead letters collected, that is the bound on redelivery. */
     bool bounded = queue.max_deliveries > 0 && queue.dead_letter[0] != '\0';
     queue.expiry_counts_attempt = bool_in(config, "expiry_counts_attempt", !bounded);
-    queue.delete_on_ack = bool_in(config, "delete_on_ack", false) || keeps_no_completed(config);
+    read_retention(config, queue);
+    queue.delete_on_ack = bool_in(config, "delete_on_ack", false) || kept_ms_of(queue, State::completed) == 0;
     queue.lease_flags = (bool_in(config, "leases_durable", false) ? lease_durable : 0) |
                         (bool_in(config, "lease_log", false) ? lease_logged : 0);
     queue.durable = bool_in(config, "durable", true);

@@ -321,6 +321,7 @@ OJS_FUNCTION(ojs_effective_config)
                           " \"leases_durable\": false, \"lease_log\": false, \"delete_on_ack\": false,"
                           " \"max_size\": 0, \"max_size_bytes\": 0, \"concurrency\": 0, \"default_timeout\": 1800,"
                           " \"retention\": {\"completed\": \"P7D\", \"discarded\": \"P30D\", \"cancelled\": \"P7D\"},"
+                          " \"dead_letter_ttl\": \"P180D\", \"dead_letter_max_size\": 10000,"
                           " \"allowed_job_types\": [\"*\"], \"producers\": [\"*\"]}",
                           settings.default_lease_ms);
     Jsonb *system = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));

@@ -6,8 +6,8 @@
 namespace ojs
 {
 
-/* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log hook checkpoint progress */
-const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4, 4, 8, 10, 7, 4, 7};
+/* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log hook checkpoint progress dead_letter */
+const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4, 4, 8, 10, 7, 4, 7, 3};
 
 namespace
 {
@@ -395,6 +395,28 @@ read(TupleTableSlot *slot, LimitUseRow &row)
     r.take(row.job_id);
     r.take(row.token);
     r.take(row.name);
+}
+
+void
+read(TupleTableSlot *slot, JobBrief &row)
+{
+    enum { created_at = 3, flags = 4, uniq = 14, n_wanted };
+    slot_getsomeattrs(slot, n_wanted);
+    row.created_at = DatumGetTimestampTz(slot->tts_values[created_at]);
+    row.flags = DatumGetInt32(slot->tts_values[flags]);
+    row.uniq = slot->tts_isnull[uniq] ? nullptr : DatumGetJsonbP(slot->tts_values[uniq]);
+}
+
+void
+read(TupleTableSlot *slot, DoneBrief &row)
+{
+    enum { job_id = 0, finished_at = 1, queue = 2, state = 6, flags = 7, n_wanted };
+    slot_getsomeattrs(slot, n_wanted);
+    row.job_id = *DatumGetUUIDP(slot->tts_values[job_id]);
+    row.finished_at = DatumGetTimestampTz(slot->tts_values[finished_at]);
+    row.queue = DatumGetInt64(slot->tts_values[queue]);
+    row.state = static_cast<State>(DatumGetInt16(slot->tts_values[state]));
+    row.flags = DatumGetInt16(slot->tts_values[flags]);
 }
 
 } // namespace ojs

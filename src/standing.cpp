@@ -285,19 +285,23 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
 }
 
 void
-read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job)
+find_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid)
 {
     store::Table &table = tables.job();
-    if (store::read_at(table, &tid)) {
-        read(table.slot, job);
-        if (memcmp(&job.id, &id, sizeof id) == 0)
-            return;
-    }
+    bool null;
+    if (store::read_at(table, &tid) && memcmp(DatumGetUUIDP(slot_getattr(table.slot, 1, &null)), &id, sizeof id) == 0)
+        return;
     /* The envelope has moved since (VACUUM FULL, CLUSTER, a rewrite by an administrator). */
     if (store::find(table, store::Idx::job_id, id, &tid) == store::Row::none)
         elog(ERROR, "job %s has no envelope",
              DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
-    read(table.slot, job);
+}
+
+void
+read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job)
+{
+    find_job(tables, id, tid);
+    read(tables.job().slot, job);
 }
 
 void

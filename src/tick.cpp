@@ -11,6 +11,7 @@
 #include "ojs/limits.h"
 #include "ojs/queue_rules.h"
 #include "ojs/records.h"
+#include "ojs/retention.h"
 #include "ojs/unique.h"
 #include "ojs/upkeep.h"
 #include "ojs/worker.h"
@@ -28,6 +29,7 @@ struct Pass {
     int promoted;
     int markers; /* deduplication and idempotency keys whose time was over */
     int records; /* events with rows of their own, too old or too many */
+    int jobs;    /* finished ones that are not kept any longer */
     bool more;
 };
 
@@ -60,11 +62,15 @@ pass(int budget)
     result.markers = prune_markers(budget, at) + prune_idempotency_keys(budget, at);
     result.records = prune_records(budget, at);
     tell_events(budget);
+    result.jobs = prune_jobs(tables, budget, at);
+    CommandCounterIncrement();
+    prune_traces(at);
     tidy_queues(at);
     forget_workers(at);
     tidy_hooks(at);
     tidy_limits(at);
-    result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget || result.records >= budget;
+    result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget || result.records >= budget ||
+                  result.jobs >= budget;
     tables.close();
     return result;
 }
@@ -107,8 +113,8 @@ OJS_FUNCTION(ojs_tick)
     reconcile_if_due();
     store::end_write();
     char *json = psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"crons\": %d, \"keys_removed\": %d, "
-                          "\"events_removed\": %d, \"more\": %s}",
-                          result.reaped, result.dead, result.promoted, crons, result.markers, result.records,
+                          "\"events_removed\": %d, \"jobs_removed\": %d, \"more\": %s}",
+                          result.reaped, result.dead, result.promoted, crons, result.markers, result.records, result.jobs,
                           result.more || crons >= budget ? "true" : "false");
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
 }

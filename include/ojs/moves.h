@@ -26,6 +26,8 @@ Standing standing_of(const DoneRow &row, int32 flags);
 
 /* The end of a job. Takes its expiry row with it; `error` may be null. */
 void finish(Tables &tables, const DoneRow &row, int32 flags);
+/* A finished job is a dead letter no more, or never was. */
+void no_dead_letter(Tables &tables, const pg_uuid_t &id);
 /* The rows of `later` that only say when an ended job would have expired. */
 void forget_expiry(Tables &tables, const pg_uuid_t &id);
 

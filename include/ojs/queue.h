@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ojs/limit_policy.h"
+#include "ojs/rows.h"
 
 namespace ojs
 {
@@ -29,6 +30,9 @@ struct Queue {
     int64 max_deliveries;       /* 0: no bound */
     int64 claim_jitter_ms;      /* 0: claims are served at once */
     int64 claim_rate;           /* claims of a worker in a second; 0: no bound */
+    int64 kept_ms[3];           /* finished jobs: completed, discarded, cancelled (kept_ms_of) */
+    int64 dead_letter_ttl_ms;   /* how long, and … */
+    int64 dead_letter_max;      /* … how many of its dead letters are kept; 0: no bound */
     char dead_letter[max_queue_name + 1]; /* where jobs go after max_deliveries; empty: nowhere */
     TimestampTz revised_at;
 
@@ -38,6 +42,20 @@ struct Queue {
     const Jsonb *allowed_types;  /* array of patterns; null: all */
 };
 static_assert(std::is_trivially_destructible_v<Queue>);
+
+/* What retention is where neither the queue nor the default policy says. */
+constexpr int64 kept_completed_ms = INT64CONST(7) * 86400000;
+constexpr int64 kept_discarded_ms = INT64CONST(30) * 86400000;
+constexpr int64 kept_cancelled_ms = INT64CONST(7) * 86400000;
+constexpr int64 kept_dead_letters_ms = INT64CONST(180) * 86400000;
+constexpr int64 kept_dead_letters = 10000;
+
+/* How long the queue keeps a job that ended so. */
+inline int64
+kept_ms_of(const Queue &queue, State state)
+{
+    return queue.kept_ms[state == State::completed ? 0 : state == State::discarded ? 1 : 2];
+}
 
 /* Null: no such queue. The pointer holds until the next call that may find the cache outdated. By id, a deleted queue is
  * found too. */

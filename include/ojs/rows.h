@@ -162,6 +162,20 @@ struct ProgressRow {
     Jsonb *data;      /* or null */
 };
 
+/* What retention must know of a row, without looking at what may be large. */
+struct JobBrief {
+    TimestampTz created_at;
+    int32 flags;
+    Jsonb *uniq; /* or null */
+};
+struct DoneBrief {
+    pg_uuid_t job_id;
+    TimestampTz finished_at;
+    int64 queue;
+    State state;
+    int16 flags;
+};
+
 enum class LimitUse : int16 { held = 0, start = 1 };
 
 /* What a job takes of a rate limit (limits.h). */
@@ -191,8 +205,10 @@ HeapTuple form(Relation rel, const CheckpointRow &row);
 HeapTuple form(Relation rel, const LimitUseRow &row);
 
 void read(TupleTableSlot *slot, JobRow &row);
+void read(TupleTableSlot *slot, JobBrief &row);
 void read(TupleTableSlot *slot, EventRow &row);
 void read(TupleTableSlot *slot, DoneRow &row);
+void read(TupleTableSlot *slot, DoneBrief &row);
 void read(TupleTableSlot *slot, ReadyRow &row);
 void read(TupleTableSlot *slot, LeaseRow &row);
 void read(TupleTableSlot *slot, LaterRow &row);

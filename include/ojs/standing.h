@@ -25,6 +25,8 @@ void read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standi
 /* What must be looked up of a job that is handed out, by the flags of its hot row: its history, its checkpoint. */
 void read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Standing &standing);
 
+/* Leaves the row of job `id` in the slot of `job`, whose tts_tid says where it is; by the place a hot row remembers. */
+void find_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid);
 /* The envelope of job `id`, by the place a hot row remembers; raises only if the store is broken. */
 void read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job);
 

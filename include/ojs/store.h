@@ -19,7 +19,7 @@
 namespace ojs::store
 {
 
-enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, checkpoint, progress, count };
+enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, count };
 
 enum class Idx {
     job_id,
@@ -37,6 +37,7 @@ enum class Idx {
     limit_use_key,
     checkpoint_job,
     progress_job,
+    dead_letter_job,
     count
 };
 
@@ -161,6 +162,17 @@ bool read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot);
 
 /* The committed (or own) row at tid, in the slot. The caller compares the id: rows of a table move. */
 bool read_at(Table &table, ItemPointer tid);
+
+/* A walk through a stretch of a table's blocks, by a snapshot of its beginning; the rows come in a slot of its own. */
+struct BlockWalk {
+    TableScanDesc desc;
+    Snapshot snapshot;
+    TupleTableSlot *slot;
+};
+BlockNumber blocks_of(Table &table);
+void begin(BlockWalk &walk, Table &table, BlockNumber first, BlockNumber n);
+bool next(BlockWalk &walk);
+void end(BlockWalk &walk);
 
 /* The open transaction that made the row in the slot busy ends before this returns. */
 void wait_for(const Scan &scan);

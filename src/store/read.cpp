@@ -182,6 +182,39 @@ read_at(Table &table, ItemPointer tid)
     return ItemPointerIsValid(tid) && table_tuple_fetch_row_version(table.rel, tid, SnapshotSelf, table.slot);
 }
 
+BlockNumber
+blocks_of(Table &table)
+{
+    return RelationGetNumberOfBlocks(table.rel);
+}
+
+void
+begin(BlockWalk &walk, Table &table, BlockNumber first, BlockNumber n)
+{
+    ItemPointerData from;
+    ItemPointerData to;
+    ItemPointerSet(&from, first, FirstOffsetNumber);
+    ItemPointerSet(&to, first + n - 1, MaxOffsetNumber);
+    walk.slot = table_slot_create(table.rel, nullptr);
+    walk.snapshot = RegisterSnapshot(GetLatestSnapshot());
+    walk.desc = table_beginscan_tidrange(table.rel, walk.snapshot, &from, &to);
+}
+
+bool
+next(BlockWalk &walk)
+{
+    CHECK_FOR_INTERRUPTS();
+    return table_scan_getnextslot_tidrange(walk.desc, ForwardScanDirection, walk.slot);
+}
+
+void
+end(BlockWalk &walk)
+{
+    table_endscan(walk.desc);
+    UnregisterSnapshot(walk.snapshot);
+    ExecDropSingleTupleTableSlot(walk.slot);
+}
+
 void
 wait_for(const Scan &scan)
 {
