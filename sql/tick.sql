@@ -1,6 +1,6 @@
--- tick.sql: upkeep by whoever calls. C++: src/tick.cpp and src/upkeep.cpp.
+-- tick.sql: upkeep by whoever calls. C++: src/tick.cpp, src/upkeep.cpp and src/retention.cpp.
 
 create function ojs.tick(budget int default null) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_tick';
 comment on function ojs.tick(int)
-    is 'One pass of upkeep: reaps lapsed leases, promotes due jobs, discards expired ones; at most budget rows per duty';
+    is 'One pass of upkeep: reaps lapsed leases, promotes due jobs, discards expired ones, removes what is kept no longer; at most budget rows per duty';

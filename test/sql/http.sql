@@ -287,7 +287,7 @@ do $$
 declare
     one regclass;
 begin
-    for one in select oid from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind in ('r', 'p') and relname <> 'feed' loop
+    for one in select oid from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind in ('r', 'p') and relname not in ('feed', 'sweep') loop
         execute format('insert into left_over select %L, count(*) from %s', one, one);
     end loop;
 end $$;

@@ -58,6 +58,8 @@ select is(ojs.create_queue('brief', '{"retention": {"completed": "PT1H", "discar
 select pg_temp.ended('b-' || how, 'brief', how), pg_temp.ended('s-' || how, 'std', how), pg_temp.ended('z-' || how, 'brief', how)
 from unnest('{completed,cancelled,discarded,available}'::text[]) how \g /dev/null
 select pg_temp.ended('s-active', 'std', 'active'), pg_temp.ended('s-dead', 'std', 'dead') \g /dev/null
+select pg_temp.held('std') as reported \gset
+select ojs.progress(:'reported', 0.5), ojs.checkpoint(:'reported', '1'), ojs.ack(:'reported') \g /dev/null
 delete from named where name like 'z-%';
 select is(pg_temp.kept('59 min'), 'b-available b-cancelled b-completed b-discarded s-active s-available s-cancelled s-completed s-dead s-discarded', 'QC-05: nothing before its time'),
     is(pg_temp.kept('63 min'), 'b-available b-cancelled b-discarded s-active s-available s-cancelled s-completed s-dead s-discarded', 'QC-02: completed jobs of a queue that keeps them for an hour'),
