@@ -20,7 +20,7 @@ constexpr const char *statement_sql = R"sql(
     select status,
         (select string_agg(name || ': ' || value, e'\n') from jsonb_each_text(headers) h (name, value)),
         body,
-        $5::boolean and status = 200 and body::jsonb -> 'jobs' = '[]'
+        $5::boolean and (status = 408 or status = 200 and body::jsonb -> 'jobs' = '[]')
     from ojs.http($1, $2,
         (select coalesce(jsonb_object_agg(split_part(line, ': ', 1), substr(line, strpos(line, ': ') + 2)), '{}')
             from unnest(string_to_array(nullif($3, ''), e'\n')) line),
@@ -116,11 +116,11 @@ Pool::give(Connection connection)
 }
 
 Answer
-Pool::call_once(PGconn *connection, const Request &request, bool is_fetch, bool &again)
+Pool::call_once(PGconn *connection, const Request &request, bool may_wait, bool &again)
 {
     /* In binary: a text is its bytes then, and the server sees to zeros and bad UTF-8. */
     const std::array<std::string_view, 5> texts = {request.method, request.path, request.headers, request.body,
-                                                   is_fetch ? "\1" : std::string_view("\0", 1)};
+                                                   may_wait ? "\1" : std::string_view("\0", 1)};
     std::array<const char *, 5> values;
     std::array<int, 5> lengths;
     const std::array<int, 5> formats = {1, 1, 1, 1, 1};
@@ -148,7 +148,7 @@ Pool::call_once(PGconn *connection, const Request &request, bool is_fetch, bool 
 }
 
 Answer
-Pool::call(const Request &request, bool is_fetch)
+Pool::call(const Request &request, bool may_wait)
 {
     bool again = true; /* once at most */
     Connection connection = take();
@@ -158,7 +158,7 @@ Pool::call(const Request &request, bool is_fetch)
             if (!connection || !stands(connection.get()))
                 connection = open_for_calls(database, timeout);
             try {
-                Answer answer = call_once(connection.get(), request, is_fetch, may_repeat);
+                Answer answer = call_once(connection.get(), request, may_wait, may_repeat);
                 give(std::move(connection));
                 return answer;
             } catch (const Unavailable &) {
@@ -204,10 +204,10 @@ Ear::close()
 }
 
 void
-Ear::wait(unsigned long since, Clock::time_point until)
+Ear::wait(std::optional<unsigned long> since, Clock::time_point until)
 {
     std::unique_lock lock(mutex);
-    changed.wait_until(lock, until, [this, since] { return closed || count != since; });
+    changed.wait_until(lock, until, [this, since] { return closed || (since && count != *since); });
 }
 
 /* True: the socket has something to read. */

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,7 +36,7 @@ struct Answer {
     int status = 0;
     std::string headers; /* lines "name: value" */
     std::string body;
-    bool no_jobs = false; /* of a fetch: it got nothing */
+    bool in_vain = false; /* of one that may wait: there is nothing for it yet */
 };
 
 /* What keeps the database from answering, in words for the log. */
@@ -51,12 +52,12 @@ public:
     Pool(std::string database, int size, std::chrono::seconds timeout);
 
     /* Waits for a free connection, at most the timeout. Throws Unavailable, NotText. */
-    Answer call(const Request &request, bool is_fetch);
+    Answer call(const Request &request, bool may_wait);
 
 private:
     Connection take();
     void give(Connection connection);
-    Answer call_once(PGconn *connection, const Request &request, bool is_fetch, bool &again);
+    Answer call_once(PGconn *connection, const Request &request, bool may_wait, bool &again);
 
     const std::string database;
     const std::chrono::seconds timeout;
@@ -72,8 +73,8 @@ public:
     ~Ear();
 
     unsigned long heard() const { return count; }
-    /* Until something is heard that was not when `since` was read, `until`, or the end. */
-    void wait(unsigned long since, Clock::time_point until);
+    /* Until something is heard that was not when `since` was read (nothing: of no interest), `until`, or the end. */
+    void wait(std::optional<unsigned long> since, Clock::time_point until);
     /* Nobody waits any longer. */
     void close();
 

@@ -21,7 +21,7 @@ constexpr const char *usage =
     "  --max-body BYTES         16777216\n"
     "  --max-headers BYTES      32768, of one request\n"
     "  --timeout SECONDS        30: a silent client, the arrival of a body, a call of the database\n"
-    "  --max-wait SECONDS       30: the longest that a fetch may wait for work (Prefer: wait=N)\n"
+    "  --max-wait SECONDS       30: the longest wait for work (Prefer: wait=N) or for a result\n"
     "\n"
     "SIGTERM and SIGINT end it: it finishes the requests that are under way.\n";
 

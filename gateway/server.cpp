@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <netdb.h>
+#include <optional>
 #include <poll.h>
 #include <string_view>
 #include <strings.h>
@@ -127,10 +128,42 @@ preferred_wait(MHD_Connection *connection)
     return seconds(0);
 }
 
-bool
-ends_with_fetch(const std::string &path)
+std::string_view
+without_query(std::string_view path)
 {
-    return std::string_view(path).substr(0, path.find('?')).ends_with("/workers/fetch");
+    return path.substr(0, path.find('?'));
+}
+
+/* ?wait=true&timeout=N of a job's result, in seconds; nothing: it does not ask to wait. */
+std::optional<seconds>
+wait_for_result(MHD_Connection *connection)
+{
+    const char *wait = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "wait");
+    if (wait == nullptr || (strcmp(wait, "true") != 0 && strcmp(wait, "1") != 0 && *wait != '\0'))
+        return {};
+    unsigned longest = 30;
+    if (const char *timeout = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "timeout")) {
+        const char *end = timeout + strlen(timeout);
+        if (auto [rest, problem] = std::from_chars(timeout, end, longest); rest != end || problem != std::errc())
+            return {}; /* ojs.http says what is wrong with it */
+    }
+    return seconds(std::min(longest, 86400u));
+}
+
+/* The same request, but not to wait in the database: the gateway does. */
+std::string
+with_timeout_0(std::string_view path)
+{
+    std::string changed(without_query(path));
+    std::string_view query = path.substr(std::min(changed.size() + 1, path.size()));
+    changed += "?timeout=0";
+    while (!query.empty()) {
+        std::string_view parameter = query.substr(0, query.find('&'));
+        query.remove_prefix(std::min(parameter.size() + 1, query.size()));
+        if (!parameter.starts_with("timeout="))
+            changed.append("&").append(parameter);
+    }
+    return changed;
 }
 
 bool
@@ -219,23 +252,34 @@ Server::end(void *self, MHD_Connection *, void **closure, MHD_RequestTermination
     delete exchange;
 }
 
-/* A fetch may ask to wait for work. Between two looks it holds no connection of the pool. */
+/*
+ * A fetch may ask to wait for work, and who wants a result for the end of the job. Between two looks they hold no connection of
+ * the pool. New work is told by the database; for results we look in growing intervals.
+ */
 Answer
 Server::ask(MHD_Connection *connection, const Exchange &exchange)
 {
-    const Request &request = exchange.request;
-    bool may_wait = request.method == "POST" && ends_with_fetch(request.path);
-    Clock::time_point until =
-        Clock::now() + (may_wait ? std::min(preferred_wait(connection), options.max_wait) : seconds(0));
+    using std::chrono::milliseconds;
+    Request request = exchange.request;
+    std::optional<seconds> longest;
+    bool fetches = request.method == "POST" && without_query(request.path).ends_with("/workers/fetch");
+    if (fetches)
+        longest = preferred_wait(connection);
+    else if (request.method == "GET" && without_query(request.path).ends_with("/result"))
+        if ((longest = wait_for_result(connection)))
+            request.path = with_timeout_0(request.path);
+    Clock::time_point until = Clock::now() + std::min(longest.value_or(seconds(0)), options.max_wait);
+    milliseconds pause(fetches ? 1000 : 10);
 
     for (;;) {
         unsigned long heard = ear.heard();
-        Answer answer = pool.call(request, may_wait);
-        if (!answer.no_jobs || stopping || Clock::now() >= until)
+        Answer answer = pool.call(request, longest.has_value());
+        if (!answer.in_vain || stopping || Clock::now() >= until)
             return answer;
-        ear.wait(heard, std::min(until, Clock::now() + seconds(1)));
+        ear.wait(fetches ? std::optional(heard) : std::nullopt, std::min(until, Clock::now() + pause));
         if (hung_up(connection)) /* what nobody would get must not be claimed */
             return answer;
+        pause = std::min(pause * 2, milliseconds(fetches ? 1000 : 250));
     }
 }
 
