@@ -271,7 +271,8 @@ end $$;
 -- Runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. Nobody waits
 -- here for long for a lock that an open transaction has.
 create function ojs_store.run_crons(at timestamptz, budget int) returns int
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms' set ojs.block_timeout = 0 as $$
 declare
     entry ojs_store.cron;
     next record;

@@ -73,6 +73,7 @@ declare
     items jsonb;
     failed int;
     answer jsonb;
+    before text := ojs_http.set_block_timeout(request);
 begin
     begin
         items := ojs_http.pushed_items(jobs, case when atomic then 'atomic' else 'partial' end, deduplication_key,
@@ -85,6 +86,7 @@ begin
         end if;
         items := ojs_http.tried_items(jobs, deduplication_key);
     end;
+    perform set_config('ojs.block_timeout', before, true);
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
     answer := jsonb_build_object('total', jsonb_array_length(items), 'failed', failed, 'items', items,
         'succeeded', (select count(*) from jsonb_array_elements(items) i where i ->> 'status' not in ('failed', 'rolled_back')));
@@ -92,7 +94,7 @@ begin
         return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic' else 'no job could be pushed' end, answer);
     end if;
     return ojs_http.reply(case when failed > 0 then 207 when items @> '[{"status": "created"}]' then 201 else 200 end, answer,
-        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(items)::text));
+        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(items)::text) || ojs_http.pressure_headers());
 end $$;
 
 -- MANY JOBS BY ID OR BY WHAT THEY ARE ------------------------------------------------------------------------------

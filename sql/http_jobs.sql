@@ -12,18 +12,48 @@ begin
     end if;
 end $$;
 
+-- What the last push of this session is to be warned of: depth, bound and pressure of a queue; null where nothing.
+create function ojs_http.pressure() returns jsonb
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_push_pressure';
+
+create function ojs_http.pressure_headers() returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_strip_nulls(jsonb_build_object('X-OJS-Queue-Depth', p ->> 'depth', 'X-OJS-Queue-Bound', p ->> 'bound',
+        'X-OJS-Queue-Pressure', p ->> 'pressure'))
+    from ojs_http.pressure() p
+$$;
+
+-- How long the push of a request may wait at the bound of a queue; what it was before comes back.
+create function ojs_http.set_block_timeout(request ojs_http.request) returns text
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    before text := current_setting('ojs.block_timeout');
+    seconds text := request.headers ->> 'ojs-block-timeout';
+begin
+    if seconds !~ '^[0-9]{1,9}(\.[0-9]+)?$' then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'OJS-Block-Timeout is no number of seconds', '{"field": "OJS-Block-Timeout"}',
+            'Send a number from 0 to 30.');
+    end if;
+    if seconds is not null then
+        perform set_config('ojs.block_timeout', least(seconds::numeric * 1000, 30000)::int::text, true);
+    end if;
+    return before;
+end $$;
+
 create function ojs_http.push(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     job jsonb := ojs_http.object(request);
+    before text := ojs_http.set_block_timeout(request);
 begin
     perform ojs_http.check_args(job, null);
     job := ojs.push_job(job);
+    perform set_config('ojs.block_timeout', before, true);
     if job -> 'dropped' = 'true' then
         return ojs_http.reply(200, job);
     end if;
     return ojs_http.reply(case when job -> 'deduplicated' = 'true' then 200 else 201 end, jsonb_build_object('job', job),
-        jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id')));
+        jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id')) || ojs_http.pressure_headers());
 end $$;
 
 -- All or none, unless the batch says otherwise.
@@ -35,17 +65,20 @@ declare
     jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
     pushed jsonb;
     created int;
+    before text;
 begin
     if not ojs_http.is_atomic(body, 'atomic') then
         return ojs_http.push_bulk(request);
     end if;
+    before := ojs_http.set_block_timeout(request);
     perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs) with ordinality as j(job, place);
     select coalesce(jsonb_agg(coalesce(ojs.info(r.id), jsonb_build_object('status', r.status)) order by r.index), '[]'),
         count(*) filter (where r.status = 'created')
     into pushed, created
     from ojs.push_many(jobs, ojs_http.text_field(body, 'deduplication_key'), idempotency_key => ojs_http.idempotency_key(request, body)) r;
+    perform set_config('ojs.block_timeout', before, true);
     return ojs_http.reply(case when created > 0 then 201 else 200 end, jsonb_build_object('jobs', pushed, 'count', jsonb_array_length(pushed)),
-        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(pushed)::text));
+        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(pushed)::text) || ojs_http.pressure_headers());
 end $$;
 
 create function ojs_http.info(request ojs_http.request) returns ojs_http.response

@@ -404,6 +404,15 @@ begin
 end $$;
 comment on function ojs.queue_stats(text) is 'Jobs of a queue, or of each queue, by state';
 
+-- How far a queue is from its bound; nothing for one that has none.
+create function ojs_store.pressure_of(config jsonb, depth bigint) returns jsonb
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select coalesce((
+        select jsonb_build_object('bound', bound, 'pressure', trim_scale(trunc(depth / bound::numeric, 4)))
+        from (select (ojs_store.effective_config(config, false) ->> 'max_size')::bigint) as b(bound)
+        where bound > 0), '{}')
+$$;
+
 create function ojs.queue_info(name text) returns jsonb
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -425,7 +434,8 @@ begin
         'earliest_seq', coalesce(first_seq, 0),
         'count', live,
         'queue', stats || jsonb_build_object('name', name, 'paused', queue.state = 'paused'),
-        'stats', stats || jsonb_build_object('queue', name, 'depth', live - (stats ->> 'active')::bigint),
+        'stats', stats || jsonb_build_object('queue', name, 'depth', live - (stats ->> 'active')::bigint)
+            || ojs_store.pressure_of(queue.config, live - (stats ->> 'active')::bigint),
         'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started)));
 end $$;
 comment on function ojs.queue_info(text) is 'A queue: its settings with all defaults, its state, and its jobs counted';

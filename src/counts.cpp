@@ -29,6 +29,14 @@ int room;
 
 /* --- notes --- */
 
+void
+fold(Change &into, const Change &from)
+{
+    for (int w = 0; w < n_where; w++)
+        into.n[w] += from.n[w];
+    into.reserved += from.reserved;
+}
+
 /* Brings the notes from `from` on down to one per queue; all are of one level. */
 void
 merge(int from)
@@ -42,8 +50,7 @@ merge(int from)
             changes[++kept] = changes[i];
             continue;
         }
-        for (int w = 0; w < n_where; w++)
-            changes[kept].n[w] += changes[i].n[w];
+        fold(changes[kept], changes[i]);
     }
     n_changes = kept + 1;
 }
@@ -70,19 +77,6 @@ make_room(int level)
     room = wider;
 }
 
-Change &
-change_of(int64 queue)
-{
-    constexpr int look_back = 8;
-    int level = GetCurrentTransactionNestLevel();
-    for (int i = n_changes - 1; i >= 0 && i >= n_changes - look_back && changes[i].level == level; i--)
-        if (changes[i].queue == queue)
-            return changes[i];
-    make_room(level);
-    changes[n_changes] = {queue, level, {}};
-    return changes[n_changes++];
-}
-
 /* Columns lie where the row layouts in sql/tables.sql put them: all before these are of fixed width and not null. */
 constexpr int queue_at_in_ready = 16;
 constexpr int queue_at_in_later = 16;
@@ -103,6 +97,15 @@ column(HeapTupleHeader row, int at)
 
 /* --- the end of a transaction --- */
 
+/* Drops the notes of subtransactions from `level` on, and gives back the places that they have. */
+void
+drop_notes(int level)
+{
+    for (; n_changes > 0 && changes[n_changes - 1].level >= level; n_changes--)
+        if (changes[n_changes - 1].reserved != 0)
+            give_back(changes[n_changes - 1].queue, changes[n_changes - 1].reserved);
+}
+
 void
 forget()
 {
@@ -118,7 +121,7 @@ idle(const Counter &counter)
         if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.n[w])) != 0 ||
             pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.since[w])) != 0)
             return false;
-    return true;
+    return pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.reserved)) == 0;
 }
 
 void
@@ -141,6 +144,8 @@ add(Counter &counter, const Change &change, bool since)
         if (since)
             pg_atomic_fetch_add_u64(&counter.since[w], change.n[w]);
     }
+    if (change.reserved != 0)
+        pg_atomic_fetch_sub_u64(&counter.reserved, change.reserved);
 }
 
 MarkKey
@@ -219,8 +224,7 @@ hand_up(int level)
                changes[same].queue != changes[i].queue)
             same--;
         if (same >= 0 && same >= kept - look_back && changes[same].level == level - 1)
-            for (int w = 0; w < n_where; w++)
-                changes[same].n[w] += changes[i].n[w];
+            fold(changes[same], changes[i]);
         else {
             changes[kept] = changes[i];
             changes[kept++].level = level - 1;
@@ -240,11 +244,16 @@ counts_xact(XactEvent event, void *)
         }
         forget(); /* also the memory of what was rolled back */
         break;
+    case XACT_EVENT_PRE_PREPARE:
+        keep_while_prepared();
+        break;
     case XACT_EVENT_PREPARE:
         prepared();
+        drop_notes(0);
         forget();
         break;
     case XACT_EVENT_ABORT:
+        drop_notes(0);
         forget();
         recount_given_up();
         break;
@@ -262,12 +271,24 @@ counts_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
         hand_up(level);
     } else if (event == SUBXACT_EVENT_ABORT_SUB) {
         recount_given_up();
-        while (n_changes > 0 && changes[n_changes - 1].level >= level)
-            n_changes--;
+        drop_notes(level);
     }
 }
 
 } // namespace
+
+Change &
+change_of(int64 queue)
+{
+    constexpr int look_back = 8;
+    int level = GetCurrentTransactionNestLevel();
+    for (int i = n_changes - 1; i >= 0 && i >= n_changes - look_back && changes[i].level == level; i--)
+        if (changes[i].queue == queue)
+            return changes[i];
+    make_room(level);
+    changes[n_changes] = {queue, level, {}, 0};
+    return changes[n_changes++];
+}
 
 bool
 counted_by_recount(TransactionId xid)
@@ -354,11 +375,13 @@ counter_of(Oid database, int64 queue)
         remove_idle();
         counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
     }
-    if (counter != nullptr && !found)
+    if (counter != nullptr && !found) {
+        pg_atomic_init_u64(&counter->reserved, 0);
         for (int w = 0; w < n_where; w++) {
             pg_atomic_init_u64(&counter->n[w], 0);
             pg_atomic_init_u64(&counter->since[w], 0);
         }
+    }
     return counter;
 }
 

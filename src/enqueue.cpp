@@ -8,6 +8,7 @@
  */
 #include "ojs/enqueue.h"
 
+#include "ojs/capacity.h"
 #include "ojs/moves.h"
 #include "ojs/queue_rules.h"
 #include "ojs/uuid.h"
@@ -178,6 +179,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
     auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
     auto *ready = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
     int n_ready = 0;
+    bool has_room = false;
 
     for (int i = 0; i < n; i++) {
         error_item = envelopes[i].item;
@@ -188,6 +190,13 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         store::note_write(queue->durable && !(envelopes[i].flags & job_at_most_once)); /* R-79, DLV-01 */
         if (queue->push_rules)
             apply_push_rules(*queue, envelopes[i]);
+        if (queue->max_size > 0 && !has_room) {
+            error_item = -1; /* it is about all of them */
+            now = find_room(tables, envelopes + i, n - i, now);
+            error_item = envelopes[i].item;
+            queue = queue_for_push(envelopes[i].queue);
+            has_room = true;
+        }
         to_row(envelopes[i], queue->id, now, pushed[i].job);
         pushed[i].queue = envelopes[i].queue;
         tuples[i] = form(jobs.rel, pushed[i].job);

@@ -28,6 +28,9 @@ clock_moved(double, void *)
 void
 guc_init()
 {
+    DefineCustomIntVariable("ojs.block_timeout", "How long a push waits at the bound of a queue with overflow policy block.",
+                            "-1 leaves it to the queue's block_timeout.", &settings.block_timeout_ms, -1, -1, max_block_ms,
+                            PGC_USERSET, GUC_UNIT_MS, nullptr, nullptr, nullptr);
     DefineCustomRealVariable("ojs.clock_offset", "Moves the clock of ojs, for tests.", nullptr,
                              &settings.clock_offset_ms, 0, -1e14, 1e14, PGC_SUSET, GUC_UNIT_MS, nullptr,
                              clock_moved, nullptr);

@@ -202,16 +202,15 @@ json_number(int64 n)
 }
 
 JsonbValue
-json_seconds(int64 ms)
+json_decimal(int64 n, int decimals)
 {
-    int decimals = 3;
-    for (; decimals > 0 && ms % 10 == 0; decimals--)
-        ms /= 10;
+    for (; decimals > 0 && n % 10 == 0; decimals--)
+        n /= 10;
     if (decimals == 0)
-        return json_number(ms);
+        return json_number(n);
     JsonbValue value;
     value.type = jbvNumeric;
-    value.val.numeric = int64_div_fast_to_numeric(ms, decimals);
+    value.val.numeric = int64_div_fast_to_numeric(n, decimals);
     return value;
 }
 

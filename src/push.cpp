@@ -5,6 +5,7 @@
  * transaction.
  */
 #include "ojs/args.h"
+#include "ojs/capacity.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/hooks.h"
@@ -128,6 +129,7 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
     bool marks = !envelope.deduplication_key.empty();
     Uniqueness unique = {};
 
+    begin_push();
     if (envelope.uniq != nullptr)
         unique = uniqueness_of(envelope);
     assign_ids(&envelope, 1);
@@ -225,5 +227,5 @@ OJS_FUNCTION(ojs_push_job)
     Jsonb *job = answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
     tables.close();
     store::end_write();
-    return JsonbPGetDatum(job);
+    return JsonbPGetDatum(with_pressure(job));
 }

@@ -6,6 +6,7 @@
  */
 #include "ojs/args.h"
 #include "ojs/attempt.h"
+#include "ojs/capacity.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/hooks.h"
@@ -291,6 +292,7 @@ push_batch(Call &call, text *key, Interval *ttl)
     error_item = -1;
     if (batch.n == 0)
         return;
+    begin_push();
     assign_ids(batch.envelopes, batch.n);
     if (!mark_batch(batch, key, ttl)) {
         for (int i = 0; i < batch.n; i++)
@@ -307,6 +309,8 @@ push_batch(Call &call, text *key, Interval *ttl)
         fresh = lock_batch(call, batch);
     else if (key != nullptr)
         call.at = now();
+    if (batch.any_unique || call.partial)
+        hold_bounds(batch.envelopes, batch.n);
     if (call.partial)
         store_what_can_be(call, batch, 0, batch.n, fresh);
     else

@@ -120,6 +120,13 @@ json_in(const Jsonb *config, const char *key)
     return copy;
 }
 
+Overflow
+overflow_in(const Jsonb *config)
+{
+    std::string_view policy = text_in(config, "discard");
+    return policy == "drop_oldest" ? Overflow::drop_oldest : policy == "block" ? Overflow::block : Overflow::reject;
+}
+
 int64
 duration_in(const JsonbContainer *object, const char *key, int64 otherwise)
 {
@@ -189,6 +196,12 @@ from_row(const Row &row)
     queue.max_deliveries = number_in(config, "max_deliveries", 0, 0);
     queue.claim_jitter_ms = number_in(config, "claim_jitter_ms", 0, 0);
     queue.claim_rate = number_in(config, "claim_rate", 0, 0);
+    queue.max_size = number_in(config, "max_size", 0, 0);
+    queue.overflow = overflow_in(config);
+    queue.block_ms = number_in(config, "block_timeout", 3, 0);
+    JsonbValue threshold;
+    queue.warning_threshold =
+        find_member(root_of(config), "warning_threshold", threshold) ? double_of(threshold) : default_warning_threshold;
     queue.claim_rules = queue.claim_jitter_ms > 0 || queue.claim_rate > 0;
     if (dead_letter.size() <= max_queue_name && dead_letter != queue.name)
         memcpy(queue.dead_letter, dead_letter.data(), dead_letter.size());

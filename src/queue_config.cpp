@@ -18,7 +18,7 @@ namespace
 
 constexpr Code invalid = Code::invalid_payload;
 
-enum class Kind { flag, choice, lease, jitter, count, count32, seconds, duration, queue, retry, retention, rate, patterns, texts };
+enum class Kind { flag, choice, lease, jitter, count, count32, fraction, block, seconds, duration, queue, retry, retention, rate, patterns, texts };
 
 struct Setting {
     std::string_view name;
@@ -28,6 +28,8 @@ struct Setting {
 
 constexpr Setting known[] = {
     {"allowed_job_types", "allowed_job_types", Kind::patterns},
+    {"block_timeout", "block_timeout", Kind::block},
+    {"block_timeout_ms", "block_timeout", Kind::block},
     {"claim_jitter_ms", "claim_jitter_ms", Kind::jitter},
     {"claim_rate", "claim_rate", Kind::count32},
     {"concurrency", "concurrency", Kind::count32},
@@ -56,6 +58,7 @@ constexpr Setting known[] = {
     {"type", "type", Kind::choice},
     {"visibility_timeout", "lease_ms", Kind::lease},
     {"visibility_timeout_ms", "lease_ms", Kind::lease},
+    {"warning_threshold", "warning_threshold", Kind::fraction},
 };
 
 constexpr int64 max_jitter_ms = 5000;
@@ -96,6 +99,16 @@ jitter_value(const JsonbValue &value, const char *field)
         n = d > 0 ? max_jitter_ms : 0;
     }
     return json_number(std::clamp<int64>(n, 0, max_jitter_ms));
+}
+
+JsonbValue
+fraction_value(const JsonbValue &value, const char *field)
+{
+    if (value.type != jbvNumeric)
+        refuse(invalid, field, "a number", value);
+    if (!(double_of(value) >= 0 && double_of(value) <= 1))
+        raise_field(invalid, field, "Give a part of the bound, such as 0.8.", "%s must be from 0 to 1", field);
+    return value;
 }
 
 JsonbValue
@@ -191,6 +204,10 @@ setting_value(const Setting &setting, std::string_view own, const JsonbValue &va
         return count_value(value, PG_INT64_MAX, field);
     case Kind::count32:
         return count_value(value, PG_INT32_MAX, field);
+    case Kind::fraction:
+        return fraction_value(value, field);
+    case Kind::block:
+        return json_seconds(std::min<int64>(duration_value(value, setting.name, field), max_block_ms));
     case Kind::seconds:
         return json_seconds(duration_value(value, setting.name, field));
     case Kind::duration:
@@ -319,7 +336,8 @@ OJS_FUNCTION(ojs_effective_config)
     char *text = psprintf("{\"type\": \"queue\", \"durable\": true, \"discard\": \"reject\", \"lease_ms\": %d,"
                           " \"claim_jitter_ms\": 0, \"claim_rate\": 0, \"max_deliveries\": 0, \"dead_letter\": null,"
                           " \"leases_durable\": false, \"lease_log\": false, \"delete_on_ack\": false,"
-                          " \"max_size\": 0, \"max_size_bytes\": 0, \"concurrency\": 0, \"default_timeout\": 1800,"
+                          " \"max_size\": 0, \"max_size_bytes\": 0, \"block_timeout\": 0, \"warning_threshold\": 0.8,"
+                          " \"concurrency\": 0, \"default_timeout\": 1800,"
                           " \"retention\": {\"completed\": \"P7D\", \"discarded\": \"P30D\", \"cancelled\": \"P7D\"},"
                           " \"dead_letter_ttl\": \"P180D\", \"dead_letter_max_size\": 10000,"
                           " \"allowed_job_types\": [\"*\"], \"producers\": [\"*\"]}",

@@ -295,6 +295,12 @@ recount_rows(Part part, bool again)
     return true;
 }
 
+bool
+settled(Database &database, Part part)
+{
+    return known(database, part) || recount_rows(part, false);
+}
+
 void
 recount_if_due()
 {
@@ -362,8 +368,8 @@ read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *ou
     bool right = database != nullptr;
     Oid table = store::relation_oid(store::Rel::ready);
     for (Part part : {Part::open, Part::ended})
-        if (right && (part == Part::open || ended) && !known(*database, part))
-            right = recount_rows(part, false);
+        if (right && (part == Part::open || ended))
+            right = settled(*database, part);
     if (right) {
         LWLockAcquire(counters_lock, LW_EXCLUSIVE);
         right = database->counted[0] == table && (!ended || database->counted[1] == table);

@@ -91,7 +91,8 @@ prepare(Database &database, Oid oid)
     pg_atomic_init_u32(&database.absent, 0);
     pg_atomic_init_u32(&database.poked, 0);
     pg_atomic_init_u32(&database.uncountable, 0);
-    pg_atomic_init_u32(&database.prepared, 0);
+    /* Of before this start: the first counting looks whether there are any. */
+    pg_atomic_init_u32(&database.prepared, prepared_open | prepared_ended);
     database.oid = oid;
 }
 

@@ -15,6 +15,7 @@ constexpr int max_counters = 8192; /* queues with jobs, in all databases; beyond
 struct Counter {
     MarkKey key;
     pg_atomic_uint64 n[n_where];
+    pg_atomic_uint64 reserved;       /* places of open transactions (reservation.cpp); not part of n */
     pg_atomic_uint64 since[n_where]; /* by commits that the snapshot of the running recount does not see */
 };
 
@@ -51,9 +52,12 @@ struct Change {
     int64 queue;
     int level; /* of the subtransaction */
     int32 n[n_where];
+    int32 reserved;
 };
 extern Change *changes;
 extern int n_changes;
+/* The note of the running subtransaction about a queue; good until the next note. */
+Change &change_of(int64 queue);
 
 /* This transaction has changed rows unnoticed. */
 extern bool lost_here[2];
@@ -61,7 +65,16 @@ extern bool lost_here[2];
 /* Whether these shared counters can be used at all; null: count. */
 Database *counting_database();
 
+/* --- reservation.cpp --- */
+
+void give_back(int64 queue, int32 reserved);
+/* A transaction that is being prepared: its places are kept by locks, since nobody hears when it ends. */
+void keep_while_prepared();
+
 /* --- recount.cpp --- */
+
+/* Whether the counters of a part can be read, under the lock, as right; counts the rows first where that is needed. */
+bool settled(Database &database, Part part);
 
 /* Makes the shared counters of this database right; `again`: even if somebody else has just done so. False: another
  * recount takes too long to be waited for. */

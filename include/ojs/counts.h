@@ -18,6 +18,9 @@ namespace ojs
 enum class Where { ready, leased, scheduled, retryable, pending, released, completed, cancelled, discarded, count };
 constexpr int n_where = static_cast<int>(Where::count);
 
+/* Jobs there wait, and count towards the bound of their queue (BP-02). */
+constexpr Where waiting_places[] = {Where::ready, Where::scheduled, Where::retryable, Where::pending, Where::released};
+
 /* Counted apart: what is open is soon counted, what is kept may be much. */
 enum class Part { open, ended };
 constexpr int first_ended = static_cast<int>(Where::completed);
@@ -46,6 +49,20 @@ void note_row(store::Rel rel, HeapTupleHeader row, int change);
  * once in `max_age_us`; 0: now.
  */
 void read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out);
+
+/*
+ * Places for `n` jobs that this transaction is about to push to a queue of which at most `bound` may wait
+ * (reservation.cpp). They are the transaction's until it ends; a rollback, of a savepoint too, gives them back. `depth`:
+ * how many wait now, those included that open transactions have places for. none: there are no shared counters to go by.
+ */
+enum class Reservation { made, full, none };
+Reservation reserve(int64 queue, int64 n, int64 bound, int64 *depth);
+/* Whether reserve() has shared counters to go by. */
+bool reserves();
+/* How many jobs of the queue wait by this transaction's own doing. */
+int64 waiting_by_us(int64 queue);
+/* The lock of a bounded queue: who holds it exclusively is alone in pushing to the queue. */
+void lock_bound(int64 queue, LOCKMODE mode);
 
 /* For the worker: counts the open rows after a start, and now and then, when a transaction may take that long. */
 void recount_if_due();

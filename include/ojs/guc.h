@@ -8,8 +8,11 @@
 namespace ojs
 {
 
+constexpr int max_block_ms = 30000; /* a statement that waits keeps its snapshot */
+
 /* One variable per setting, in the order of guc.cpp; times in milliseconds, sizes in the unit that the name's documentation gives. */
 struct Settings {
+    int block_timeout_ms; /* -1: as the queue says */
     double clock_offset_ms;
     bool conformance_mode;
     int deduplication_ttl_s;

@@ -96,7 +96,12 @@ json_bool(bool b)
 }
 
 JsonbValue json_number(int64 n);
-JsonbValue json_seconds(int64 ms); /* a number of seconds, with a fraction only where needed */
+JsonbValue json_decimal(int64 n, int decimals); /* n / 10^decimals, with a fraction only where needed */
+inline JsonbValue
+json_seconds(int64 ms)
+{
+    return json_decimal(ms, 3);
+}
 
 inline JsonbValue
 json_of(const Jsonb *json)

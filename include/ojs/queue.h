@@ -11,7 +11,10 @@ namespace ojs
 
 enum class QueueState { active, paused, draining, deleted }; /* deleted: kept for the name of its finished jobs */
 
+enum class Overflow { reject, drop_oldest, block }; /* what becomes of a push to a full queue */
+
 constexpr size_t max_queue_name = 128;
+constexpr double default_warning_threshold = 0.8;
 
 struct Queue {
     char name[max_queue_name + 1]; /* key of the session's cache: first member */
@@ -33,6 +36,10 @@ struct Queue {
     int64 kept_ms[3];           /* finished jobs: completed, discarded, cancelled (kept_ms_of) */
     int64 dead_letter_ttl_ms;   /* how long, and … */
     int64 dead_letter_max;      /* … how many of its dead letters are kept; 0: no bound */
+    int64 max_size;             /* jobs that may wait: see capacity.h; 0: no bound */
+    Overflow overflow;          /* at that bound */
+    int64 block_ms;             /* how long a push waits there, with `block` */
+    double warning_threshold;   /* the part of max_size from which on pushes are warned */
     char dead_letter[max_queue_name + 1]; /* where jobs go after max_deliveries; empty: nowhere */
     TimestampTz revised_at;
 
