@@ -27,7 +27,7 @@ $$;
 create function ojs_http.set_block_timeout(request ojs_http.request) returns text
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    before text := current_setting('ojs.block_timeout');
+    before text := coalesce(current_setting('ojs.block_timeout', true), '-1'); -- unknown until the library is loaded
     seconds text := request.headers ->> 'ojs-block-timeout';
 begin
     if seconds !~ '^[0-9]{1,9}(\.[0-9]+)?$' then

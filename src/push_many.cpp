@@ -411,6 +411,7 @@ OJS_FUNCTION(ojs_push_many)
     Call call = {is_partial(text_or_null(fcinfo, p_atomicity)), {}, now(), nullptr, nullptr, 0};
     RequestKey request = {"push_many", text_or_null(fcinfo, p_idempotency_key), nullptr};
 
+    begin_push(); /* again once hooks have run, which may push too */
     read_jobs(call, jobs);
     if (request.key != nullptr) {
         request.request = request_of(jobs, key, ttl, call.partial);

@@ -214,6 +214,8 @@ from ojs.http('POST', '/ojs/v1/jobs/batch', '{"Content-Type": "application/json"
 where (select ojs.create_queue('own', '{"max_size": 1}') is not null);
 select is(status, 429, 'HTTP-08: a batch that does not fit'), is(headers ->> 'X-OJS-Queue-Bound', '1', 'HTTP-08: with the bound')
 from ojs.http('POST', '/ojs/v1/jobs/batch', '{"Content-Type": "application/json"}', jsonb_build_object('jobs', pg_temp.batch('three own'))::text);
+select is(status, 207, 'BP-04: of a partial batch over HTTP'), is(body::jsonb #>> '{items,1,error,code}', 'QUEUE_FULL', 'BP-04: what finds no place says so')
+from ojs.http('POST', '/ojs/v1/jobs/bulk', '{"Content-Type": "application/json"}', jsonb_build_object('jobs', pg_temp.batch('three own'))::text);
 select is(status, 200, 'BP-01: bounds over HTTP'), is(body::jsonb -> 'config' @> '{"max_size": 1, "discard": "block", "warning_threshold": 0.5, "block_timeout": 2}', true, 'BP-01: in an object of their own')
 from ojs.http('PUT', '/ojs/v1/admin/queues/own/config', '{"Content-Type": "application/json"}',
     '{"backpressure": {"max_depth": 1, "strategy": "block", "warning_threshold": 0.5, "block_timeout": 2}}');
