@@ -51,6 +51,7 @@ insert into provocation values
     ('TOPIC_EXISTS_INCOMPATIBLE', '{queue,type}', $$select ojs.create_queue('q'); select ojs.push('a.b', queue => 'q'); select ojs.create_queue('q', '{"type": "log"}')$$),
     ('RESULT_TOO_LARGE', '{actual_bytes,maximum_bytes}', $$select ojs.push('a.b'); select ojs.ack(id, to_jsonb(repeat('a', 2000000))) from ojs.claim('default', 'w')$$),
     ('RATE_LIMITED', '{queue,retry_after_ms}', $$select ojs.create_queue('q', '{"claim_rate": 1}'); select ojs.claim('q', 'w'); select ojs.claim('q', 'w')$$),
+    ('QUEUE_FULL', '{queue,depth,bound,strategy,retry_after_seconds}', $$select ojs.create_queue('q', '{"max_size": 1}'); select ojs.push('a.b', queue => 'q'); select ojs.push('a.b', queue => 'q')$$),
     ('UNSUPPORTED_FEATURE', '{}', $$select ojs.reset()$$),
     ('UNIQUE_KEY_INVALID', '{field}', $$select ojs.push('a.b', "unique" => '{"keys": ["nothing"]}')$$),
     ('PERMISSION_DENIED', '{queue,field,reason}', $$select ojs.create_queue('q', '{"allowed_job_types": ["c.d"]}'); select ojs.push('a.b', queue => 'q')$$),
