@@ -21,6 +21,7 @@ SQL_CODE = \
 	sql/info.sql \
 	sql/admin.sql \
 	sql/lease_log.sql \
+	sql/metrics.sql \
 	sql/queue.sql \
 	sql/limits.sql \
 	sql/events.sql \

@@ -75,7 +75,7 @@ grant execute on function ojs.dead_letter_stats(text) to ojs_observer, ojs_admin
 grant select on ojs.dead_letters to ojs_observer, ojs_admin;
 
 -- Queues
-grant execute on function ojs.queue_info(text), ojs.queue_stats(text), ojs.explain_job(uuid) to ojs_observer, ojs_admin;
+grant execute on function ojs.queue_info(text), ojs.queue_stats(text), ojs.explain_job(uuid), ojs.metrics() to ojs_observer, ojs_admin;
 grant execute on function
     ojs.create_queue(text, jsonb),
     ojs.configure_queue(text, jsonb),

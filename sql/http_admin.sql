@@ -73,6 +73,27 @@ end $$;
 
 -- QUEUES -----------------------------------------------------------------------------------------------------------
 
+-- All queues together; rates are means over the last hour.
+create function ojs_http.admin_stats(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    stats jsonb;
+begin
+    perform ojs_http.upkeep();
+    select jsonb_build_object(
+        'queues', count(*),
+        'workers', (select count(*) from ojs.workers where status in ('running', 'quiet', 'terminate')),
+        'jobs', jsonb_build_object('available', coalesce(sum(s.available), 0), 'active', coalesce(sum(s.active), 0),
+            'scheduled', coalesce(sum(s.scheduled), 0), 'retryable', coalesce(sum(s.retryable), 0), 'pending', coalesce(sum(s.pending), 0),
+            'completed', coalesce(sum(s.completed), 0), 'cancelled', coalesce(sum(s.cancelled), 0), 'discarded', coalesce(sum(s.discarded), 0)),
+        'throughput', jsonb_build_object('processed_per_minute', round(coalesce(sum(s.completed_last_hour), 0) / 60, 3),
+            'failed_per_minute', round(coalesce(sum(s.failed_last_hour), 0) / 60, 3)),
+        'uptime_seconds', floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time())),
+        'computed_at', ojs_http.rfc3339(ojs_http.now()))
+    into stats from ojs.queue_stats() s;
+    return ojs_http.reply(200, stats);
+end $$;
+
 create function ojs_http.admin_queues(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -80,7 +101,7 @@ declare
 begin
     perform ojs_http.upkeep();
     select array_agg(jsonb_build_object('name', p.name, 'state', p.state, 'paused', p.state = 'paused', 'created_at', ojs_http.rfc3339(p.created_at),
-        'counts', (select to_jsonb(s) - '{queue,paused}'::text[] from ojs.queue_stats(p.name) s)) order by p.name)
+        'counts', (select to_jsonb(s) - '{queue,paused,computed_at}'::text[] from ojs.queue_stats(p.name) s)) order by p.name)
     into entries
     from (
         select * from ojs.queues order by name

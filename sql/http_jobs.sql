@@ -40,6 +40,41 @@ begin
     return before;
 end $$;
 
+-- What a job's limits on starts leave at the moment: the one of which the least is left. A job that asks for more than that
+-- is pushed all the same, and waits.
+create function ojs_http.limit_headers(job jsonb) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    moment timestamptz := ojs_http.now();
+    said jsonb;
+begin
+    if not job ? 'rate_limit' then
+        return '{}';
+    end if;
+    select jsonb_build_object('X-RateLimit-Limit', used.allowed::text, 'X-RateLimit-Remaining', used.remaining::text,
+        'X-RateLimit-Reset', ceil(extract(epoch from case when used.remaining > 0 then moment else used.free_at end))::text)
+    into said
+    from jsonb_array_elements(case jsonb_typeof(job -> 'rate_limit') when 'array' then job -> 'rate_limit' else jsonb_build_array(job -> 'rate_limit') end) as stated(config)
+    cross join lateral (select coalesce(stated.config ->> 'key', 'queue:' || (job ->> 'queue')) as name) as key
+    left join lateral (
+        select r.config from ojs_store.rate_limit r
+        where r.key = key.name and r.config is not null and (r.until is null or r.until > moment) order by r.set_at desc limit 1
+    ) set_ on true
+    cross join lateral ojs_store.limit_numbers(stated.config, set_.config) n
+    cross join lateral (
+        select count(*) as started, min(u.at) as oldest, max(u.at) as newest from ojs_store.limit_use u
+        where u.key = hashtextextended(key.name, 0) and u.kind = 1 and u.at > moment - coalesce(n.rate_period, n.throttle_period)
+    ) starts
+    cross join lateral (
+        select coalesce(n.rate, n.throttle) as allowed, greatest(coalesce(n.rate, n.throttle) - starts.started, 0) as remaining,
+            case when n.rate is not null then starts.oldest + n.rate_period else starts.newest + n.throttle_period / greatest(n.throttle, 1) end as free_at
+    ) used
+    where used.allowed is not null
+    order by used.remaining, used.free_at desc
+    limit 1;
+    return jsonb_strip_nulls(coalesce(said, '{}'));
+end $$;
+
 create function ojs_http.push(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -53,7 +88,8 @@ begin
         return ojs_http.reply(200, job);
     end if;
     return ojs_http.reply(case when job -> 'deduplicated' = 'true' then 200 else 201 end, jsonb_build_object('job', job),
-        jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id')) || ojs_http.pressure_headers());
+        jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id')) || ojs_http.pressure_headers()
+            || ojs_http.limit_headers(job));
 end $$;
 
 -- All or none, unless the batch says otherwise.

@@ -76,7 +76,7 @@ begin
     perform ojs_http.upkeep();
     info := ojs.queue_info(request.names[1]);
     return ojs_http.reply(200, jsonb_build_object('queue', info -> 'queue', 'status', info -> 'state', 'stats', info -> 'stats',
-        'computed_at', ojs_http.rfc3339(ojs_http.now())));
+        'computed_at', info -> 'stats' -> 'computed_at'));
 end $$;
 
 -- The policy _default is no queue, but has settings like one.

@@ -21,6 +21,11 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         else ojs_http.reply(503, '{"status": "not_ready"}', '{"Retry-After": "1"}') end
 $$;
 
+create function ojs_http.metrics(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select row(200, '{"Content-Type": "text/plain"}', null, ojs.metrics())::ojs_http.response
+$$;
+
 create function ojs_http.reset(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin

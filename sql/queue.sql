@@ -239,6 +239,10 @@ begin
             returning 1
         )
         select count(*) into n from done;
+        perform ojs_store.count_discarded(queue.id, j.type, count(*))
+        from ojs_store.done d join ojs_store.job j on j.id = d.job_id
+        where n > 0 and d.queue = queue.id and d.finished_at = at and d.state = 7
+        group by j.type;
     when 'move' then
         if target is null or target = name then
             perform ojs_store.raise('INVALID_QUEUE', 'target must be another queue', '{"field": "target"}', 'Name the queue that takes the jobs.');
@@ -384,7 +388,9 @@ create function ojs.queue_stats(
     name text default null,
     out queue text, out paused boolean, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint,
     out active bigint, out scheduled bigint, out retryable bigint, out pending bigint, out completed bigint,
-    out cancelled bigint, out discarded bigint, out dead_lettered bigint
+    out cancelled bigint, out discarded bigint, out dead_lettered bigint, out completed_last_hour bigint,
+    out failed_last_hour bigint, out avg_duration_ms numeric, out avg_wait_ms numeric, out throughput_per_second numeric,
+    out computed_at timestamptz
 ) returns setof record
 language plpgsql stable parallel unsafe security definer rows 10 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -398,11 +404,14 @@ begin
     end if;
     return query
         select q.name, q.state = 'paused', c.ready, c.in_flight, c.delayed, c.available, c.active, c.scheduled, c.retryable,
-            c.pending, c.completed, c.cancelled, c.discarded, c.dead_lettered
-        from ojs_store.queue_counts(ids) c join ojs.queues q on hashtextextended(q.name, 0) = c.queue
+            c.pending, c.completed, c.cancelled, c.discarded, c.dead_lettered, h.completed, h.failed,
+            round(h.avg_duration_ms::numeric, 3), round(h.avg_wait_ms::numeric, 3), round(h.completed / 3600.0, 4), ojs_store.now()
+        from ojs_store.queue_counts(ids) c
+        join ojs_store.last_hour(ids) h on h.queue = c.queue
+        join ojs.queues q on hashtextextended(q.name, 0) = c.queue
         order by q.name;
 end $$;
-comment on function ojs.queue_stats(text) is 'Jobs of a queue, or of each queue, by state';
+comment on function ojs.queue_stats(text) is 'Jobs of a queue, or of each queue, by state; and its last hour';
 
 -- How far a queue is from its bound; nothing for one that has none.
 create function ojs_store.pressure_of(config jsonb, depth bigint) returns jsonb
@@ -420,22 +429,25 @@ declare
     started timestamptz := clock_timestamp();
     queue ojs_store.queue := ojs_store.queue_found(name);
     stats jsonb;
+    hour jsonb;
     live bigint;
-    first_seq bigint;
-    last_seq bigint;
+    seqs record;
 begin
-    select to_jsonb(c) - 'queue' into stats from ojs_store.queue_counts(array[queue.id]) c;
-    select sum(v::bigint) into live from jsonb_each_text(stats) as s(k, v)
-    where k in ('available', 'active', 'scheduled', 'retryable', 'pending');
-    select min(j.seq), max(j.seq) into first_seq, last_seq from ojs_store.job j where j.queue = queue.id;
+    select to_jsonb(c) - 'queue', c.available + c.active + c.scheduled + c.retryable + c.pending into stats, live
+    from ojs_store.queue_counts(array[queue.id]) c;
+    select jsonb_build_object('completed_last_hour', h.completed, 'failed_last_hour', h.failed,
+        'avg_duration_ms', round(h.avg_duration_ms::numeric, 3), 'avg_wait_ms', round(h.avg_wait_ms::numeric, 3),
+        'throughput_per_second', round(h.completed / 3600.0, 4), 'computed_at', ojs_store.time_text(ojs_store.now()))
+    into hour from ojs_store.last_hour(array[queue.id]) h;
+    select * into seqs from ojs_store.queue_seqs(queue.id);
     return ojs_store.queue_json(queue) || jsonb_build_object(
         'topic', name,
-        'head_seq', coalesce(last_seq, 0),
-        'earliest_seq', coalesce(first_seq, 0),
+        'head_seq', seqs.head,
+        'earliest_seq', seqs.earliest,
         'count', live,
         'queue', stats || jsonb_build_object('name', name, 'paused', queue.state = 'paused'),
         'stats', stats || jsonb_build_object('queue', name, 'depth', live - (stats ->> 'active')::bigint)
-            || ojs_store.pressure_of(queue.config, live - (stats ->> 'active')::bigint),
+            || ojs_store.pressure_of(queue.config, live - (stats ->> 'active')::bigint) || hour,
         'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started)));
 end $$;
 comment on function ojs.queue_info(text) is 'A queue: its settings with all defaults, its state, and its jobs counted';

@@ -4,6 +4,7 @@
 #include "ojs/admission.h"
 #include "ojs/dead_letter.h"
 #include "ojs/ending.h"
+#include "ojs/figures.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/lease_trace.h"
@@ -37,8 +38,12 @@ OJS_FUNCTION(ojs_ack)
     Standing standing = standing_of(row, lease.flags);
     read_job(tables, id, lease.job_tid, job);
     Datum answer = job_answer(tables, job, standing);
-    if (remove && !removed_at_end(tables, lease, State::completed))
-        finish(tables, row, lease.flags);
+    if (remove) {
+        if (removed_at_end(tables, lease, State::completed))
+            count_ended(row, lease.flags);
+        else
+            finish(tables, row, lease.flags);
+    }
     tables.close();
     store::end_write();
     attempt_ended(answer);

@@ -4,6 +4,7 @@
 #include "ojs/dead_letter.h"
 
 #include "ojs/canonical.h"
+#include "ojs/figures.h"
 #include "ojs/json.h"
 #include "ojs/reports.h"
 #include "ojs/spi.h"
@@ -92,11 +93,14 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
     row.flags = copy.flags;
     store::insert(tables.ready(), form(tables.ready().rel, row));
     wake_queue(target.id, target.name, 1);
+    count_pushed(copy);
 
     if (trace)
         finish(tables, end, ready.flags);
-    else
+    else {
+        count_ended(end, ready.flags);
         remove_job(tables, ready.job_id, ready.job_tid, ready.flags);
+    }
     with_spi([&] { (void)execute(count_move, {Int64GetDatum(queue.id)}); });
     CommandCounterIncrement(); /* so that the same claim may hand out the copy, if it asks for that queue */
 }

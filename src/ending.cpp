@@ -7,6 +7,7 @@
 #include "ojs/ending.h"
 
 #include "ojs/dead_letter.h"
+#include "ojs/figures.h"
 #include "ojs/guc.h"
 #include "ojs/json.h"
 #include "ojs/lease_trace.h"
@@ -159,6 +160,7 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
         }
         DoneRow row = end_of(lease, State::completed, now);
         row.result = result_to_keep(tables, lease, result);
+        count_ended(row, lease.flags);
         if (ended.hooks.n > 0)
             note_ended(ended, tables, lease, standing_of(row, lease.flags));
         if (deletes_ends && removed_at_end(tables, lease, State::completed))

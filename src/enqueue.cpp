@@ -9,6 +9,7 @@
 #include "ojs/enqueue.h"
 
 #include "ojs/capacity.h"
+#include "ojs/figures.h"
 #include "ojs/moves.h"
 #include "ojs/queue_rules.h"
 #include "ojs/uuid.h"
@@ -212,6 +213,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         standing.state = first_state(job, now);
         standing.queue = job.queue;
         standing.deduplicated = false;
+        count_pushed(job);
         if (standing.state == State::available) {
             ReadyRow row = {};
             row.job_id = job.id;

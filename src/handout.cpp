@@ -17,6 +17,7 @@
 
 #include "ojs/cohort.h"
 #include "ojs/dead_letter.h"
+#include "ojs/figures.h"
 #include "ojs/guc.h"
 #include "ojs/hints.h"
 #include "ojs/hooks.h"
@@ -166,6 +167,7 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
     lease.deliveries = ready.deliveries + 1;
     lease.session = walk.request.session;
     lease.worker = walk.request.worker;
+    count_started(job, lease);
     if (lease.flags & (job_at_most_once | lease_flags))
         mark_delivered(walk, lease);
 }

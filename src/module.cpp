@@ -5,6 +5,7 @@
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/error.h"
+#include "ojs/figures.h"
 #include "ojs/hints.h"
 #include "ojs/hooks.h"
 #include "ojs/queue.h"
@@ -37,6 +38,7 @@ _PG_init(void)
         ojs::hints_init();
         ojs::hooks_init();
         ojs::wake_init();
+        ojs::figures_init();
         ojs::counts_init(); /* after waking, so called before it: who is woken finds its job counted */
         ojs::shared_init();
     });

@@ -3,6 +3,7 @@
  */
 #include "ojs/moves.h"
 
+#include "ojs/figures.h"
 #include "ojs/guc.h"
 #include "ojs/lease_trace.h"
 #include "ojs/plant.h"
@@ -170,6 +171,7 @@ finish(Tables &tables, const DoneRow &row, int32 flags)
 {
     store::Table &table = tables.done();
     store::insert(table, form(table.rel, row));
+    count_ended(row, flags);
     if (flags & job_expires)
         forget_expiry(tables, row.job_id);
     if (row.flags & done_dead_letter)
@@ -217,6 +219,7 @@ fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const Rep
         }
         record(tables, lease, EventKind::failed, due_at, lease.attempt, error.stored, now);
         put_later(tables, lease, LaterKind::retryable, due_at, lease.attempt);
+        count_retried(lease, job, now);
         Standing standing = waiting(lease, State::retryable, lease.attempt);
         standing.started_at = lease.claimed_at;
         return standing;
@@ -299,6 +302,7 @@ expire(Tables &tables, const JobRow &job, DoneRow row, const Expiry &expiry)
     bool exhausted = strcmp(expiry.error_type, "total_timeout") == 0 && !(job.flags & job_at_most_once);
     if (exhausted && read_retry_policy(job.retry).to_dead_letter)
         row.flags = done_dead_letter;
+    count_expired(job, row.queue, row.finished_at);
     finish(tables, row, job.flags);
     return row;
 }

@@ -4,6 +4,7 @@
 #include "ojs/shared.h"
 
 #include "ojs/counts.h"
+#include "ojs/figures.h"
 #include "ojs/guard.h"
 #include "ojs/worker.h"
 
@@ -33,8 +34,8 @@ request()
     RequestAddinShmemSpace(
         add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
                  add_size(hash_estimate_size(max_marks, sizeof(Mark)), hash_estimate_size(max_calls, sizeof(Calls)))));
-    RequestAddinShmemSpace(counts_size());
-    RequestNamedLWLockTranche("ojs", 2);
+    RequestAddinShmemSpace(add_size(MAXALIGN(counts_size()), figures_size()));
+    RequestNamedLWLockTranche("ojs", 3);
 }
 
 extern "C" void
@@ -76,6 +77,7 @@ on_startup()
     shared->marks = marks;
     shared->calls = calls;
     counts_startup(&GetNamedLWLockTranche("ojs")[1].lock, found);
+    figures_startup(&GetNamedLWLockTranche("ojs")[2].lock, found);
     LWLockRelease(AddinShmemInitLock);
 }
 

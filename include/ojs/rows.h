@@ -40,6 +40,10 @@ enum job_flag : int32 {
     lease_durable = 1 << 16, /* survives a crash */
     lease_logged = 1 << 17,  /* what happens to it goes to lease_log */
     lease_flags = lease_durable | lease_logged,
+
+    /* Leases only, too: where the job is counted (figures.cpp). */
+    lease_series_shift = 18,
+    lease_series = 0xfff << lease_series_shift,
 };
 
 enum done_flag : int16 {

@@ -35,6 +35,9 @@ struct Database {
     pg_atomic_uint32 uncountable; /* some queues found no room among the counters: all are counted by their rows */
     pg_atomic_uint32 prepared;    /* prepared transactions have changed rows: see counts.cpp */
     Oid counted[2];               /* by Part: the counters hold the rows of this table `ready`; under their lock */
+    Oid figures_of;               /* the table `ready` of the extension that figures.cpp counts for; under its lock */
+    TimestampTz figures_since;    /* … since when */
+    bool hour_known;              /* … and knows what the hour before that was like */
     int worker_pid;
     TimestampTz worker_started_at;
 };

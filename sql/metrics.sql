@@ -1,0 +1,211 @@
+-- metrics.sql: what has happened to jobs, for whoever watches a server. C++: src/figures.cpp.
+
+-- What shared memory says; nothing without preload, and on a standby what it has counted itself: nothing.
+create function ojs_store.shared_figures(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record
+language c volatile parallel unsafe rows 100 as 'MODULE_PATHNAME', 'ojs_shared_figures';
+
+create function ojs_store.shared_hour(
+    ids bigint[],
+    out queue bigint, out completed bigint, out failed bigint, out avg_duration_ms float8, out avg_wait_ms float8
+) returns setof record
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_shared_hour';
+
+create function ojs_store.queue_seqs(id bigint, out earliest bigint, out head bigint) returns record
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_queue_seqs';
+
+-- Whether commits are counted here.
+create function ojs_store.figures_kept() returns boolean
+language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_figures_kept';
+
+create function ojs_store.count_discarded(queue bigint, type text, n bigint) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_discarded';
+
+-- When a job was handed out for the first time, and how long it had waited, as far as rows tell. A pending job does not
+-- say when it was activated (flag 1).
+create function ojs_store.first_starts(since timestamptz, out queue bigint, out type text, out waited_us bigint) returns setof record
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select j.queue, j.type, greatest((extract(epoch from started.at - greatest(j.created_at, j.scheduled_at)) * 1000000)::bigint, 0)
+    from (
+        select d.job_id, d.started_at as at from ojs_store.done d where d.deliveries = 1 and d.started_at > since
+        union
+        select r.job_id, r.started_at from ojs_store.running() r where r.kind = 8 and r.deliveries = 1 and r.started_at > since
+        union
+        select e.job_id, e.started_at from ojs_store.event e where e.kind in (1, 2, 3) and e.deliveries = 1 and e.started_at > since
+    ) started
+    join ojs_store.job j on j.id = started.job_id
+    where j.flags & 1 = 0
+$$;
+
+-- The last sixty minutes of some queues.
+create function ojs_store.last_hour(
+    ids bigint[],
+    out queue bigint, out completed bigint, out failed bigint, out avg_duration_ms float8, out avg_wait_ms float8
+) returns setof record
+language plpgsql stable parallel unsafe rows 10 set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    since timestamptz := ojs_store.now() - interval '1 hour';
+    n bigint;
+begin
+    return query select * from ojs_store.shared_hour(ids);
+    get diagnostics n = row_count;
+    if n = cardinality(ids) then
+        return;
+    end if;
+    return query
+        select q.id, coalesce(ended.completed, 0), coalesce(ended.failed, 0), ended.took_ms, waits.waited_ms
+        from (select unnest(ids) except select h.queue from ojs_store.shared_hour(ids) h) as q(id)
+        left join (
+            select d.queue, count(*) filter (where d.state = 4) as completed, count(*) filter (where d.state = 7) as failed,
+                avg(extract(epoch from d.finished_at - d.started_at) * 1000) filter (where d.state = 4)::float8 as took_ms
+            from ojs_store.done d
+            where d.finished_at > since and d.queue = any (ids)
+            group by 1
+        ) ended on ended.queue = q.id
+        left join (
+            select s.queue, (avg(s.waited_us) / 1000)::float8 as waited_ms from ojs_store.first_starts(since) s group by 1
+        ) waits on waits.queue = q.id;
+end $$;
+
+-- METRICS ----------------------------------------------------------------------------------------------------------
+
+-- What shared_figures() would say of the jobs that are kept. Cells (see include/ojs/figures.h, there from 0): 1 enqueued,
+-- 2 retried, 3 expired, 4 to 17 by the time waited, then three times 16 by the time run, and those that never ran:
+-- from 18 completed, from 35 discarded, from 52 cancelled.
+create function ojs_store.figures_of_rows(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record
+language plpgsql stable parallel unsafe rows 100 set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    wait_bounds bigint[] := array(select b * 1000000 from unnest(ojs_store.wait_bounds()) as b);
+    duration_bounds bigint[] := array(select b * 1000000 from unnest(ojs_store.duration_bounds()) as b);
+    most_types constant int := 100;
+begin
+    return query
+    with facts as (
+        select j.queue, j.type, 1 as cell, 0 as sum, count(*) as n, 0::bigint as us from ojs_store.job j group by 1, 2
+        union all
+        select j.queue, j.type, 2, 0, count(*), 0 from ojs_store.event e join ojs_store.job j on j.id = e.job_id
+        where e.kind = 1 and e.due_at is not null group by 1, 2
+        union all
+        select j.queue, j.type, 3, 0, count(*), 0 from ojs_store.done d join ojs_store.job j on j.id = d.job_id
+        where d.state = 7 and d.error ->> 'type' in ('expired', 'enqueue_ttl_expired', 'total_timeout') group by 1, 2
+        union all
+        select s.queue, s.type, 4 + width_bucket(s.waited_us - 1, wait_bounds), 1, count(*), sum(s.waited_us)::bigint
+        from ojs_store.first_starts('-infinity') s group by 1, 2, 3
+        union all
+        select e.queue, j.type, case e.state when 4 then 18 when 7 then 35 else 52 end
+                + case when e.us is null then 16 else width_bucket(e.us - 1, duration_bounds) end,
+            case e.state when 4 then 2 when 7 then 3 else 4 end, count(*), coalesce(sum(e.us), 0)::bigint
+        from (select d.*, case when d.started_at is not null then greatest((extract(epoch from d.finished_at - d.started_at) * 1000000)::bigint, 0) end as us
+            from ojs_store.done d) e
+        join ojs_store.job j on j.id = e.job_id
+        group by 1, 2, 3, 4
+    ), labels as (
+        select l.queue, l.type, case when row_number() over (partition by l.queue order by l.n desc, l.type) <= most_types then l.type else '_other' end as label
+        from facts l where l.cell = 1
+    ), counted as (
+        select f.queue, coalesce(l.label, f.type) as type, f.cell, f.sum, sum(f.n) as n, sum(f.us) as us
+        from facts f left join labels l on l.queue = f.queue and l.type = f.type
+        group by 1, 2, 3, 4
+    )
+    select c.queue, c.type,
+        array(select coalesce(sum(m.n), 0)::bigint from generate_series(1, 68) i left join unnest(array_agg(c.cell), array_agg(c.n)) as m(cell, n) on m.cell = i group by i order by i),
+        array(select coalesce(sum(m.us), 0)::bigint from generate_series(1, 4) i left join unnest(array_agg(c.sum), array_agg(c.us)) as m(sum, us) on m.sum = i group by i order by i)
+    from counted c
+    group by 1, 2;
+end $$;
+
+-- Upper ends of the buckets, in seconds, as OJS recommends them.
+create function ojs_store.wait_bounds() returns numeric[]
+language sql immutable parallel safe
+begin atomic
+    select '{0.01,0.05,0.1,0.5,1,5,10,30,60,300,600,1800,3600}'::numeric[];
+end;
+create function ojs_store.duration_bounds() returns numeric[]
+language sql immutable parallel safe
+begin atomic
+    select '{0.005,0.01,0.025,0.05,0.1,0.25,0.5,1,2.5,5,10,30,60,120,300}'::numeric[];
+end;
+
+-- The lines of a histogram without its name: buckets add up what is below them; the last one has no bound.
+create function ojs_store.histogram(name text, labels text, counts bigint[], bounds numeric[], sum_us bigint) returns text
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select string_agg(format('%s_bucket{%s,le="%s"} %s', name, labels, coalesce(bounds[b.i]::text, '+Inf'), b.n), e'\n' order by b.i)
+        || format(e'\n%s_sum{%s} %s\n%s_count{%s} %s', name, labels, sum_us / 1000000.0::float8, name, labels, max(b.n))
+    from (select i, sum(counts[i]) over (order by i) as n from generate_series(1, cardinality(counts)) i) b
+$$;
+
+-- A family of metrics; nothing if there are no samples.
+create function ojs_store.metric_family(name text, type text, help text, samples text) returns text
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select format(e'# HELP %s %s\n# TYPE %s %s\n%s\n', name, help, name, type, samples)
+$$;
+
+-- Names of queues and types hold nothing that a label would have to escape.
+create function ojs.metrics() returns text
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    shared boolean := ojs_store.figures_kept() and not pg_is_in_recovery();
+    since text := case when shared then 'since the server started' else 'of the jobs that are kept' end;
+    counter text := case when shared then 'counter' else 'gauge' end;
+    answer text;
+begin
+    with figures as (
+        select format('queue="%s",type="%s"', q.name, f.type) as labels, f.cells, f.sums
+        from (
+            select * from ojs_store.shared_figures() where shared
+            union all
+            select * from ojs_store.figures_of_rows() where not shared
+        ) f
+        join (select distinct id, name from ojs_store.queue) q on q.id = f.queue
+    ), counts as (
+        select q.name, s.state, s.n
+        from ojs.queues q join ojs_store.queue_counts(array(select hashtextextended(a.name, 0) from ojs.queues a)) c on c.queue = hashtextextended(q.name, 0),
+        lateral (values ('available', c.available), ('active', c.active), ('scheduled', c.scheduled), ('retryable', c.retryable), ('pending', c.pending),
+            ('completed', c.completed), ('cancelled', c.cancelled), ('discarded', c.discarded)) as s(state, n)
+    ), families (place, body) as (
+        select k.place, ojs_store.metric_family('ojs_job_' || k.name || '_total', counter, format('Jobs %s, %s.', k.help, since),
+            string_agg(format('ojs_job_%s_total{%s} %s', k.name, f.labels, (select sum(n) from unnest(f.cells[k.first:k.last]) n)), e'\n' order by f.labels))
+        from figures f, (values (1, 'enqueued', 'pushed', 1, 1), (2, 'completed', 'that reached completed', 18, 34),
+            (3, 'failed', 'that reached discarded', 35, 51), (4, 'retried', 'that failed and are tried again', 2, 2),
+            (5, 'cancelled', 'that reached cancelled', 52, 68), (6, 'expired', 'discarded because their time was over', 3, 3)) as k(place, name, help, first, last)
+        group by k.place, k.name, k.help
+        union all
+        select 7, ojs_store.metric_family('ojs_job_duration_seconds', 'histogram', format('From the last delivery to the end, %s.', since),
+            string_agg(ojs_store.histogram('ojs_job_duration_seconds', f.labels || format(',state="%s"', s.state), f.cells[s.first:s.first + 15],
+                ojs_store.duration_bounds(), f.sums[s.sum]), e'\n' order by f.labels, s.sum))
+        from figures f, (values ('completed', 18, 2), ('discarded', 35, 3), ('cancelled', 52, 4)) as s(state, first, sum)
+        where 0 < any (f.cells[s.first:s.first + 15])
+        having count(*) > 0
+        union all
+        select 8, ojs_store.metric_family('ojs_job_queue_time_seconds', 'histogram', format('From when it was pushed or due to the first delivery, %s.', since),
+            string_agg(ojs_store.histogram('ojs_job_queue_time_seconds', f.labels, f.cells[4:17], ojs_store.wait_bounds(), f.sums[1]), e'\n' order by f.labels))
+        from figures f
+        where 0 < any (f.cells[4:17])
+        having count(*) > 0
+        union all
+        select 9, ojs_store.metric_family('ojs_queue_depth', 'gauge', 'Jobs by state; of finished ones those that are kept.',
+            string_agg(format('ojs_queue_depth{queue="%s",state="%s"} %s', c.name, c.state, c.n), e'\n' order by c.name, c.state))
+        from counts c
+        having count(*) > 0
+        union all
+        select 10, ojs_store.metric_family('ojs_workers_busy', 'gauge', 'Jobs that workers hold.',
+            string_agg(format('ojs_workers_busy{queue="%s"} %s', c.name, c.n), e'\n' order by c.name))
+        from counts c where c.state = 'active'
+        having count(*) > 0
+        union all
+        select 11, ojs_store.metric_family('ojs_queue_paused', 'gauge', '1 where a queue is paused.',
+            string_agg(format('ojs_queue_paused{queue="%s"} %s', q.name, (q.state = 'paused')::int), e'\n' order by q.name))
+        from ojs.queues q
+        having count(*) > 0
+        union all
+        select 12, ojs_store.metric_family('ojs_workers_active', 'gauge', 'Workers that are running.', 'ojs_workers_active ' || count(*))
+        from ojs.workers w where w.status = 'running'
+        union all
+        select 13, ojs_store.metric_family('ojs_upkeep_running', 'gauge', '1 while the background worker runs.', 'ojs_upkeep_running ' || ojs_store.worker_running()::int)
+    )
+    select string_agg(body, '' order by place) into answer from families;
+    return answer;
+end $$;
+comment on function ojs.metrics() is 'Counters, histograms and gauges of jobs and queues in the text format of Prometheus';
