@@ -178,10 +178,17 @@ begin
     return ojs_http.numbered_page(request, entries, total);
 end $$;
 
+-- With how long they are kept: those of the queue, or of all queues that say nothing themselves.
 create function ojs_http.dead_letter_stats(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, ojs.dead_letter_stats(nullif(request.query ->> 'queue', '')))
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    of_queue text := nullif(request.query ->> 'queue', '');
+    stats jsonb := ojs.dead_letter_stats(of_queue);
+    config jsonb := coalesce((select ojs.queue_info(q.name) -> 'config' from ojs.queues q where q.name = of_queue), ojs_http.default_policy());
+begin
+    return ojs_http.reply(200, stats || jsonb_build_object('retention', jsonb_build_object(
+        'max_age', config -> 'dead_letter_ttl', 'max_count', config -> 'dead_letter_max_size')));
+end $$;
 
 -- RATE LIMITS ------------------------------------------------------------------------------------------------------
 

@@ -111,6 +111,9 @@ select ojs.fail(id, '{"type": "Boom", "message": "m"}') from dead \g /dev/null
 select is(concat_ws(' ', r ->> 'status', r #>> '{body,total}', r #>> '{body,by_queue,graves}', r #>> '{body,by_error_type,Boom}'), '200 4 4 4', 'DLQ-09: ' || path)
 from unnest('{/ojs/v1/dead-letter/stats,/ojs/v1/admin/dead-letter/stats?queue=graves}'::text[]) path, pg_temp.http('GET', path) r;
 select is(pg_temp.http('GET', '/ojs/v1/dead-letter/stats?queue=none') #>> '{body,total}', '0', 'DLQ-09: of one queue');
+select is(pg_temp.http('GET', '/ojs/v1/dead-letter/stats') #> '{body,retention}', '{"max_age": "P180D", "max_count": 10000}', 'DLQ-09: with how long they are kept');
+select ojs.configure_queue('graves', '{"dead_letter_ttl": "P1D", "dead_letter_max_size": 5}') is null \g /dev/null
+select is(pg_temp.http('GET', '/ojs/v1/dead-letter/stats?queue=graves') #> '{body,retention}', '{"max_age": "P1D", "max_count": 5}', 'DLQ-09: in one queue');
 select is(pg_temp.error('POST', '/ojs/v1/dead-letter/retry', '{"filter": {"queue": "graves"}}'), '400 invalid_request', 'DLQ-07: not without confirmation');
 select is(pg_temp.http('POST', '/ojs/v1/dead-letter/retry', '{"filter": {"queue": "graves", "error_type": "Other"}, "confirm": true}') #>> '{body,matched}', '0', 'DLQ-07: by error');
 select is(pg_temp.http('POST', path, jsonb_build_object('filter', '{"queue": "graves"}'::jsonb, 'confirm', true)) #>> '{body,succeeded}', n, 'DLQ-07: dead letters are tried again: ' || path)
