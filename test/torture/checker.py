@@ -107,6 +107,7 @@ class Checker(Promises):
                 op.lossy = op.args["q"] == "hasty" or "amo" in op.args
             elif op.kind in ENDS:
                 op.lossy = all(self.queue_of(id) == "hasty" for id in op.args.get("ids", [op.args.get("id")]))
+            self.counts["calls that a crash may take back"] += op.lossy
 
     def affected(self, op, id):
         """Whether an answered call did what it said to this job, and did not skip it."""

@@ -314,6 +314,7 @@ class Promises(Wholes):
                         self.bad("no stale holder can act on a job", f"{op.kind} by {op.client} with {mine.lease}, after"
                                  f" {other.op.client} had got {other.lease}", id)
                         break
+                self.counts["leases used after a crash"] += kept and mine.op.era != op.era
                 if token and mine.op.era != op.era and not kept:
                     self.bad("a crash voids the leases of its moment", f"{op.kind} by {op.client} with {mine.lease}", id)
             elif (op.status == "ok" or op.result[0] in NOT_HELD) and kind != "ack_and_claim":
