@@ -152,6 +152,13 @@ compare('QC-06: and so is what follows');
 $node->restart;
 compare('QC-06: after a restart');
 
+# A prepared transaction outlives the server, and what this one knows of it.
+$node->safe_psql('postgres', q{begin; select from ojs.push('test.job', queue => 'outlives'), ojs.create_queue('outlives'); prepare transaction 'p'});
+$node->restart;
+$node->safe_psql('postgres', q{select from ojs.push('test.job', queue => 'outlives'); select * from ojs.queue_stats()});
+$node->safe_psql('postgres', q{commit prepared 'p'});
+is($node->safe_psql('postgres', q{select ready from ojs.queue_stats('outlives')}), 2, 'QC-06: a transaction that was prepared before a restart is counted once it is committed');
+
 # The extension anew: nothing of the old one is counted.
 $node->safe_psql('postgres', 'drop extension ojs cascade; create extension ojs');
 $node->safe_psql('postgres', q{select from ojs.push('test.job', queue => 'q0')});
