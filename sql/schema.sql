@@ -19,7 +19,7 @@ begin
         if not exists (select from pg_catalog.pg_roles where rolname = role) then
             begin
                 execute pg_catalog.format('create role %I nologin', role);
-            exception when duplicate_object then
+            exception when duplicate_object or unique_violation then
                 null; -- another database's CREATE EXTENSION was faster
             end;
         end if;
