@@ -42,6 +42,7 @@ sub flushed {
 }
 sub held { my ($queue, $n) = @_; return "(select id from held where queue = '$queue' and n = $n)"; }
 
+$session->query_safe("select ojs.progress(" . held('safe', 3) . ", 0.1); select ojs.checkpoint(" . held('safe', 3) . ", '1')");
 is(flushed("select ojs.push('test.job', queue => 'safe')"), 't', 'Q-10: a push to a durable queue is waited for');
 is(flushed("select ojs.push('test.job', queue => 'fast')"), 'f', 'Q-10, R-79: one to a queue that is not durable is not');
 is(flushed("select ojs.push_job('{\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"}')"), 'f', 'Q-10: as JSON');
@@ -50,6 +51,8 @@ is(flushed("select * from ojs.push_many('[{\"type\": \"test.job\", \"args\": [],
 is(flushed("select * from ojs.push_many('[{\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"}, {\"type\": \"test.job\", \"args\": [], \"queue\": \"safe\"}]')"), 't', 'Q-10: a batch is, if one of its queues is durable');
 is(flushed("select ojs.push('test.job', queue => 'safe', options => '{\"delivery\": \"at_most_once\"}')"), 'f', 'DLV-01: nor a push of a job that may be lost');
 is(flushed("select ojs.ack(" . held('safe', 1) . ")"), 't', 'Q-37: an ack in a durable queue is waited for');
+is(flushed("select ojs.progress(" . held('safe', 2) . ", 0.5)"), 'f', 'PRG-01: a report of progress is not');
+is(flushed("select ojs.checkpoint(" . held('safe', 2) . ", '{}')"), 't', 'DUR-01: a checkpoint is');
 is(flushed("select ojs.ack(" . held('fast', 1) . ")"), 'f', 'Q-37: one in a queue that is not durable is not');
 is(flushed("select * from ojs.ack_many('w', array[" . held('fast', 2) . "])"), 'f', 'Q-37: nor ack_many');
 is(flushed("select * from ojs.ack_many('w', array[" . held('fast', 3) . ', ' . held('safe', 2) . "])"), 't', 'Q-37: unless one of its queues is durable');
