@@ -22,7 +22,7 @@ namespace
 {
 
 constinit Sweep finished_jobs = {"done", store::Rel::done, 512, 0, 0, 0, 0};
-constinit Sweep keys = {"uniq", store::Rel::uniq, 128, 0, 0, 0, 0};
+constinit Sweep keys = {"uniq", store::Rel::uniq, 32, 0, 0, 0, 0};
 constinit Sweep lease_log = {"lease_log", store::Rel::lease_log, 128, 0, 0, 0, 0};
 
 constexpr const char *dead_letters = "dead_letter";

@@ -18,6 +18,8 @@ note "OJS_STRESS_SEED=$seed";
 my ($sessions, $steps) = (8, 150);
 
 my $node = server('counts', preload => 1, conf => "max_connections = 40\nfsync = off\nojs.tick_interval = 20ms\n");
+# Retention takes part: some of what ends goes at once, while others retry or delete it.
+$node->safe_psql('postgres', q{select ojs.configure_queue('_default', '{"retention": {"completed": "PT0.1S", "cancelled": "PT0S", "discarded": "PT1S"}}')});
 $node->safe_psql('postgres', q{
     create function one_step(me text) returns void language plpgsql as $$
     declare
