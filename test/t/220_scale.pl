@@ -98,7 +98,9 @@ for (@calls)
     my ($name, $sql) = @$_;
     my $after = pages($sql);
     note "$name: $before{$name} pages, then $after";
-    cmp_ok($after, '<=', $before{$name} + 40, "OP-25: $name touches no more pages for it");
+    # A tick may sweep a stretch of finished jobs for retention: 512 pages, however many there are.
+    my $stretch = $name eq 'tick' ? 512 : 0;
+    cmp_ok($after, '<=', $before{$name} + 40 + $stretch, "OP-25: $name touches no more pages for it");
 }
 
 # PGX-05: ticks at once share the work and repeat none of it.
