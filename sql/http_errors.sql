@@ -105,14 +105,20 @@ begin
             code := 'PERMISSION_DENIED'; status := 403; name := 'permission_denied';
             message := 'this connection''s role may not do that';
             hint := 'Connect as a member of ojs_producer, ojs_worker, ojs_observer or ojs_admin, as the request needs.';
-        when state = 'P0001' or left(state, 2) = 'OJ' then
-            -- A hook says no, in its own words.
-            code := 'REJECTED'; status := 422; name := 'x_rejected';
-            hint := nullif(hint, '');
         when left(state, 2) in ('08', '40', '53', '55', '57') or state = '25006' then
             code := 'UNAVAILABLE'; status := 503; name := 'backend_error'; retryable := true;
             message := case when state = '25006' then 'this server is read-only' else 'the database cannot serve this request at the moment' end;
             hint := case when state = '25006' then 'Ask the primary server.' else 'Try again.' end;
+        when state = 'P0001' or left(state, 2) = 'OJ' then
+            -- A hook says no, in its own words.
+            code := 'REJECTED'; status := 422; name := 'x_rejected';
+            hint := nullif(hint, '');
+        when context ~ '(^|\n)hook "' then
+            -- One that failed says no, too; what it said is for those who look into the server.
+            raise log 'ojs.http: a hook failed request % with %', request_id, state using detail = context;
+            code := 'REJECTED'; status := 422; name := 'x_rejected';
+            message := 'a hook of this server failed, so the job was not pushed';
+            hint := 'The server''s log tells more under this request_id.';
         else
             raise log 'ojs.http: request % failed with %: %', request_id, state,
                 case when left(state, 2) = '22' then 'the message may quote data' else message end using detail = context;

@@ -1,5 +1,15 @@
 -- reset.sql: an empty server for the next conformance case.
 
+-- A hook that validates: one case supposes that the server has such a one.
+create function ojs_store.conformance_hook(job jsonb) returns jsonb
+language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+begin
+    if job #> '{meta,ojs_validate}' = 'true' and job -> 'args' = '[]' and current_setting('ojs.conformance_mode')::boolean then
+        raise exception 'a job with meta.ojs_validate needs arguments' using hint = 'Give it args.';
+    end if;
+    return job;
+end $$;
+
 create function ojs.reset() returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -33,6 +43,7 @@ begin
         execute format('delete from %s', one);
         perform ojs_store.changed(one);
     end loop;
+    perform ojs.register_hook('conformance', 'enqueue', 'ojs_store.conformance_hook(jsonb)');
 end $$;
 comment on function ojs.reset() is
     'Removes everything that clients can create: for conformance tests, and refused unless ojs.conformance_mode is on';

@@ -282,12 +282,21 @@ select is(pg_temp.http('POST', '/ojs/v1/workers/heartbeat', jsonb_build_object('
 set local ojs.conformance_mode = on;
 select is(pg_temp.http('POST', '/ojs/v1/workers/heartbeat', jsonb_build_object('worker_id', 'w9', 'active_jobs', array[:'told'])) #>> '{body,state}', 'quiet', 'R-66: unless conformance_mode is on');
 select is(pg_temp.error('POST', '/ojs/v1/admin/reset'), '200', 'R-66: then reset is done');
+select is((select string_agg(name, ' ') from ojs.hooks), 'conformance', 'R-66: with a hook that validates');
+select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": [], "meta": {"ojs_validate": true}}'), '422 x_rejected', 'MW-04: an exception of a hook refuses the job');
+select ojs.unregister_hook('conformance') \g /dev/null
+create function public.failing_hook(job jsonb) returns jsonb language sql as $$ select to_jsonb((job ->> 'type')::int) $$;
+select ojs.register_hook('failing', 'enqueue', 'public.failing_hook(jsonb)') \g /dev/null
+select is(pg_temp.http('POST', '/ojs/v1/jobs', '{"type": "secret.type", "args": []}') #>> '{body,error,message}', 'a hook of this server failed, so the job was not pushed',
+    'MW-04: one that fails, too, without telling what it stumbled on');
+select ojs.unregister_hook('failing') \g /dev/null
+select is((select count(*) from ojs.jobs), 0::bigint, 'MW-04: nothing was pushed');
 create temp table left_over (name text, n bigint);
 do $$
 declare
     one regclass;
 begin
-    for one in select oid from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind in ('r', 'p') and relname not in ('feed', 'sweep') loop
+    for one in select oid from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind in ('r', 'p') and relname not in ('feed', 'sweep', 'hook') loop
         execute format('insert into left_over select %L, count(*) from %s', one, one);
     end loop;
 end $$;
