@@ -6,7 +6,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes 'time';
 
-my $node = server('work');
+my $node = server('work', conf => "restart_after_crash = on\n");
 $node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'work') from generate_series(1, 40)});
 
 # A session of its own: psql prints a line when it has done what it was told.
@@ -78,5 +78,21 @@ like($stderr, qr/no work session/, 'Q-67: without a session there is no next job
 like($stderr, qr/queue "nowhere" does not exist/, 'Q-67: an unknown queue is refused');
 ($code, $stdout, $stderr) = $node->psql('postgres', q{select ojs.work_open('work', '')});
 like($stderr, qr/worker must not be empty/, 'Q-67: a worker must have a name');
+
+# No exit hook runs where the server process itself is killed; a lease of work mode does not outlive its session even so.
+$node->safe_psql('postgres', q{select ojs.create_queue('kept', '{"leases_durable": true}'), count(ojs.push('test.job', queue => 'kept')) from generate_series(1, 2)});
+($session, $in, $out) = session(q{
+    select 'pid ' || pg_backend_pid();
+    select count(*) from ojs.claim('kept', 'claimed', 1, '60 s');
+    select ojs.work_open('kept', 'crashed', 1, '60 s');
+    select count(*) from ojs.work_next();
+});
+my ($pid) = $$out =~ /pid (\d+)/;
+kill 9, $pid;
+$node->poll_query_until('postgres', "select not exists (select from pg_stat_activity where pid = $pid)");
+is($node->safe_psql('postgres', q{select count(*) from ojs.claim('kept', 'other', 2)}), 1, 'Q-65: its job can be claimed at once');
+is(held('claimed'), 1, 'Q-65: a durable lease of a plain claim stands');
+is($node->safe_psql('postgres', q{set ojs.clock_offset = '61 s'; select count(*) from ojs.claim('kept', 'other')}), 1, 'Q-65: until it has run out');
+$session->kill_kill;
 $node->stop;
 done_testing();
