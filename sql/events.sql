@@ -352,6 +352,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 declare
     since timestamptz := ojs_store.oldest_open(ojs_store.from_micros(0));
 begin
+    lock table ojs_store.told_until in share row exclusive mode; -- one row at most
     if not enabled then
         delete from ojs_store.told_until;
     elsif not exists (select from ojs_store.told_until) then

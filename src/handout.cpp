@@ -56,7 +56,7 @@ struct Walk {
     int most; /* n may come to this in the queue at hand */
     bool wrote;
     Limits limits;
-    Stretch held_back; /* that this walk is in */
+    HeldBack held_back; /* that this walk is in */
 };
 
 void

@@ -32,7 +32,7 @@ forget_hints_sub(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 }
 
 bool
-holds(const Stretch &stretch, TimestampTz now)
+holds(const HeldBack &stretch, TimestampTz now)
 {
     constexpr int64 us_per_row = 20; /* far more than looking at one takes */
     return stretch.limit != 0 && now >= stretch.since && now - stretch.since < live_us + us_per_row * stretch.rows;
@@ -93,7 +93,7 @@ start_anew(Levels &levels, TimestampTz now)
 }
 
 void
-end_stretch(Stretch &current, Stretch &longest, TimestampTz now)
+end_stretch(HeldBack &current, HeldBack &longest, TimestampTz now)
 {
     if (current.rows >= longest.rows || !holds(longest, now))
         longest = current;
@@ -101,7 +101,7 @@ end_stretch(Stretch &current, Stretch &longest, TimestampTz now)
 }
 
 int64
-passed_over(Stretch &current, Stretch &longest, uint64 limit, int64 place, TimestampTz now)
+passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 place, TimestampTz now)
 {
     if (current.limit != limit)
         end_stretch(current, longest, now);

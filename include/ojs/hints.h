@@ -19,7 +19,7 @@ enum { returned, fresh, n_classes }; /* served in this order */
  * Rows that a walk passed over one after the other, all for the same limit. As long as that keeps one of them back, it keeps
  * back the others, so the next walk need not look at them; now and then it does, since a row may have come in between.
  */
-struct Stretch {
+struct HeldBack {
     uint64 limit; /* which; 0: this is none */
     int64 from;   /* places */
     int64 to;
@@ -30,7 +30,7 @@ struct Stretch {
 struct Level {
     int16 npriority;
     int64 hint[n_classes];
-    Stretch held_back[n_classes]; /* the longest */
+    HeldBack held_back[n_classes]; /* the longest */
 };
 
 /* A queue's part of the index. */
@@ -50,10 +50,10 @@ void start_anew(Levels &levels, TimestampTz now);
 
 /* The walk, in the stretch `current`, passes over the row at `place` for `limit`: up to which place it need not look at
  * others. */
-int64 passed_over(Stretch &current, Stretch &longest, uint64 limit, int64 place, TimestampTz now);
+int64 passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 place, TimestampTz now);
 
 /* The stretch that the walk was in is over. */
-void end_stretch(Stretch &current, Stretch &longest, TimestampTz now);
+void end_stretch(HeldBack &current, HeldBack &longest, TimestampTz now);
 
 void hints_init(); /* once, at load */
 

@@ -250,15 +250,6 @@ select is(pg_temp.reading('GET', '/ojs/v1/queues') -> 'status', '200', 'PGX-17: 
 
 -- RIGHTS -----------------------------------------------------------------------------------------------------------
 
-create function pg_temp.as_role(role name, method text, path text, body text) returns text language plpgsql as $$
-declare
-    reply text;
-begin
-    perform set_config('role', role, true);
-    reply := pg_temp.raw(method, path, body);
-    perform set_config('role', 'none', true);
-    return reply;
-end $$;
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs', '{"type": "a", "args": [], "queue": "roles"}'), '201', 'PGX-12: a producer pushes');
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs/batch', '{"jobs": [{"type": "a", "args": [], "queue": "roles"}]}'), '201', 'PGX-12: batches too');
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/workers/fetch', '{"queues": ["roles"]}'), '403 permission_denied', 'PGX-12: and does not fetch');

@@ -122,15 +122,6 @@ select pg_temp.clock('0') \g /dev/null
 
 -- ROLES ------------------------------------------------------------------------------------------------------------
 
-create function pg_temp.as_role(role name, method text, path text, body text) returns text language plpgsql as $$
-declare
-    reply text;
-begin
-    perform set_config('role', role, true);
-    reply := pg_temp.raw(method, path, body);
-    perform set_config('role', 'none', true);
-    return reply;
-end $$;
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs/bulk', '{"jobs": [{"type": "a", "args": []}]}'), '201', 'PGX-12: a producer pushes in bulk');
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs/bulk/cancel', '{"filter": {"queue": "none"}}'), '403 permission_denied', 'PGX-12: and does not cancel in bulk');
 select is(pg_temp.as_role(role, 'GET', path, null), want, format('PGX-12: %s: %s', role, path)) from (values ('ojs_observer', '200'), ('ojs_admin', '200'), ('ojs_producer', '403 permission_denied')) r (role, want),
