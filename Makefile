@@ -23,6 +23,8 @@ SQL_CODE = \
 	sql/lease_log.sql \
 	sql/metrics.sql \
 	sql/queue.sql \
+	sql/queue_stats.sql \
+	sql/explain.sql \
 	sql/limits.sql \
 	sql/events.sql \
 	sql/results.sql \

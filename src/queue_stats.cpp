@@ -1,6 +1,6 @@
 /*
- * queue_stats.cpp: the counts that sql/queue.sql and sql/lease_json.sql ask for, and the triggers that keep them when rows
- * change by SQL.
+ * queue_stats.cpp: the counts that sql/queue_stats.sql and sql/lease_json.sql ask for, and the triggers that keep them
+ * when rows change by SQL.
  *
  * The counters say where rows are. What lies beyond its time there (a lease that ran out, a retry that fell due) reads
  * otherwise by the definition of the Queues document; such rows are few, since upkeep moves them, and are found by the

@@ -1,0 +1,92 @@
+-- explain.sql: why a job is where it is.
+
+-- "in 3 minutes" and the like, for a sentence.
+create function ojs_store.distance(at timestamptz) returns text
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case when at > ojs_store.now() then 'in ' || date_trunc('milliseconds', at - ojs_store.now())
+        else date_trunc('milliseconds', ojs_store.now() - at) || ' ago' end
+$$;
+
+create function ojs.explain_job(job_id uuid) returns text
+language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    job ojs.job;
+    queue ojs_store.queue;
+    config jsonb;
+    deadline timestamptz;
+    due timestamptz;
+    ahead bigint;
+    at timestamptz := ojs_store.now();
+    limit_says text;
+    this text := format('Job %s', job_id);
+begin
+    job := ojs_store.look(job_id);
+    if job.id is null then
+        perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')), jsonb_build_object('job_id', job_id),
+            'Check the id; finished jobs are removed after their retention.');
+    end if;
+    case job.state
+    when 'completed' then
+        return format('%s is completed: its worker finished it %s, at attempt %s.', this, ojs_store.distance(job.completed_at), job.attempt);
+    when 'cancelled' then
+        return format('%s was cancelled %s.', this, ojs_store.distance(job.cancelled_at));
+    when 'discarded' then
+        return format('%s was discarded %s after %s deliveries, because of the error %s%s; ojs.retry brings it back.', this,
+            ojs_store.distance(job.discarded_at), job.deliveries, job.error ->> 'type',
+            ', and a copy went to the queue "' || (job.error ->> 'dead_lettered_to') || '"');
+    when 'active' then
+        select l.lease_expires_at into deadline from ojs_store.leases() l where l.job_id = job_id;
+        if deadline <= at then
+            return format('%s was held by the worker "%s", whose lease ran out %s; the next claim or tick takes it back.', this,
+                job.worker, ojs_store.distance(deadline));
+        end if;
+        return format('%s is running: the worker "%s" holds it, delivery %s, attempt %s of %s, and its lease runs out %s.', this,
+            job.worker, job.deliveries, job.attempt, job.max_attempts, ojs_store.distance(deadline));
+    when 'scheduled' then
+        return format('%s is not due: it is scheduled for %s, %s.', this, job.scheduled_at, ojs_store.distance(job.scheduled_at));
+    when 'retryable' then
+        return format('%s failed at attempt %s of %s (%s) and is tried again %s, at %s.', this, job.attempt, job.max_attempts,
+            job.error ->> 'type', ojs_store.distance(job.next_attempt_at), job.next_attempt_at);
+    when 'pending' then
+        return format('%s is pending: it waits for ojs.activate(job_id).', this);
+    else
+        null;
+    end case;
+
+    -- Available: what keeps it from being claimed?
+    queue := ojs_store.queue_named(job.queue);
+    config := ojs_store.effective_config(coalesce(queue.config, '{}'), false);
+    if job.expires_at <= at then
+        return format('%s expired %s: the next claim or tick discards it.', this, ojs_store.distance(job.expires_at));
+    end if;
+    if queue.state = 'paused' then
+        return format('%s waits because its queue "%s" is paused; ojs.resume_queue ends that.', this, job.queue);
+    end if;
+    if config ->> 'type' = 'log' then
+        return format('%s is an entry of the log "%s", which hands out nothing.', this, job.queue);
+    end if;
+    limit_says := ojs_store.explain_limit(job);
+    if limit_says is not null then
+        return format('%s waits: %s.', this, limit_says);
+    end if;
+    if pg_is_in_recovery() then
+        return format('%s is available, as far as this standby knows, which does not see leases.', this);
+    end if;
+    select l.due_at into due from ojs_store.later l where l.job_id = job_id and l.kind <> 5;
+    if due > at then
+        return format('%s was given back with a delay and may be claimed again %s.', this, ojs_store.distance(due));
+    end if;
+    if (config ->> 'max_deliveries')::bigint between 1 and job.deliveries and config ->> 'dead_letter' is not null then
+        return format('%s was delivered %s times, as often as its queue "%s" allows: the next claim moves it to the queue "%s".', this,
+            job.deliveries, job.queue, config ->> 'dead_letter');
+    end if;
+    select count(*) into ahead from (
+        select from ojs_store.ready r, ojs_store.ready mine
+        where mine.job_id = job_id and r.queue = mine.queue and (r.npriority, r.place) < (mine.npriority, mine.place)
+        limit 10000
+    ) earlier;
+    return format('%s may be claimed now: its queue "%s" is %s, and %s jobs are served before it.', this, job.queue, queue.state,
+        case when ahead = 10000 then 'at least 10000' else ahead::text end);
+end $$;
+comment on function ojs.explain_job(uuid) is 'Why a job is not running, or that it is, in one sentence';

@@ -1,0 +1,142 @@
+-- queue_stats.sql: looking at queues. C++: src/queue_stats.cpp.
+
+-- Where a queue's jobs are: what is committed, and the caller's own changes. From the counters in shared memory, or where
+-- there are none by counting the rows.
+create function ojs_store.queue_rows(
+    ids bigint[],
+    out queue bigint, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint, out active bigint,
+    out scheduled bigint, out retryable bigint, out pending bigint, out completed bigint, out cancelled bigint,
+    out discarded bigint
+) returns setof record
+language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_queue_rows';
+
+create function ojs_store.ready_and_held(id bigint, out ready bigint, out in_flight bigint) returns record
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ready_and_held';
+
+-- Rows that change by SQL are counted by triggers; direct table access fires none. A row of ready or later is never
+-- updated. Rows that come into done by SQL are a restore, and may be many: hot_set_lost() has them counted anew.
+create function ojs_store.count_rows() returns trigger
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_rows';
+
+create trigger rows_in after insert on ojs_store.ready
+    referencing new table as came for each statement execute function ojs_store.count_rows();
+create trigger rows_out after delete on ojs_store.ready
+    referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger rows_in after insert on ojs_store.later
+    referencing new table as came for each statement execute function ojs_store.count_rows();
+create trigger rows_out after delete on ojs_store.later
+    referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger rows_in after insert on ojs_store.lease
+    referencing new table as came for each statement execute function ojs_store.count_rows();
+create trigger rows_out after delete on ojs_store.lease
+    referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger rows_moved after update on ojs_store.lease
+    referencing old table as went new table as came for each statement execute function ojs_store.count_rows();
+create trigger rows_out after delete on ojs_store.done
+    referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.ready for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.later for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.lease for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.done for each statement execute function ojs_store.count_rows();
+
+-- Counts by queue. On a standby the logged tables alone answer, by what the caller's statement sees.
+create function ojs_store.queue_counts(
+    ids bigint[],
+    out queue bigint, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint, out active bigint,
+    out scheduled bigint, out retryable bigint, out pending bigint, out completed bigint, out cancelled bigint,
+    out discarded bigint, out dead_lettered bigint
+) returns setof record
+language plpgsql stable parallel unsafe rows 10 set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    at timestamptz := ojs_store.now();
+begin
+    if pg_is_in_recovery() then
+        return query
+            select q.id, count(*) filter (where j.state = 'available'), count(*) filter (where false), count(*) filter (where false),
+                count(*) filter (where j.state = 'available'), count(*) filter (where j.state = 'active'),
+                count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'retryable'),
+                count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'completed'),
+                count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
+                coalesce((select sum(c.dead_lettered)::bigint from ojs_store.queue_count c where c.queue = q.id), 0)
+            from (select distinct id, name from ojs_store.queue where id = any (ids)) q left join ojs.jobs j on j.queue = q.name
+            group by q.id;
+        return;
+    end if;
+    return query
+        select c.*, coalesce((select sum(d.dead_lettered)::bigint from ojs_store.queue_count d where d.queue = c.queue), 0)
+        from ojs_store.queue_rows(ids) c;
+end $$;
+
+create function ojs.queue_stats(
+    name text default null,
+    out queue text, out paused boolean, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint,
+    out active bigint, out scheduled bigint, out retryable bigint, out pending bigint, out completed bigint,
+    out cancelled bigint, out discarded bigint, out dead_lettered bigint, out completed_last_hour bigint,
+    out failed_last_hour bigint, out avg_duration_ms numeric, out avg_wait_ms numeric, out throughput_per_second numeric,
+    out computed_at timestamptz
+) returns setof record
+language plpgsql stable parallel unsafe security definer rows 10 set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    ids bigint[];
+begin
+    if queue_stats.name is not null then
+        ids := array[(ojs_store.queue_found(queue_stats.name)).id];
+    else
+        ids := array(select hashtextextended(q.name, 0) from ojs.queues q);
+    end if;
+    return query
+        select q.name, q.state = 'paused', c.ready, c.in_flight, c.delayed, c.available, c.active, c.scheduled, c.retryable,
+            c.pending, c.completed, c.cancelled, c.discarded, c.dead_lettered, h.completed, h.failed,
+            round(h.avg_duration_ms::numeric, 3), round(h.avg_wait_ms::numeric, 3), round(h.completed / 3600.0, 4), ojs_store.now()
+        from ojs_store.queue_counts(ids) c
+        join ojs_store.last_hour(ids) h on h.queue = c.queue
+        join ojs.queues q on hashtextextended(q.name, 0) = c.queue
+        order by q.name;
+end $$;
+comment on function ojs.queue_stats(text) is 'Jobs of a queue, or of each queue, by state; and its last hour';
+
+-- How far a queue is from its bound; nothing for one that has none.
+create function ojs_store.pressure_of(config jsonb, depth bigint) returns jsonb
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select coalesce((
+        select jsonb_build_object('bound', bound, 'pressure', trim_scale(trunc(depth / bound::numeric, 4)))
+        from (select (ojs_store.effective_config(config, false) ->> 'max_size')::bigint) as b(bound)
+        where bound > 0), '{}')
+$$;
+
+create function ojs_store.ms_since(started timestamptz) returns numeric
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select round((extract(epoch from clock_timestamp() - started) * 1000)::numeric, 3)
+$$;
+
+create function ojs.queue_info(name text) returns jsonb
+language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    started timestamptz := clock_timestamp();
+    queue ojs_store.queue := ojs_store.queue_found(name);
+    stats jsonb;
+    hour jsonb;
+    live bigint;
+    seqs record;
+begin
+    select to_jsonb(c) - 'queue', c.available + c.active + c.scheduled + c.retryable + c.pending into stats, live
+    from ojs_store.queue_counts(array[queue.id]) c;
+    select jsonb_build_object('completed_last_hour', h.completed, 'failed_last_hour', h.failed,
+        'avg_duration_ms', round(h.avg_duration_ms::numeric, 3), 'avg_wait_ms', round(h.avg_wait_ms::numeric, 3),
+        'throughput_per_second', round(h.completed / 3600.0, 4), 'computed_at', ojs_store.time_text(ojs_store.now()))
+    into hour from ojs_store.last_hour(array[queue.id]) h;
+    select * into seqs from ojs_store.queue_seqs(queue.id);
+    return ojs_store.queue_json(queue) || jsonb_build_object(
+        'topic', name,
+        'head_seq', seqs.head,
+        'earliest_seq', seqs.earliest,
+        'count', live,
+        'queue', stats || jsonb_build_object('name', name, 'paused', queue.state = 'paused'),
+        'stats', stats || jsonb_build_object('queue', name, 'depth', live - (stats ->> 'active')::bigint)
+            || ojs_store.pressure_of(queue.config, live - (stats ->> 'active')::bigint) || hour,
+        'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started)));
+end $$;
+comment on function ojs.queue_info(text) is 'A queue: its settings with all defaults, its state, and its jobs counted';
