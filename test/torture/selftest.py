@@ -176,6 +176,18 @@ def four_of_three(s):
         s.push(1, f"f{i}", q="few").give(2 + i, "w1", f"f{i}", f"m{i}", 60, queue="few").ack(9, "w1", f"f{i}", f"m{i}")
 
 
+@story(None)
+def one_of_four_cancelled(s):
+    """By a call that began before its claim, and waited for that."""
+    for i in range(4):
+        s.push(1, f"f{i}", q="few")
+    s.call(3.9, "c", "cancel", {"id": "f2"}, ["cancelled"], took=1).done("f2", "cancelled", 4.9)
+    for i, t in enumerate((2, 3, 4, 6)):
+        s.give(t, "w1", f"f{i}", f"m{i}", 60, queue="few")
+    for i in (0, 1, 3):
+        s.ack(9, "w1", f"f{i}", f"m{i}")
+
+
 def with_hooks(s, mark, *ended):
     s.push(1, "a", q="hooked").give(2, "w1", "a", "l1", queue="hooked").ack(3, "w1", "a", "l1")
     s.final["jobs"][0]["hooked"] = mark

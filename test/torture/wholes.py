@@ -221,7 +221,8 @@ class Wholes:
                     continue
                 start, end = c.op.after, self.real_time(self.earliest_end(c, self.horizon))
                 for op, kind in self.acts[id]:
-                    if (kind in ENDS or kind == "cancel") and op.t0 >= c.op.t0 and op.status != "err":
+                    # What began before the claim may have waited for it.
+                    if (kind in ENDS or kind == "cancel") and (op.after or self.horizon) >= c.op.t0 and op.status != "err":
                         end = min(end, op.t0)
                 end = min([end] + [crash[0] for crash in self.h.crashes if crash[1] > start])
                 if start < end:
