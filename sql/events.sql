@@ -78,7 +78,7 @@ select at, xmin, job_id, deliveries, kind, attempt, due_at, started_at, worker, 
 from ojs_store.event
 where kind <> 8 -- a durable lease: ojs_store.running() tells of it
 union all
-select finished_at, xmin, job_id, deliveries, 10 + state, attempt, null, started_at, null, error, result, queue,
+select finished_at, xmin, job_id, deliveries, 10 + state, attempt, null, started_at, worker, error, result, queue,
     flags & 1 <> 0
 from ojs_store.done
 union all

@@ -87,7 +87,8 @@ create table ojs_store.done (
     state smallint not null,            -- job_state in rows.h: completed, cancelled, discarded
     flags smallint not null,            -- done_flag in rows.h
     result jsonb,
-    error jsonb
+    error jsonb,
+    worker text                         -- of the delivery that ended so; null: none did, or a crash forgot it
 );
 create unique index done_job on ojs_store.done (job_id);
 

@@ -89,6 +89,7 @@ record_revival(Tables &tables, const DoneRow &row, TimestampTz at)
     event.attempt = 0;
     event.deliveries = row.deliveries;
     event.started_at = row.started_at;
+    event.worker = row.worker;
     event.data = row.error;
     store::insert(tables.event(), form(tables.event().rel, event));
 }

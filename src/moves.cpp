@@ -84,6 +84,7 @@ end_of(const LeaseRow &lease, State state, TimestampTz now)
     row.deliveries = lease.deliveries;
     row.started_at = lease.claimed_at;
     row.state = state;
+    row.worker = lease.worker;
     return row;
 }
 

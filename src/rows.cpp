@@ -7,7 +7,7 @@ namespace ojs
 {
 
 /* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log hook checkpoint progress dead_letter */
-const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 10, 8, 16, 9, 4, 6, 8, 4, 4, 8, 10, 7, 4, 7, 3};
+const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 11, 8, 16, 9, 4, 6, 8, 4, 4, 8, 10, 7, 4, 7, 3};
 
 namespace
 {
@@ -199,7 +199,7 @@ read(TupleTableSlot *slot, EventRow &row)
 HeapTuple
 form(Relation rel, const DoneRow &row)
 {
-    Columns<10> c;
+    Columns<11> c;
     c.put(row.job_id);
     c.put(row.finished_at);
     c.put(row.queue);
@@ -210,6 +210,7 @@ form(Relation rel, const DoneRow &row)
     c.put(row.flags);
     c.put(static_cast<const void *>(row.result));
     c.put(static_cast<const void *>(row.error));
+    c.put(static_cast<const void *>(row.worker));
     return c.form(rel);
 }
 
@@ -227,6 +228,7 @@ read(TupleTableSlot *slot, DoneRow &row)
     r.take(row.flags);
     r.take(row.result);
     r.take(row.error);
+    r.take(row.worker);
 }
 
 HeapTuple

@@ -105,6 +105,7 @@ struct DoneRow {
     int16 flags;
     Jsonb *result; /* or null */
     Jsonb *error;  /* or null */
+    text *worker;  /* of the delivery that ended so, or null */
 };
 
 struct ReadyRow {

@@ -119,6 +119,7 @@ select ojs.resume_queue('ev');
 \o
 select pg_temp.read_on(3) is null as read \gset
 select is(pg_temp.life(:'done'), 'job.started job.completed', 'EVT-04: completed; started once more, by the same id');
+select is(pg_temp.data(:'done', 'job.started') ->> 'worker_id', 'w1', 'EVT-02: job.started says by whom, after the end too');
 select is(pg_temp.life(:'dead'), 'job.enqueued job.started job.failed job.retrying job.started job.failed job.discarded dead_letter.added',
     'INT-02: exhaustion: failed, discarded, dead_letter.added; and EVT-04: failed before retrying');
 select is(pg_temp.life(:'cancelled'), 'job.scheduled job.cancelled', 'EVT-03: scheduled, cancelled');
@@ -129,6 +130,7 @@ select is(pg_temp.life(:'pending'), 'job.enqueued', 'EVT-03: pending, activated'
 select is(pg_temp.life(:'later'), 'job.scheduled job.enqueued job.started job.completed', 'EVT-03: scheduled; its turn shows with the first delivery');
 select is(pg_temp.life(:'single'), 'job.enqueued job.started job.failed job.discarded', 'EVT-04: at most once');
 select is(pg_temp.life(:'revived'), 'job.enqueued job.started job.failed job.discarded job.enqueued', 'EVT-04: retried by hand: its first end is still told of');
+select is(pg_temp.data(:'revived', 'job.started') ->> 'worker_id', 'w2', 'EVT-02: and by whom it was begun');
 select is(pg_temp.life(:'timed_out'), 'job.enqueued job.started job.timeout job.failed job.retrying', 'TMO-07: job.timeout'),
     is(pg_temp.life(:'stalled'), 'job.enqueued job.started job.stalled job.failed job.discarded', 'TMO-07: job.stalled'),
     is(pg_temp.life(:'unstarted'), 'job.enqueued job.ttl_expired job.expired job.discarded', 'TMO-07: job.ttl_expired'),
