@@ -156,6 +156,17 @@ raise_broken(const Hook &hook, const char *what)
           "hook \"%s\" cannot run: %s", hook.name, what);
 }
 
+/*
+ * A hook runs in the sessions of others, superusers and the background worker among them. What it leaves behind there would
+ * run as they, after it: deferred triggers, temporary objects, prepared statements, cursors. PostgreSQL has the same
+ * answer for functions of index expressions and for subscriptions.
+ */
+int
+restriction(const Hook &hook, Oid user)
+{
+    return hook.role_oid == user || superuser_arg(hook.role_oid) ? 0 : SECURITY_RESTRICTED_OPERATION;
+}
+
 /* Null: it returned that, or nothing. */
 Jsonb *
 call(Hook &hook, Jsonb *envelope, bool wants_result)
@@ -180,7 +191,7 @@ call(Hook &hook, Jsonb *envelope, bool wants_result)
     error_context_stack = &which;
     GetUserIdAndSecContext(&user, &security);
     int settings_level = NewGUCNestLevel();
-    SetUserIdAndSecContext(hook.role_oid, security | SECURITY_LOCAL_USERID_CHANGE);
+    SetUserIdAndSecContext(hook.role_oid, security | SECURITY_LOCAL_USERID_CHANGE | restriction(hook, user));
     set_for_body("search_path", "pg_catalog, pg_temp");
     fmgr_info(hook.function_oid, &function);
     InitFunctionCallInfoData(*fcinfo, &function, 1, DEFAULT_COLLATION_OID, nullptr, nullptr);
@@ -192,7 +203,7 @@ call(Hook &hook, Jsonb *envelope, bool wants_result)
         store::note_write(true); /* whatever it wrote is not ours to lose */
     if (wants_result && !fcinfo->isnull)
         result = DatumGetJsonbP(returned);
-    AtEOXact_GUC(true, settings_level);
+    AtEOXact_GUC(false, settings_level); /* what a hook sets is not for the caller's statements */
     SetUserIdAndSecContext(user, security);
     error_context_stack = which.previous;
     return result;

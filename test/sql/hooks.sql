@@ -289,6 +289,41 @@ reset role;
 select is((select who from hooks.private), 'hook_admin', 'MW-08: as the role that registered it'), is((select path from hooks.private), 'pg_catalog, pg_temp', 'MW-08: on a search path that no caller can change');
 select is((select count(*) from ojs.claim('who', 'w')), 1::bigint, 'MW-08: so does a claim');
 select is((select array_agg(distinct who) from hooks.private), '{hook_admin}', 'MW-08: as that role');
+
+-- What would go on as the caller after the hook is refused or undone: an administrator of queues must not become a superuser who
+-- pushes.
+create function hooks.deferred() returns trigger language plpgsql as $$ begin return null; end $$;
+create table hooks.later (x int);
+create constraint trigger deferred after insert on hooks.later deferrable initially deferred for each row execute function hooks.deferred();
+grant insert on hooks.later to hook_admin;
+grant temporary on database :"DBNAME" to hook_admin;
+create function hooks.stay(job jsonb) returns jsonb language plpgsql as $$
+begin
+    case job ->> 'type'
+        when 'deferred' then insert into hooks.later values (1);
+        when 'temporary' then create temp table mine (x int);
+        when 'role' then set role none;
+        when 'listen' then listen mine;
+        when 'setting' then
+            perform set_config('search_path', 'hooks', false), set_config('work_mem', '77MB', true);
+        else null;
+    end case;
+    return job;
+end $$;
+set local role hook_admin;
+select ojs.register_hook('stay', 'enqueue', 'hooks.stay(jsonb)'), ojs.register_hook('stay-runs', 'before_execute', 'hooks.stay(jsonb)');
+reset role;
+select is(left(pg_temp.caught(format('select ojs.push(%L)', type)), 5), '42501', 'MW-08: a hook of another role leaves nothing to run as who pushes: ' || type)
+from unnest('{deferred,temporary,role,listen}'::text[]) type;
+select is(pg_temp.caught($$select ojs.push('setting')$$), 'accepted', 'MW-08: it may change settings');
+select is(current_setting('search_path') ~ 'hooks' or current_setting('work_mem') = '77MB', false, 'MW-08: for itself');
+select is((select array_agg(type) from ojs.claim('default', 'w', 100) where type in ('setting', 'deferred')), '{setting}', 'MW-08: at a claim, too');
+select is(current_setting('search_path') ~ 'hooks' or current_setting('work_mem') = '77MB', false, 'MW-08: for itself');
+select ojs.unregister_hook('stay'), ojs.unregister_hook('stay-runs');
+select ojs.register_hook('stay', 'enqueue', 'hooks.stay(jsonb)');
+select is(pg_temp.caught($$select ojs.push('deferred')$$), 'accepted', 'MW-08: a hook of who pushes, or of a superuser, may do what they may');
+select ojs.unregister_hook('stay');
+
 revoke execute on function hooks.who(jsonb) from public;
 select is(pg_temp.caught($$select ojs.push('t')$$), '57P03 hook "who" cannot run: the role "hook_admin" may not execute hooks.who(jsonb) Mend that, or remove the hook: ojs.unregister_hook(''who'').',
     'MW-08: and only as long as that role may call the function');
