@@ -62,6 +62,7 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     directive text;
 begin
+    perform ojs_http.now(); -- loads the library, and with it its settings
     if current_setting('ojs.conformance_mode')::boolean then
         for directive in
             select ojs.info(id) -> 'meta' ->> 'test_directive' from unnest(ids) id

@@ -20,6 +20,7 @@ declare
         order by c.oid);
     one regclass;
 begin
+    perform ojs_store.now(); -- loads the library, and with it its settings: before that anybody may set any name
     if not current_setting('ojs.conformance_mode')::boolean then
         perform ojs_store.raise('UNSUPPORTED_FEATURE', 'ojs.reset() removes all jobs, and is refused unless ojs.conformance_mode is on', null,
             'Switch it on for a server of tests: alter database … set ojs.conformance_mode = on.');

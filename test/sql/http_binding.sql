@@ -4,6 +4,9 @@ select no_plan();
 \ir helpers.psql
 \ir http.psql
 
+-- Nothing has loaded the library yet, where it is not preloaded.
+select is((select status from ojs.http('POST', '/ojs/v1/workers/heartbeat', '{}', '{"worker_id": "first"}')), 200, 'WRK: a heartbeat may be the first request of a session');
+
 -- What is pushed: the body, the status and code of the answer, and what its job holds.
 create function pg_temp.pushes(body jsonb) returns text language sql as $$
     select concat_ws(' ', r ->> 'status', r #>> '{body,error,code}') from pg_temp.keep(pg_temp.http('POST', '/ojs/v1/jobs', body)) r

@@ -3,6 +3,16 @@ begin;
 select no_plan();
 \ir helpers.psql
 
+-- Before the library is loaded, anybody may set any name, and this must not count afterwards. So this comes first: where ojs is
+-- not preloaded, nothing has loaded it yet.
+create role early_admin in role ojs_admin;
+set local role early_admin;
+set local client_min_messages = error;
+select pg_temp.refusal('set ojs.conformance_mode = on') \g /dev/null
+select is(left(pg_temp.refusal('select ojs.reset()'), 5), 'OJ700', 'PGX-12: and yet it is worth nothing: no administrator empties the queue');
+reset role;
+reset client_min_messages;
+
 -- Who may call a function, by its name: p(roducer), w(orker), o(bserver); a(dmin) may call all of them. '*': it only
 -- computes, so any of the four may have it. A function that is not listed here fails the test: say who may call it.
 create temp table calls (name text, callers text);
@@ -34,6 +44,8 @@ select is((select string_agg(signature::text, ' ') from functions where has_func
 select is((select string_agg(c.oid::regclass::text, ' ') from pg_class c where relnamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace) and relkind in ('r', 'v', 'p', 'S')
     and case when relkind = 'S' then has_sequence_privilege('nobody_special', c.oid, 'usage, select, update')
         else has_table_privilege('nobody_special', c.oid, 'select, insert, update, delete, truncate, references, trigger') end), null, 'PGX-12: nor read or write anything');
+select is((select string_agg(p.oid::regprocedure::text, ' ') from pg_proc p, (select role from roles union all select 'ojs_admin' union all select 'nobody_special') r
+    where p.prorettype = 'trigger'::regtype and pronamespace = 'ojs_store'::regnamespace and has_function_privilege(role, p.oid, 'execute')), null, 'PGX-12: nor put triggers of ours on tables of its own');
 select is(has_schema_privilege('nobody_special', s, 'usage'), false, 'PGX-12: nor look into schema ' || s) from unnest('{ojs,ojs_store,ojs_http}'::text[]) s;
 select is((select string_agg(format('%s on %s', role, c.oid::regclass), ', ') from pg_class c, (select role from roles union all select 'ojs_admin') r
     where relnamespace in ('ojs'::regnamespace, 'ojs_store'::regnamespace) and relkind in ('r', 'v', 'p')
