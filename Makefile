@@ -26,6 +26,7 @@ SQL_CODE = \
 	sql/queue_stats.sql \
 	sql/explain.sql \
 	sql/limits.sql \
+	sql/maintenance.sql \
 	sql/events.sql \
 	sql/results.sql \
 	sql/once.sql \

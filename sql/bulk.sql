@@ -64,7 +64,7 @@ $$;
 create function ojs_store.described(filter jsonb, states text[], most int) returns setof uuid
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    at timestamptz := ojs_store.now();
+    due timestamptz := ojs_store.promoted_to();
     from_time timestamptz := coalesce((filter ->> 'since')::timestamptz, '-infinity');
     to_time timestamptz := coalesce((filter ->> 'until')::timestamptz, 'infinity');
     type_is text := filter ->> 'type';
@@ -77,7 +77,7 @@ begin
         union all
         select l.job_id, l.queue, 'active', null, null, false from ojs_store.lease l where 'active' = any (states)
         union all
-        select l.job_id, l.queue, case when l.kind = 4 or l.due_at <= at then 'available' when l.kind = 1 then 'scheduled'
+        select l.job_id, l.queue, case when l.kind = 4 or l.due_at <= due then 'available' when l.kind = 1 then 'scheduled'
             when l.kind = 2 then 'retryable' else 'pending' end, null,
             case when filter ? 'error_type' then (select e.data from ojs_store.event e where e.job_id = l.job_id and e.kind in (1, 3)
                 order by e.deliveries desc, e.at desc limit 1) end, false

@@ -12,6 +12,7 @@ select pg_catalog.pg_extension_config_dump('ojs_store.deduplication', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.checkpoint', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.progress', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.rate_limit', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.maintenance', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.worker', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.record', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.told_until', 'where false'); -- a cursor means nothing elsewhere

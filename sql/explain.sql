@@ -19,12 +19,20 @@ declare
     ahead bigint;
     at timestamptz := ojs_store.now();
     limit_says text;
+    waits text;
     this text := format('Job %s', job_id);
 begin
     job := ojs_store.look(job_id);
     if job.id is null then
         perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')), jsonb_build_object('job_id', job_id),
             'Check the id; finished jobs are removed after their retention.');
+    end if;
+    if (case job.state when 'available' then at when 'scheduled' then job.scheduled_at when 'retryable' then job.next_attempt_at end) <= at then
+        select format('%s waits because the server has been in maintenance since %s%s; ojs.set_maintenance(false) ends that.', this, m.since,
+            ' (' || m.reason || ')') into waits from ojs_store.maintenance m order by m.since limit 1;
+        if found then
+            return waits;
+        end if;
     end if;
     case job.state
     when 'completed' then

@@ -96,6 +96,7 @@ grant execute on function ojs_store.rate_limits() to ojs_observer, ojs_admin;
 grant execute on function ojs.set_rate_limit(text, jsonb, timestamptz) to ojs_admin;
 
 -- Upkeep
+grant execute on function ojs.set_maintenance(boolean, text, interval) to ojs_admin;
 grant execute on function ojs.health(), ojs.ready() to ojs_observer, ojs_admin;
 grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;
 

@@ -107,6 +107,8 @@ begin atomic
         ('POST', '/ojs/v1/admin/dead-letter/:id/retry', 'retry_dead_letter'),
         ('DELETE', '/ojs/v1/admin/dead-letter/:id', 'delete_dead_letter_flat'),
         ('GET', '/ojs/v1/admin/system/config', 'system_config'),
+        ('GET', '/ojs/v1/admin/system/maintenance', 'maintenance'),
+        ('POST', '/ojs/v1/admin/system/maintenance', 'set_maintenance'),
         ('POST', '/ojs/v1/admin/reset', 'reset'),
         ('PUT', '/v0/topics/:queue', 'create_topic'),
         ('GET', '/v0/topics/:queue', 'topic'),
@@ -116,7 +118,6 @@ begin atomic
         ('POST', '/v0/topics/:queue/extend', 'topic_extend'),
         -- What this version has not.
         ('GET', '/v0/topics/:queue/work', 'unsupported'),
-        ('POST', '/ojs/v1/admin/system/maintenance', 'unsupported'),
         ('POST', '/ojs/v1/workflows', 'unsupported'),
         ('GET', '/ojs/v1/workflows/:id', 'unsupported'),
         ('DELETE', '/ojs/v1/workflows/:id', 'unsupported'),

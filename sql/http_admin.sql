@@ -88,6 +88,7 @@ begin
             'completed', coalesce(sum(s.completed), 0), 'cancelled', coalesce(sum(s.cancelled), 0), 'discarded', coalesce(sum(s.discarded), 0)),
         'throughput', jsonb_build_object('processed_per_minute', round(coalesce(sum(s.completed_last_hour), 0) / 60, 3),
             'failed_per_minute', round(coalesce(sum(s.failed_last_hour), 0) / 60, 3)),
+        'maintenance', ojs.health() -> 'maintenance' <> 'null',
         'uptime_seconds', floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time())),
         'computed_at', ojs_http.rfc3339(ojs_http.now()))
     into stats from ojs.queue_stats() s;

@@ -26,6 +26,33 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     select row(200, '{"Content-Type": "text/plain"}', null, ojs.metrics())::ojs_http.response
 $$;
 
+create function ojs_http.maintenance(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, case when told = 'null' then '{"maintenance": false}' else told || '{"maintenance": true}' end)
+    from (select ojs.health() -> 'maintenance') as h (told)
+$$;
+
+create function ojs_http.set_maintenance(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    takes text := ojs_http.text_field(body, 'estimated_duration');
+    estimated interval;
+begin
+    begin
+        if takes like 'P%' then
+            estimated := takes;
+        end if;
+    exception when data_exception then
+        null;
+    end;
+    if takes is not null and estimated is null then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'estimated_duration must be a duration', '{"field": "estimated_duration"}', 'Write it as PT30M.');
+    end if;
+    return ojs_http.reply(200, ojs.set_maintenance(ojs_http.field(body, 'enabled', 'boolean', true)::boolean,
+        ojs_http.text_field(body, 'reason'), estimated));
+end $$;
+
 create function ojs_http.reset(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin

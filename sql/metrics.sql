@@ -204,6 +204,9 @@ begin
         from ojs.workers w where w.status = 'running'
         union all
         select 13, ojs_store.metric_family('ojs_upkeep_running', 'gauge', '1 while the background worker runs.', 'ojs_upkeep_running ' || ojs_store.worker_running()::int)
+        union all
+        select 14, ojs_store.metric_family('ojs_maintenance', 'gauge', '1 while the server is in maintenance.',
+            'ojs_maintenance ' || (ojs_store.maintenance_json() -> 'maintenance')::boolean::int)
     )
     select string_agg(body, '' order by place) into answer from families;
     return answer;

@@ -155,7 +155,7 @@ begin
         delete from ojs_store.later where ctid = any (array(
             select l.ctid from ojs_store.later l
             where l.queue = queue_id and l.kind <> 5
-                and case when l.kind = 4 or l.due_at <= ojs_store.now() then 'available'
+                and case when l.kind = 4 or l.due_at <= ojs_store.promoted_to() then 'available'
                     when l.kind = 1 then 'scheduled' when l.kind = 2 then 'retryable' else 'pending' end = any (states)
             for update skip locked))
         returning job_id;

@@ -268,6 +268,14 @@ create table ojs_store.rate_limit (
     set_at timestamptz not null
 );
 
+-- One row while the server is in maintenance (src/maintenance.cpp).
+create table ojs_store.maintenance (
+    since timestamptz not null,
+    reason text,
+    ends_at timestamptz,                -- when it is meant to be over; only a call ends it
+    begun_by text not null              -- the role
+);
+
 -- Workers that have sent a beat, registered, or been told something.
 create table ojs_store.worker (
     name text collate "C" not null primary key,

@@ -11,6 +11,7 @@
 #include "ojs/dead_letter.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/maintenance.h"
 #include "ojs/shared.h"
 #include "ojs/throttle.h"
 #include "ojs/upkeep.h"
@@ -114,7 +115,10 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
             twice |= request.queues[j].id == queue->id;
         if (twice)
             continue;
-        request.queues[request.n++] = *queue;
+        request.queues[request.n] = *queue;
+        if (in_maintenance())
+            request.queues[request.n].state = QueueState::paused;
+        request.n++;
         request.claim_rules |= queue->claim_rules;
     }
     return request;

@@ -7,6 +7,7 @@
 #include "ojs/args.h"
 #include "ojs/guard.h"
 #include "ojs/job.h"
+#include "ojs/maintenance.h"
 #include "ojs/spi.h"
 
 namespace ojs
@@ -52,7 +53,7 @@ run_crons(TimestampTz now, int limit)
 {
     int due = 0;
 
-    if (IsolationUsesXactSnapshot())
+    if (IsolationUsesXactSnapshot() || in_maintenance())
         return 0;
     with_spi([&] {
         bool null;

@@ -34,8 +34,10 @@ constexpr char queues_sql[] = R"sql(
 )sql";
 constinit Statement queues = {queues_sql, {}, nullptr};
 
+constinit Statement maintenance = {"select nullif(ojs_store.maintenance_json() - 'maintenance', '{}')::text", {}, nullptr};
+
 struct Report {
-    StringInfoData hot_set, reconciled, queues;
+    StringInfoData hot_set, reconciled, queues, maintenance;
 };
 
 void
@@ -86,6 +88,7 @@ OJS_FUNCTION(ojs_health)
     initStringInfo(&report.hot_set);
     initStringInfo(&report.reconciled);
     initStringInfo(&report.queues);
+    initStringInfo(&report.maintenance);
     with_spi([&] {
         if (!recovery) {
             (void)execute_latest(feed_row);
@@ -94,6 +97,8 @@ OJS_FUNCTION(ojs_health)
         }
         (void)execute(queues);
         copy(&report.queues, 1);
+        (void)execute(maintenance);
+        copy(&report.maintenance, 1);
     });
     appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
                      !stands && !recovery && rebuild_under_way() ? "degraded" : "ok", OJS_VERSION, "healthy");
@@ -114,7 +119,7 @@ OJS_FUNCTION(ojs_health)
     else
         appendStringInfo(&json, ", \"hot_set\": {\"state\": \"%s\", \"last_rebuild\": %s, \"last_reconcile\": %s}",
                          stands ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
-    appendStringInfo(&json, ", \"queues\": %s}", report.queues.data);
+    appendStringInfo(&json, ", \"queues\": %s, \"maintenance\": %s}", report.queues.data, report.maintenance.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
 }
 

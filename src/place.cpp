@@ -4,6 +4,7 @@
 #include "ojs/place.h"
 
 #include "ojs/lease_trace.h"
+#include "ojs/maintenance.h"
 #include "ojs/wake.h"
 
 namespace ojs
@@ -74,7 +75,7 @@ answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, std::optional<S
 static State
 state_of(const Tables &tables, const Place &place, TimestampTz now)
 {
-    if (place.table == &tables.tables[static_cast<int>(store::Rel::ready)] || place.row.due_at <= now)
+    if (place.table == &tables.tables[static_cast<int>(store::Rel::ready)] || place.row.due_at <= promoted_to(now))
         return State::available;
     switch (place.row.kind) {
     case LaterKind::scheduled:

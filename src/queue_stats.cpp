@@ -10,6 +10,7 @@
 #include "ojs/counts.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/maintenance.h"
 #include "ojs/rows.h"
 #include "ojs/upkeep.h"
 #include "ojs/worker.h"
@@ -64,7 +65,7 @@ find_due(Overdue *overdue, int n, TimestampTz at)
     store::Scan scan;
     store::Row seen;
     store::Table table = store::open(store::Rel::later, AccessShareLock);
-    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(at));
+    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(at)));
     store::begin(scan, table, store::Idx::later_due, &key, 1, false);
     while ((seen = store::next(scan)) != store::Row::none) {
         LaterRow row;

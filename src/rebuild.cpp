@@ -13,6 +13,7 @@
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/lease_trace.h"
+#include "ojs/maintenance.h"
 #include "ojs/moves.h"
 #include "ojs/plant.h"
 #include "ojs/sink.h"
@@ -344,7 +345,7 @@ place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
     placing.receiver = {receive_job, receiver_starts, receiver_ends, receiver_ends, DestNone};
     placing.ready = open_sink(store::Rel::ready, bulk);
     placing.later = open_sink(store::Rel::later, bulk);
-    execute_latest_into(lost_jobs, {TimestampTzGetDatum(now()), created_before}, &placing.receiver);
+    execute_latest_into(lost_jobs, {TimestampTzGetDatum(promoted_to(now())), created_before}, &placing.receiver);
 
     std::sort(placing.returned.items, placing.returned.items + placing.returned.n,
               [](const Returned &a, const Returned &b) { return a.at < b.at; });

@@ -4,6 +4,7 @@
 #include "ojs/standing.h"
 
 #include "ojs/guc.h"
+#include "ojs/maintenance.h"
 #include "ojs/reports.h"
 
 namespace ojs
@@ -197,7 +198,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         standing.error = nullptr; /* */
     if (RecoveryInProgress() && !terminal(standing.state)) {
         /* No hot row says it: the last event does. */
-        bool waits = last->due_at && *last->due_at > now();
+        bool waits = last->due_at && *last->due_at > promoted_to(now());
         standing.state = !waits                              ? State::available
                          : last->kind == EventKind::leased    ? State::active
                          : last->kind == EventKind::failed    ? State::retryable
@@ -248,7 +249,7 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
         return false;
     read(tables.job().slot, job);
     standing.queue = job.queue;
-    from_envelope(job, now, standing);
+    from_envelope(job, promoted_to(now), standing);
 
     if (store::read(tables.done(), store::Idx::done_job, id, snapshot)) {
         DoneRow row;
@@ -264,12 +265,13 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
             read(tables.lease().slot, row);
             from_lease(row, standing);
         } else if (read_later(tables.later(), id, snapshot, later)) {
-            standing.state = later.due_at <= now ? State::available : state_of(later.kind);
+            bool due = later.due_at <= promoted_to(now);
+            standing.state = due ? State::available : state_of(later.kind);
             standing.queue = later.queue;
             standing.attempt = later.attempt;
             standing.deliveries = later.deliveries;
             if (standing.state == State::available)
-                standing.enqueued_at = std::max(job.created_at, later.due_at <= now ? later.due_at : job.created_at);
+                standing.enqueued_at = std::max(job.created_at, due ? later.due_at : job.created_at);
             else if (standing.state != State::available)
                 standing.enqueued_at = std::nullopt;
         } else if (standing.state != State::available) {

@@ -5,6 +5,7 @@
 
 #include "ojs/guc.h"
 #include "ojs/limits.h"
+#include "ojs/maintenance.h"
 #include "ojs/place.h"
 #include "ojs/plant.h"
 
@@ -207,7 +208,7 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
     int n = 0;
 
     ScanKeyData key;
-    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(now)));
     store::Scan scan;
     store::Row seen;
     store::begin(scan, table, store::Idx::later_due, &key, 1, true);

@@ -8,6 +8,7 @@
  * the worker, which looks at wanted queues each tick.
  */
 #include "ojs/guc.h"
+#include "ojs/maintenance.h"
 #include "ojs/queue.h"
 #include "ojs/shared.h"
 #include "ojs/store.h"
@@ -383,7 +384,7 @@ wake_look_again()
     Database *database = my_database();
     constexpr int most = max_marks * 2;
 
-    if (!wake_anyone())
+    if (!wake_anyone() || in_maintenance())
         return;
     bool crowded = pg_atomic_exchange_u32(&database->crowded, 0) != 0;
     auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * most));

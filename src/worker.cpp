@@ -13,6 +13,7 @@
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/maintenance.h"
 #include "ojs/shared.h"
 #include "ojs/store.h"
 #include "ojs/wake.h"
@@ -123,6 +124,8 @@ first_due()
     ScanKeyData key;
     store::Scan scan;
     store::Row seen;
+    if (in_maintenance())
+        return due;
     store::Table table = store::open(store::Rel::later, AccessShareLock);
     ScanKeyInit(&key, 1, BTLessStrategyNumber, F_TIMESTAMPTZ_LT, TimestampTzGetDatum(DT_NOEND));
     store::begin(scan, table, store::Idx::later_due, &key, 1, true);
