@@ -105,7 +105,7 @@ select pg_temp.after('30 min') \g /dev/null
 select is((select failed_last_hour from ojs.queue_stats('met')), 2::bigint, 'QC-06: half an hour later they count');
 select pg_temp.after('2 hours') \g /dev/null
 select is((select concat_ws('/', completed_last_hour, failed_last_hour, throughput_per_second, coalesce(avg_duration_ms::text, 'none')) from ojs.queue_stats('met')), '0/0/0.0000/none', 'QC-06: two hours later no more');
-select is((select array_agg(k order by k) from jsonb_object_keys(pg_temp.http('/ojs/v1/admin/stats')) k), '{computed_at,jobs,queues,throughput,uptime_seconds,workers}', 'ADM-02: aggregate statistics');
+select is((select array_agg(k order by k) from jsonb_object_keys(pg_temp.http('/ojs/v1/admin/stats')) k), '{computed_at,jobs,maintenance,queues,throughput,uptime_seconds,workers}', 'ADM-02: aggregate statistics');
 select is((s -> 'jobs' ->> 'discarded')::bigint, (select sum(discarded)::bigint from ojs.queue_stats()), 'ADM-02: jobs by state') from pg_temp.http('/ojs/v1/admin/stats') s;
 select is(pg_temp.http(path) -> 'total', '0', 'DLQ-09: over HTTP: ' || path) from unnest(array['/ojs/v1/dead-letter/stats', '/ojs/v1/admin/dead-letter/stats']) path;
 select is(headers ->> 'Content-Type', 'text/plain', 'OBS-02: media type at ' || path) from unnest(array['/metrics', '/ojs/v1/metrics']) path, ojs.http('GET', path);
