@@ -25,7 +25,8 @@ create table ojs_store.queue_count (
 
 -- LOGGED TRUTH -----------------------------------------------------------------------------------------------------
 
--- The envelope as it was pushed. What is rarely used is in options.
+-- The envelope as it was pushed. What is rarely used is in options. Here and in `done`, what is mostly null comes last: a row
+-- does without its last nulls (src/rows.cpp).
 create table ojs_store.job (
     id uuid not null,
     seq bigint not null,
@@ -34,12 +35,12 @@ create table ojs_store.job (
     flags int not null,                 -- job_flag in rows.h
     max_attempts int not null,
     priority smallint not null,
-    scheduled_at timestamptz,
-    expires_at timestamptz,
-    timeout_ms bigint,
     type text not null,
     args jsonb not null,
     meta jsonb,                         -- null for {}
+    scheduled_at timestamptz,
+    expires_at timestamptz,
+    timeout_ms bigint,
     retry jsonb,                        -- null for the system's default policy
     uniq jsonb,
     options jsonb                       -- specversion, schema, tags, own lease length, …, and all unknown attributes
@@ -86,9 +87,9 @@ create table ojs_store.done (
     started_at timestamptz,             -- null: it never ran
     state smallint not null,            -- job_state in rows.h: completed, cancelled, discarded
     flags smallint not null,            -- done_flag in rows.h
+    worker text,                        -- of the delivery that ended so; null: none did, or a crash forgot it
     result jsonb,
-    error jsonb,
-    worker text                         -- of the delivery that ended so; null: none did, or a crash forgot it
+    error jsonb
 );
 create unique index done_job on ojs_store.done (job_id);
 

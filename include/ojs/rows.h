@@ -71,12 +71,12 @@ struct JobRow {
     int32 flags;
     int32 max_attempts;
     int16 priority;
-    std::optional<TimestampTz> scheduled_at;
-    std::optional<TimestampTz> expires_at;
-    std::optional<int64> timeout_ms;
     text *type;
     Jsonb *args;
     Jsonb *meta;    /* null: {} */
+    std::optional<TimestampTz> scheduled_at;
+    std::optional<TimestampTz> expires_at;
+    std::optional<int64> timeout_ms;
     Jsonb *retry;   /* null: the system's default */
     Jsonb *uniq;    /* null: none */
     Jsonb *options; /* null: none */
@@ -103,9 +103,9 @@ struct DoneRow {
     std::optional<TimestampTz> started_at;
     State state;
     int16 flags;
+    text *worker;  /* of the delivery that ended so, or null */
     Jsonb *result; /* or null */
     Jsonb *error;  /* or null */
-    text *worker;  /* of the delivery that ended so, or null */
 };
 
 struct ReadyRow {
