@@ -8,6 +8,7 @@
 #include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/lease_trace.h"
+#include "ojs/plant.h"
 #include "ojs/worker.h"
 
 using namespace ojs;
@@ -87,7 +88,8 @@ OJS_FUNCTION(ojs_ack_and_claim)
     Ended ended = ended_of(named.ids.n);
     complete(tables, named, true, done, at, ended);
     CommandCounterIncrement();
-    attempts_ended(ended);
+    if (!planted(Bug::hook_not_with_claim))
+        attempts_ended(ended);
     hand_out(tables, request, at, set);
     tables.close();
     store::end_write();

@@ -104,7 +104,7 @@ mark_delivered(Walk &walk, LeaseRow &lease)
 {
     if (lease.flags & (job_at_most_once | lease_durable))
         lease.flags |= job_has_events;
-    if ((lease.flags & job_at_most_once) && !(lease.flags & lease_durable)) {
+    if ((lease.flags & job_at_most_once) && !(lease.flags & lease_durable) && !planted(Bug::once_not_logged)) {
         EventRow event = {};
         event.job_id = lease.job_id;
         event.at = walk.now;

@@ -12,6 +12,7 @@
 #include "ojs/hooks.h"
 #include "ojs/idempotency.h"
 #include "ojs/json.h"
+#include "ojs/plant.h"
 #include "ojs/unique.h"
 #include "ojs/uuid.h"
 #include "ojs/worker.h"
@@ -110,7 +111,8 @@ read_job(Call &call, Batch &batch, int i)
     if (!is_object(job))
         raise_field(Code::invalid_payload, "jobs", "Give each job as an object.", "a job must be an object");
     envelope_from_json(jsonb_of(job), call.at, false, envelope);
-    if (!admit_envelope(call.hooks, envelope, call.at)) {
+    bool unseen = planted(Bug::hook_not_for_last) && i + 1 == call.n;
+    if (!admit_envelope(unseen ? Hooks{} : call.hooks, envelope, call.at)) {
         call.results[i] = {"dropped", false, {}, nullptr};
         return;
     }

@@ -24,6 +24,14 @@ enum class Bug {
     lost_wake_up,            /* a savepoint that is rolled back takes all wake-ups of its transaction with it */
     kills_own_deletes,       /* entries of rows that this transaction took are marked dead, and it may roll back */
     unique_without_lock,     /* a push decides about its key without having locked it */
+    limit_without_turns,     /* claims count the places of a limit at the same time */
+    limit_frees_twice,       /* the place of a lease that has ended is taken off twice */
+    window_forgets_open,     /* what open transactions have started does not count in a window */
+    lease_not_logged,        /* a durable lease leaves no event when it is made */
+    commit_not_awaited,      /* no commit of a push or of an end waits for the disk */
+    once_not_logged,         /* nothing outlives a crash that says that an at-most-once job was delivered */
+    hook_not_with_claim,     /* no execution hook runs for what ack_and_claim ends */
+    hook_not_for_last,       /* no enqueue hook sees the last job of a batch */
     count,
 };
 

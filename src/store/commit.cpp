@@ -7,6 +7,8 @@
  */
 #include "ojs/store.h"
 
+#include "ojs/plant.h"
+
 namespace ojs::store
 {
 
@@ -34,7 +36,7 @@ commit_xact(XactEvent event, void *)
 void
 note_write(bool durable)
 {
-    (durable ? awaited : spared) = true;
+    (durable && !planted(Bug::commit_not_awaited) ? awaited : spared) = true;
 }
 
 void

@@ -147,6 +147,7 @@ class Checker(Promises):
         self.check_dedup()
         self.check_pauses()
         self.check_places()
+        self.check_pace()
         self.check_hooks()
         self.check_audits()
         self.check_end()

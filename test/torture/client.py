@@ -33,6 +33,7 @@ APART = {
     "kept": {"leases_durable": True, "lease_log": True},
     "hasty": {"durable": False},
     "few": {"concurrency": 3},
+    "paced": {"rate_limit": {"rate": {"limit": 5, "period": "PT1S"}}},
     "shared": {"claim_jitter_ms": 20},
     "hooked": {},
 }

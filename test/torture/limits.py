@@ -6,6 +6,7 @@ PROMPT = 0.1        # and mostly within so long, where the extension is preloade
 SLOW = 9.0          # a call that need not wait for anyone takes no longer
 LOSSY = 3.0         # what was committed so long before a crash is on disk, even if nobody waited for that
 PLACES = 3          # in the queue "few"
+PACE = 5, 1.0       # in the queue "paced" so many jobs may start within so long
 EPSILON = 0.002
 
 # What a call may be refused with, beside what the faults cause.
@@ -73,6 +74,7 @@ PROMISES = (
     "a lease id is never given twice",
     "a durable lease survives a crash",
     "no more jobs are held than the queue's concurrency",
+    "no more jobs start within a window than the queue's rate",
     "an enqueue hook sees each push",
     "an execution hook runs with the end of the job",
 )

@@ -139,6 +139,8 @@ def good_apart(s):
     s.ack(2.5, "w1", "c", "l2", done=False).give(6, "w1", "c", "l3", queue="hasty").ack(7, "w1", "c", "l3")
     for i in range(4):
         s.push(10, f"f{i}", q="few").give(11 + i, "w1", f"f{i}", f"m{i}", 2, queue="few").ack(13 + i, "w1", f"f{i}", f"m{i}")
+    for i in range(11):
+        s.push(20, f"p{i}", q="paced").give(21 + 0.2 * i, "w1", f"p{i}", f"n{i}", queue="paced").ack(30, "w1", f"p{i}", f"n{i}")
 
 
 @story(None)
@@ -168,6 +170,12 @@ def lost_long_before_the_crash(s):
 def lost_with_the_callers_own(s):
     tx = s.begin(1, "p")
     s.push(1.1, "a", q="hasty", stored=False, tx=tx).end(1.2, "p", tx).crash(2)
+
+
+@story("no more jobs start within a window than the queue's rate")
+def six_in_a_second(s):
+    for i in range(6):
+        s.push(1, f"p{i}", q="paced").give(2 + 0.19 * i, "w1", f"p{i}", f"m{i}", queue="paced").ack(9, "w1", f"p{i}", f"m{i}")
 
 
 @story("no more jobs are held than the queue's concurrency")

@@ -207,6 +207,25 @@ class Few(Apart):
         super().action()
 
 
+class Paced(Apart):
+    """No more than five of its jobs start within a second. There are always some that wait for that."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.ahead = 0
+
+    def take(self):
+        rows = self.claim("paced", self.rng.choice((1, 2, 5)), self.rng.choice((0.4, 1, 2)))
+        self.ahead -= len(rows or ())
+
+    def action(self):
+        if self.ahead < 10:
+            self.push("paced", retry="fast")
+            self.ahead += 1
+        self.hunger = 1
+        super().action()
+
+
 class Shared(Apart):
     """Its jobs are shared out among the claims that come within 20 ms."""
 

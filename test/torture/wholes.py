@@ -234,6 +234,23 @@ class Wholes:
                 self.bad("no more jobs are held than the queue's concurrency", f"{len(held)} at {at:.3f}", *sorted(held))
         self.counts["places checked"] = len(steps) // 2
 
+    def check_pace(self):
+        """Of the queue "paced" no more jobs start within a window than its rate, by the database's own times. A crash forgets
+        the starts before it. In the end the rate is taken back, so that all gets finished."""
+        limit, period = PACE
+        starts = defaultdict(list)
+        for claims in self.claims.values():
+            for c in claims:
+                if c.queue == "paced" and c.op.answered and c.op.client != "drain":
+                    starts[c.op.era].append((c.started, c.id))
+        for found in starts.values():
+            found.sort()
+            for (first, _), (last, id) in zip(found, found[limit:]):
+                if last - first < period - EPSILON:
+                    self.bad("no more jobs start within a window than the queue's rate", f"{limit + 1} within"
+                             f" {last - first:.3f} s", id)
+            self.counts["starts checked"] += len(found)
+
     def check_hooks(self):
         """Each push of the queue "hooked" went through the enqueue hook, no other was changed, and the other hook wrote down
         each end, in the transaction of the call."""

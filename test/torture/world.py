@@ -180,7 +180,8 @@ class Round:
         if self.world.has("work_open"):
             kinds += [sessions.Working] * 2
         if self.world.has("create_queue"):
-            kinds += [sessions.Kept] * 2 + [sessions.Hasty] * 2 + [sessions.Few] * 4 + [sessions.Shared] * 3 + [sessions.Hooked]
+            kinds += [sessions.Kept] * 2 + [sessions.Hasty] * 2 + [sessions.Few] * 4 + [sessions.Paced] * 2 \
+                + [sessions.Shared] * 3 + [sessions.Hooked]
         kinds += [sessions.Mixed] * self.options.clients
         slots = sorted(enumerate(kinds), key=lambda k: k[1] not in (sessions.Waiter, sessions.Waker))
         for i, (slot, kind) in enumerate(slots):
@@ -449,6 +450,8 @@ class Round:
         self.fault_clock(client.Clock.now(), 86400)
         time.sleep(3.2)
         queues = self.queues()
+        if self.world.has("create_queue"):
+            self.control.execute("select ojs.configure_queue('paced', '{\"rate_limit\": null}')")
         if self.world.has("resume_queue"):
             for queue in self.world.extra:
                 drain.simple("resume_queue", queue)
