@@ -31,6 +31,7 @@ SQL_CODE = \
 	sql/results.sql \
 	sql/once.sql \
 	sql/bulk.sql \
+	sql/replay.sql \
 	sql/hooks.sql \
 	sql/lease_json.sql \
 	sql/tick.sql \

@@ -59,15 +59,22 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         when 'array' then array(select jsonb_array_elements_text(filter -> 'state')) else otherwise end
 $$;
 
+-- Whether a job is what a filter describes; `at`: its end, or its creation if it has not ended.
+create function ojs_store.fits(filter jsonb, type text, priority int, meta jsonb, error jsonb, at timestamptz) returns boolean
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select (not filter ? 'type' or ojs_store.matches(type, array[filter ->> 'type']))
+        and (not filter ? 'error_type' or error ->> 'type' is not distinct from filter ->> 'error_type')
+        and (not filter ? 'priority' or priority = (filter -> 'priority')::numeric)
+        and (not filter ? 'meta' or coalesce(meta, '{}') @> (filter -> 'meta'))
+        and at between coalesce((filter ->> 'since')::timestamptz, '-infinity') and coalesce((filter ->> 'until')::timestamptz, 'infinity')
+$$;
+
 -- Jobs in these states that a filter describes, by id, at most `most`. For finished jobs since and until speak of their end,
 -- for others of their creation. Numbers as in ojs_store.queue_counts().
 create function ojs_store.described(filter jsonb, states text[], most int) returns setof uuid
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     due timestamptz := ojs_store.promoted_to();
-    from_time timestamptz := coalesce((filter ->> 'since')::timestamptz, '-infinity');
-    to_time timestamptz := coalesce((filter ->> 'until')::timestamptz, 'infinity');
-    type_is text := filter ->> 'type';
     queue_id bigint := hashtextextended(filter ->> 'queue', 0);
 begin
     return query
@@ -91,12 +98,8 @@ begin
     from place join ojs_store.job on job.id = place.job_id
     where place.state = any (states)
         and (queue_id is null or place.queue = queue_id)
-        and (type_is is null or ojs_store.matches(job.type, array[type_is]))
-        and (not filter ? 'error_type' or place.error ->> 'type' = filter ->> 'error_type')
-        and (not filter ? 'priority' or job.priority = (filter -> 'priority')::numeric)
-        and (not filter ? 'meta' or coalesce(job.meta, '{}') @> (filter -> 'meta'))
         and (not filter ? 'dead_letter' or place.dead_letter = (filter -> 'dead_letter')::boolean)
-        and coalesce(place.ended, job.created_at) between from_time and to_time
+        and ojs_store.fits(filter, job.type, job.priority, job.meta, place.error, coalesce(place.ended, job.created_at))
     order by place.job_id
     limit most;
 end $$;

@@ -31,7 +31,9 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'conformance_level', 2, 'conformance_tier', 'runtime',
         'protocols', jsonb_build_array('http'), 'backend', 'postgres',
         'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong',
-        'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default', 'at-least-once', 'events', 'at-least-once'),
+        'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default', 'at-least-once', 'events', 'at-least-once',
+            'ordering', jsonb_build_object('fifo', 'within a queue, among jobs of equal priority, for a single worker that takes one job at a time',
+                'none', jsonb_build_array('across workers', 'across priorities', 'across retries and redeliveries'))),
         'extensions', ojs_http.extensions(),
         'endpoints', '{"manifest": "/ojs/manifest", "health": "/ojs/v1/health"}'::jsonb,
         'payload_limits', jsonb_build_object(

@@ -15,18 +15,20 @@ using namespace ojs;
 namespace
 {
 
-/* Overrides of a manual retry, and the count of them; the envelope is one of the few things that are ever rewritten. */
+/* Overrides of a retry, and who has brought the job back how often; the envelope is one of the few things that are ever
+ * rewritten. */
 constinit Statement rewrite_job = {R"sql(
     update ojs_store.job
-    set meta = coalesce($2 -> 'meta', meta, '{}')
-            || jsonb_build_object('ojs.replay_count', coalesce((meta ->> 'ojs.replay_count')::int, 0) + 1),
+    set meta = coalesce($2 -> 'meta', meta, '{}') - 'ojs.replay_rule'
+            || jsonb_build_object('ojs.replay_count', ojs_store.replay_count(meta) + 1, 'ojs.last_replayed_at', ojs_store.time_text($4))
+            || case when $5 is null then '{}' else jsonb_build_object('ojs.replay_rule', $5) end,
         args = coalesce($2 -> 'args', args),
         retry = coalesce($2 -> 'retry', retry),
         max_attempts = coalesce(($2 -> 'retry' ->> 'max_attempts')::int, max_attempts),
         queue = $3
     where id = $1
     returning ctid, exists (select from ojs_store.checkpoint where job_id = $1) or exists (select from ojs_store.progress where job_id = $1)
-)sql", {UUIDOID, JSONBOID, INT8OID}, nullptr};
+)sql", {UUIDOID, JSONBOID, INT8OID, TIMESTAMPTZOID, TEXTOID}, nullptr};
 
 /* Takes the row that says a job has ended in this state; false: there is none. */
 bool
@@ -94,16 +96,10 @@ record_revival(Tables &tables, const DoneRow &row, TimestampTz at)
     store::insert(tables.event(), form(tables.event().rel, event));
 }
 
-} // namespace
-
-/* A discarded job becomes available with a new budget (R-39); a retryable one at once, within its budget (SM-12). */
-OJS_FUNCTION(ojs_retry)
+/* `rule`: by which it is brought back; null: by hand. */
+Datum
+bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
 {
-    store::begin_write("ojs.retry()");
-    ensure_hot_set();
-    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
-    Jsonb *overrides = PG_ARGISNULL(1) ? DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")))
-                                       : PG_GETARG_JSONB_P(1);
     TimestampTz at = now();
     Tables tables;
     JobRow job;
@@ -127,7 +123,8 @@ OJS_FUNCTION(ojs_retry)
         record_revival(tables, done, at);
         no_dead_letter(tables, id);
         with_spi([&] {
-            execute_latest(rewrite_job, {UUIDPGetDatum(&id), JsonbPGetDatum(overrides), Int64GetDatum(row.queue)});
+            execute_latest(rewrite_job, {UUIDPGetDatum(&id), JsonbPGetDatum(overrides), Int64GetDatum(row.queue), TimestampTzGetDatum(at),
+                                         rule == nullptr ? SpiArg(nullptr) : SpiArg(PointerGetDatum(rule))});
             bool null;
             row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(cell(0, 1, &null)));
             row.flags = DatumGetBool(cell(0, 2, &null)) ? job_reported : 0;
@@ -140,6 +137,29 @@ OJS_FUNCTION(ojs_retry)
     }
     make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
     return answer_now(tables, id, at);
+}
+
+Jsonb *
+no_overrides()
+{
+    return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")));
+}
+
+} // namespace
+
+/* A discarded job becomes available with a new budget (R-39); a retryable one at once, within its budget (SM-12). */
+OJS_FUNCTION(ojs_retry)
+{
+    store::begin_write("ojs.retry()");
+    ensure_hot_set();
+    return bring_back(job_id_arg(fcinfo, 0), PG_ARGISNULL(1) ? no_overrides() : PG_GETARG_JSONB_P(1), nullptr);
+}
+
+/* ojs_store.replay(job_id uuid, rule text) returns ojs.job: a dead letter, whose row of `done` the caller has locked (DLQ-10) */
+OJS_FUNCTION(ojs_replay)
+{
+    store::begin_write("ojs_store.replay()");
+    return bring_back(job_id_arg(fcinfo, 0), no_overrides(), PG_GETARG_TEXT_PP(1));
 }
 
 /* An open job that nobody holds ends as discarded. */

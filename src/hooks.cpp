@@ -289,6 +289,8 @@ admit_envelope(const Hooks &hooks, Envelope &envelope, TimestampTz now)
     }
     assign_ids(&envelope, 1);
     Jsonb *json = request_json(envelope);
+    if (!envelope.measured)
+        check_envelope_size(root_of(json));
     for (int i = 0; i < hooks.n; i++) {
         json = call(hooks.at[i], json, true);
         if (json == nullptr)

@@ -8,6 +8,7 @@
 #include "ojs/job_values.h"
 #include "ojs/limit_policy.h"
 #include "ojs/queue.h"
+#include "ojs/replay.h"
 #include "ojs/retry.h"
 #include "ojs/wake.h"
 
@@ -18,7 +19,7 @@ namespace
 
 constexpr Code invalid = Code::invalid_payload;
 
-enum class Kind { flag, choice, lease, jitter, count, count32, fraction, block, seconds, duration, queue, retry, retention, rate, patterns, texts };
+enum class Kind { flag, choice, lease, jitter, count, count32, fraction, block, seconds, duration, queue, retry, retention, rate, patterns, texts, replay };
 
 struct Setting {
     std::string_view name;
@@ -54,6 +55,7 @@ constexpr Setting known[] = {
     {"overflow_policy", "discard", Kind::choice},
     {"producers", "producers", Kind::texts},
     {"rate_limit", "rate_limit", Kind::rate},
+    {"replay_rules", "replay_rules", Kind::replay},
     {"retention", "retention", Kind::retention},
     {"type", "type", Kind::choice},
     {"visibility_timeout", "lease_ms", Kind::lease},
@@ -232,6 +234,9 @@ setting_value(const Setting &setting, std::string_view own, const JsonbValue &va
     case Kind::patterns:
     case Kind::texts:
         return texts_value(value, setting.kind == Kind::patterns, field);
+    case Kind::replay:
+        check_replay_rules(value);
+        return value;
     }
     pg_unreachable();
 }
@@ -339,7 +344,7 @@ OJS_FUNCTION(ojs_effective_config)
                           " \"max_size\": 0, \"max_size_bytes\": 0, \"block_timeout\": 0, \"warning_threshold\": 0.8,"
                           " \"concurrency\": 0, \"default_timeout\": 1800,"
                           " \"retention\": {\"completed\": \"P7D\", \"discarded\": \"P30D\", \"cancelled\": \"P7D\"},"
-                          " \"dead_letter_ttl\": \"P180D\", \"dead_letter_max_size\": 10000,"
+                          " \"dead_letter_ttl\": \"P180D\", \"dead_letter_max_size\": 10000, \"replay_rules\": [],"
                           " \"allowed_job_types\": [\"*\"], \"producers\": [\"*\"]}",
                           settings.default_lease_ms);
     Jsonb *system = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));

@@ -11,6 +11,7 @@
 #include "ojs/limits.h"
 #include "ojs/queue_rules.h"
 #include "ojs/records.h"
+#include "ojs/replay.h"
 #include "ojs/retention.h"
 #include "ojs/unique.h"
 #include "ojs/upkeep.h"
@@ -30,6 +31,7 @@ struct Pass {
     int markers; /* deduplication and idempotency keys whose time was over */
     int records; /* events with rows of their own, too old or too many */
     int jobs;    /* finished ones that are not kept any longer */
+    int replayed; /* dead letters, by a rule */
     bool more;
 };
 
@@ -69,9 +71,10 @@ pass(int budget)
     forget_workers(at);
     tidy_hooks(at);
     tidy_limits(at);
-    result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget || result.records >= budget ||
-                  result.jobs >= budget;
     tables.close();
+    result.replayed = replay_dead_letters(budget, at);
+    result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget || result.records >= budget ||
+                  result.jobs >= budget || result.replayed >= budget;
     return result;
 }
 
@@ -113,8 +116,8 @@ OJS_FUNCTION(ojs_tick)
     reconcile_if_due();
     store::end_write();
     char *json = psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"crons\": %d, \"keys_removed\": %d, "
-                          "\"events_removed\": %d, \"jobs_removed\": %d, \"more\": %s}",
+                          "\"events_removed\": %d, \"jobs_removed\": %d, \"replayed\": %d, \"more\": %s}",
                           result.reaped, result.dead, result.promoted, crons, result.markers, result.records, result.jobs,
-                          result.more || crons >= budget ? "true" : "false");
+                          result.replayed, result.more || crons >= budget ? "true" : "false");
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
 }

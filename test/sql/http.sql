@@ -60,7 +60,7 @@ select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}', jso
 from (values ('urn:ojs:ext:durable-execution', '201'), ('urn:ojs:ext:experimental:progress', '201'), ('urn:ojs:ext:progress', '422 unsupported'), ('urn:ojs:ext:encryption', '422 unsupported'), ('', '422 unsupported')) e (uri, want);
 select is(ojs.manifest() - '{capabilities,payload_limits,extensions}'::text[], jsonb_build_object('specversion', '1.0', 'ojs_version', '1.0', 'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),
     'conformance_level', 2, 'conformance_tier', 'runtime', 'protocols', '["http"]'::jsonb, 'backend', 'postgres', 'unique_job_strength', 'strong', 'endpoints', ojs.manifest() -> 'endpoints',
-    'delivery', '{"guarantees": ["at-least-once", "at-most-once"], "default": "at-least-once", "events": "at-least-once"}'::jsonb), 'MAN-01: the manifest');
+    'delivery', '{"guarantees": ["at-least-once", "at-most-once"], "default": "at-least-once", "events": "at-least-once"}'::jsonb || jsonb_build_object('ordering', ojs.manifest() #> '{delivery,ordering}')), 'MAN-01: the manifest');
 select is_empty($$ select e from ojs.manifest() m, jsonb_path_query(m, '$.extensions.*[*]') e where not e ?& '{name,uri,version}' or e ->> 'uri' not like '%:' || (e ->> 'name') $$, 'MAN-01: extensions have a name, a URI and a version');
 select is((select status from ojs.http('GET', '/health', headers)), 200, 'HTTP-10: headers that are none: ' || coalesce(headers::text, 'null'))
 from unnest(array[null, 'null', '[]', '"x"', '1', '{"a": {"b": 1}, "c": null, "d": []}']::jsonb[]) headers;
