@@ -6,6 +6,7 @@
 #include "ojs/guc.h"
 #include "ojs/job_values.h"
 #include "ojs/json.h"
+#include "ojs/maintenance.h"
 #include "ojs/spi.h"
 #include "ojs/store.h"
 
@@ -116,7 +117,7 @@ replay_dead_letters(int limit, TimestampTz now)
     int replayed = 0;
 
     bool same = queues == store::catalog_generation(store::Rel::queue) && clock == clock_generation;
-    if ((same && now >= looked_at && now - looked_at < look_every_us) || IsolationUsesXactSnapshot())
+    if ((same && now >= looked_at && now - looked_at < look_every_us) || IsolationUsesXactSnapshot() || in_maintenance())
         return 0;
     with_spi([&] {
         bool null;

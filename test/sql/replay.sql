@@ -40,6 +40,9 @@ from (values ('{}'::jsonb, 'replay_rules'), ('["net"]', 'replay_rules'), ('[{"de
 
 select pg_temp.dead('q') as net, pg_temp.dead('q', 'Disk') as disk, pg_temp.dead('other') as other \gset
 select is(pg_temp.replayed('59 min'), 0, 'DLQ-10: nothing before its delay'), is(pg_temp.at(:'net'), 'discarded/1/1', 'DLQ-10: so it stays');
+select ojs.set_maintenance(true) \g /dev/null
+select is(pg_temp.replayed('61 min'), 0, 'DLQ-10 ADM-05: nothing in maintenance');
+select ojs.set_maintenance(false) \g /dev/null
 select is(pg_temp.replayed('61 min'), 1, 'DLQ-10: one after it');
 select is(pg_temp.at(:'net'), 'available/0/1', 'DLQ-10 R-39: as by a manual retry'),
     is(pg_temp.at(:'disk'), 'discarded/1/1', 'DLQ-10: not what the filter leaves out'), is(pg_temp.at(:'other'), 'discarded/1/1', 'DLQ-10: nor what is in another queue');
