@@ -122,6 +122,7 @@ declare
     reason text;
     message text;
     detail text;
+    twin jsonb;
     items jsonb[];
     succeeded int := 0;
 begin
@@ -137,6 +138,7 @@ begin
     end if;
     for id, n in select a.id, a.n from unnest(ids) with ordinality as a(id, n) order by a.id, a.n loop
         code := null;
+        twin := '{}';
         state := (ojs_store.look(id)).state;
         if state is null then
             code := 'NOT_FOUND';
@@ -148,7 +150,11 @@ begin
             begin
                 case operation
                 when 'cancel' then perform ojs.cancel(id);
-                when 'retry' then perform ojs.retry(id);
+                when 'retry' then
+                    -- An open job with the same uniqueness key does not stop it, and is named (INT-09).
+                    select jsonb_strip_nulls(jsonb_build_object('existing_job_id', r.extra -> 'existing_job_id',
+                        'existing_job_state', r.extra -> 'existing_job_state')) into twin
+                    from ojs.retry(id) r;
                 else perform ojs.delete_job(id);
                 end case;
             exception when others then
@@ -162,7 +168,7 @@ begin
         end if;
         items[n] := jsonb_build_object('index', n - 1, 'job_id', id, 'status', case when code is not null then 'skipped'
             when operation = 'cancel' then 'cancelled' when operation = 'retry' then 'retried' else 'deleted' end)
-            || case when code is not null then jsonb_build_object('code', code, 'reason', reason) else '{}' end;
+            || case when code is not null then jsonb_build_object('code', code, 'reason', reason) else twin end;
         succeeded := succeeded + (code is null)::int;
     end loop;
     return jsonb_build_object('matched', cardinality(ids), 'succeeded', succeeded, 'failed', cardinality(ids) - succeeded, 'more', more,

@@ -192,7 +192,11 @@ begin
     return ojs_http.reply(200, jsonb_build_object('action', operation, 'matched', done -> 'matched', 'succeeded', done -> 'succeeded',
         'failed', done -> 'failed', 'more', done -> 'more', 'errors', (
             select coalesce(jsonb_agg(jsonb_build_object('job_id', i -> 'job_id', 'code', i -> 'code', 'error', i -> 'reason') order by (i -> 'index')::int), '[]')
-            from jsonb_array_elements(done -> 'items') i where i ->> 'status' = 'skipped')));
+            from jsonb_array_elements(done -> 'items') i where i ->> 'status' = 'skipped'))
+        || jsonb_strip_nulls(jsonb_build_object('duplicates', ( -- INT-09
+            select jsonb_agg(jsonb_build_object('job_id', i -> 'job_id', 'existing_job_id', i -> 'existing_job_id',
+                'existing_job_state', i -> 'existing_job_state') order by (i -> 'index')::int)
+            from jsonb_array_elements(done -> 'items') i where i ? 'existing_job_id'))));
 end $$;
 
 create function ojs_http.admin_cancel_bulk(request ojs_http.request) returns ojs_http.response

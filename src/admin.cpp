@@ -8,6 +8,7 @@
 #include "ojs/guc.h"
 #include "ojs/place.h"
 #include "ojs/spi.h"
+#include "ojs/unique.h"
 #include "ojs/worker.h"
 
 using namespace ojs;
@@ -81,6 +82,19 @@ checked_overrides(Jsonb *overrides, TimestampTz at, int64 *queue)
     return overrides;
 }
 
+/* A retry is never stopped by a newer job with its uniqueness key (UNQ-21), but says that there is one (INT-09). */
+Remark
+remark_of(Tables &tables, const pg_uuid_t &id, TimestampTz at)
+{
+    Remark remark = {};
+    JobRow job;
+    Standing standing;
+    pg_uuid_t twin;
+    if (stand_now(tables, id, at, job, standing) && live_twin(tables, job, at, twin, remark.twin_state))
+        remark.twin = twin;
+    return remark;
+}
+
 void
 record_revival(Tables &tables, const DoneRow &row, TimestampTz at)
 {
@@ -119,6 +133,7 @@ bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
         raise_state(tables, id, "retry", Needs::pending, at);
 
     (void)checked_overrides(overrides, at, &row.queue);
+    Remark remark = remark_of(tables, id, at); /* by the key that it was pushed with */
     if (!retryable) {
         record_revival(tables, done, at);
         no_dead_letter(tables, id);
@@ -136,7 +151,7 @@ bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
         row.flags |= job.flags | job_has_events;
     }
     make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
-    return answer_now(tables, id, at);
+    return answer_now(tables, id, at, remark);
 }
 
 Jsonb *

@@ -25,7 +25,7 @@ OJS_FUNCTION(ojs_cancel)
     bool cancelled = cancel_open(tables, id, at, job, standing, exists, was);
     if (!cancelled && (!exists || !idempotent))
         raise_state(tables, id, "cancel", Needs::open, at);
-    return answer_now(tables, id, at, cancelled ? std::optional(was) : std::nullopt);
+    return answer_now(tables, id, at, {cancelled ? std::optional(was) : std::nullopt, std::nullopt, {}});
 }
 
 OJS_FUNCTION(ojs_activate)

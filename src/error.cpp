@@ -208,6 +208,12 @@ raise_field(Code code, const char *field, const char *hint, const char *format, 
     pg_unreachable();
 }
 
+bool
+is(const ErrorData *error, Code code)
+{
+    return error->sqlerrcode == sqlstate(catalogue[static_cast<size_t>(code)].sqlstate);
+}
+
 Jsonb *
 error_json(const ErrorData *error)
 {

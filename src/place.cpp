@@ -3,6 +3,7 @@
  */
 #include "ojs/place.h"
 
+#include "ojs/json.h"
 #include "ojs/lease_trace.h"
 #include "ojs/maintenance.h"
 #include "ojs/wake.h"
@@ -58,14 +59,28 @@ stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Sta
     return exists;
 }
 
+/* Named as DUPLICATE_JOB names it. */
+static Jsonb *
+with_twin(Jsonb *reported, const Remark &remark)
+{
+    ObjectBuilder out;
+    if (reported != nullptr)
+        each_member(root_of(reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    out.add("existing_job_id", std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&*remark.twin)))));
+    out.add("existing_job_state", std::string_view(state_name(remark.twin_state)));
+    return out.finish();
+}
+
 Datum
-answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, std::optional<State> previous)
+answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &remark)
 {
     JobRow job;
     Standing standing;
     CommandCounterIncrement();
     (void)stand_now(tables, id, now, job, standing);
-    standing.previous_state = previous;
+    standing.previous_state = remark.previous;
+    if (remark.twin)
+        standing.reported = with_twin(standing.reported, remark);
     Datum answer = render_job(job, standing, queue_name(standing.queue));
     tables.close();
     store::end_write();

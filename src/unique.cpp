@@ -13,6 +13,7 @@
 #include "ojs/unique.h"
 
 #include "ojs/args.h"
+#include "ojs/attempt.h"
 #include "ojs/place.h"
 #include "ojs/plant.h"
 #include "ojs/uuid.h"
@@ -370,6 +371,40 @@ admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz 
     pfree(looks);
     pfree(ids);
     return true;
+}
+
+bool
+live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, State &state)
+{
+    if (job.uniq == nullptr)
+        return false;
+    Envelope envelope = empty_envelope();
+    envelope.type = view(job.type);
+    envelope.queue = queue_name(job.queue);
+    envelope.args = job.args;
+    envelope.meta = job.meta;
+    envelope.uniq = job.uniq;
+    envelope.options = job.options;
+    Uniqueness unique;
+    ErrorData *error = attempt([&] { unique = uniqueness_of(envelope); });
+    if (error != nullptr && !is(error, Code::unique_key_invalid))
+        ReThrowError(error);
+    if (error != nullptr)
+        return false; /* args without what args_keys name: a hook has been at them */
+
+    ItemPointerData tid;
+    bool arriving;
+    Named jobs = read_key(tables.get(store::Rel::uniq), unique.key, &tid, &arriving);
+    for (int i = 0; i < jobs.n; i++) {
+        JobRow other;
+        Standing standing;
+        if (same(jobs.ids[i], job.id) || !stand_now(tables, jobs.ids[i], now, other, standing) || terminal(standing.state))
+            continue;
+        twin = jobs.ids[i];
+        state = standing.state;
+        return true;
+    }
+    return false;
 }
 
 } // namespace ojs

@@ -75,6 +75,9 @@ void tell(Code code, const Details &details, const char *hint, const char *messa
  */
 Jsonb *error_json(const ErrorData *error);
 
+/* Whether an error that was caught is this one. */
+bool is(const ErrorData *error, Code code);
+
 /* While a batch is read: which of its jobs an error is about (-1: none). Any rollback sets it back. */
 extern int error_item;
 

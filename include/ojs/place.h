@@ -47,7 +47,14 @@ bool flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now)
 /* Where the job stands by a snapshot of this moment. */
 bool stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing);
 
+/* What an answer says beside the job. */
+struct Remark {
+    std::optional<State> previous; /* what the job was (OP-20) */
+    std::optional<pg_uuid_t> twin; /* an open job with its uniqueness key (INT-09), and … */
+    State twin_state;
+};
+
 /* The end of a call that has changed one job: closes the tables and answers the job as it stands now. */
-Datum answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, std::optional<State> previous = std::nullopt);
+Datum answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &remark = {});
 
 } // namespace ojs

@@ -45,6 +45,12 @@ void hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh,
 bool admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz now, Pushed &existing);
 
 /*
+ * The newest open job that has the uniqueness key of another one (INT-09): false, there is none. Where a hook has changed
+ * what the key was made of, that is not found.
+ */
+bool live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, State &state);
+
+/*
  * Takes the deduplication key for the job (null: for a batch), or finds that it is taken: then `existing` is the
  * marker's job, if it has one. Waits for a transaction that is taking the same key.
  */

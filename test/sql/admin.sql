@@ -1,4 +1,5 @@
--- admin.sql: jobs past their normal life: R-37, R-39, SM-12, SM-13, SM-15, DLQ-01, 02, 04, 05, 06, DLV-01.
+-- admin.sql: jobs past their normal life: R-37, R-39, SM-12, SM-13, SM-15, DLQ-01, 02, 04, 05, 06, DLV-01,
+-- INT-09.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -49,6 +50,47 @@ select is(pg_temp.refusal(format('select ojs.retry(%L)', (ojs.cancel(pg_temp.pus
 select is(pg_temp.refusal($$ select ojs.retry('01920000-0000-7000-8000-00000000000c') $$), 'OJ300 NOT_FOUND', 'DLQ-05: an unknown id');
 select is(pg_temp.refusal(format('select ojs.retry(%L, %L)', pg_temp.dead('o'), '{"priority": 3}')), 'OJ100 INVALID_PAYLOAD overrides', 'DLQ-04: what cannot be overridden');
 select is(pg_temp.refusal(format('select ojs.retry(%L, %L)', pg_temp.dead('o'), '{"queue": "No Queue"}')), 'OJ102 INVALID_QUEUE queue', 'DLQ-04: a bad override');
+
+-- A twin ------------------------------------------------------------------------------------------------------------
+
+create function pg_temp.unique_job(args jsonb, more jsonb default '{}', queue text default 'twins') returns uuid language sql as $$
+    select (ojs.push('twin.job', args, queue => queue, options => more, "unique" => '{"keys": ["type", "args"], "args_keys": ["n"], "on_conflict": "reject"}',
+        retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}')).id $$;
+create function pg_temp.unique_dead(args jsonb, more jsonb default '{}') returns uuid language sql as $$
+    select pg_temp.unique_job(args, more);
+    select (ojs.fail(id, '{"type": "Broken", "message": "m"}')).id from ojs.claim('twins', 'w') $$;
+-- The twin that an answer names, and its state.
+create function pg_temp.twin(job ojs.job) returns text language sql as
+$$ select concat_ws(' ', job.state, job.extra ->> 'existing_job_id', job.extra ->> 'existing_job_state') $$;
+select pg_temp.unique_dead('{"n": 1}') as alone, pg_temp.unique_dead('{"n": 2}') as older \gset
+select is(pg_temp.twin(ojs.retry(:'alone')), 'available', 'INT-09: no twin, nothing to report');
+select pg_temp.unique_job('{"n": 2, "other": true}') as newer \gset
+select is(pg_temp.twin(ojs.retry(:'older')), format('available %s available', :'newer'), 'INT-09 UNQ-21: a retry beside a newer twin is done, and names it');
+select is((ojs.info(:'older')) ? 'existing_job_id', false, 'INT-09: the answer only; the job is as it was');
+select is((select count(*) from ojs.claim('twins', 'w', 9)), 3::bigint, 'INT-09: both are claimed');
+select pg_temp.unique_dead('{"n": 3}') as third, pg_temp.unique_job('{"n": 3}') as held \gset
+select id as held_now from ojs.claim('twins', 'w') \gset
+select is(pg_temp.twin(ojs.retry(:'third', '{"args": [{"n": 99}]}')), format('available %s active', :'held'), 'INT-09: a twin that is held, by the args before they are overridden');
+select is((ojs.ack(:'held')).state, 'completed', 'the twin is done'), is((ojs.cancel(:'third')).state, 'cancelled', 'and the other goes');
+select pg_temp.unique_dead('{"n": 4}') as fourth, pg_temp.unique_job('{"n": 4}') as done_twin \gset
+select is((select (ojs.ack(id)).state from ojs.claim('twins', 'w')), 'completed', 'a twin that has finished');
+select is(pg_temp.twin(ojs.retry(:'fourth')), 'available', 'INT-09: is none'), is((ojs.cancel(:'fourth')).state, 'cancelled', 'it goes');
+select pg_temp.unique_dead('[]', '{"unique_key": "k"}') as own, pg_temp.unique_job('[1]', '{"unique_key": "k", "delay_until": "+PT1H"}') as own_twin \gset
+select is(pg_temp.twin(ojs.retry(:'own')), format('available %s scheduled', :'own_twin'), 'INT-09: by a key of the producer''s own, and a twin that is scheduled');
+select is((ojs.cancel(:'own')).state, 'cancelled', 'it goes');
+select pg_temp.unique_job('{"n": 5}') as soon \gset
+select is((ojs.fail(id, '{"type": "t", "message": "m", "code": "RETRY"}', delay => '1 hour')).state, 'discarded', 'a budget of one') from ojs.claim('twins', 'w') where id = :'soon';
+select pg_temp.unique_dead('{"n": 6}') as many, pg_temp.unique_job('{"n": 6}') as many_twin \gset
+select is((ojs.retry_many(jsonb_build_object('ids', jsonb_build_array(:'many', :'soon')))) -> 'items' #- '{0,index}' #- '{1,index}',
+    jsonb_build_array(jsonb_build_object('job_id', :'many', 'status', 'retried', 'existing_job_id', :'many_twin', 'existing_job_state', 'available'),
+        jsonb_build_object('job_id', :'soon', 'status', 'retried')), 'INT-09: retry_many names it with the job');
+-- What a hook has made of the args may be nothing that a key can be made of.
+create schema twin_hooks;
+create function twin_hooks.hide(job jsonb) returns jsonb language sql as $$ select job || '{"args": ["secret"]}' $$;
+select ojs.register_hook('hide', 'enqueue', 'twin_hooks.hide(jsonb)') is null \g /dev/null
+select pg_temp.unique_dead('{"n": 7}') as hidden \gset
+select is(pg_temp.twin(ojs.retry(:'hidden')), 'available', 'INT-09: a retry of a job whose args a hook has changed');
+select ojs.unregister_hook('hide') \g /dev/null
 
 -- Discard ------------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 -- http_admin.sql: lists, queues, workers, rate limits and settings over HTTP, as administrators have them: ADM-01 to ADM-04,
--- QC-02 to QC-04, DLQ-03, DLQ-04, RL-06, WRK-05, HTTP-09, HTTP-12.
+-- QC-02 to QC-04, DLQ-03, DLQ-04, RL-06, WRK-05, HTTP-09, HTTP-12, INT-09.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -105,6 +105,17 @@ select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/dead-letter/' || id || '/retry
 select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.job.queue'), pg_temp.got('body.job.meta.k'), pg_temp.got('body.job.max_attempts'), pg_temp.got('body.job.attempt')), '200 dead.again v 2 0', 'DLQ-04: a retry with changes');
 select is(pg_temp.http('POST', '/ojs/v1/admin/dead-letter/' || id || '/retry') #>> '{body,job,queue}', 'dead', 'DLQ-04: and one without') from d where n = 2;
 select is(pg_temp.error('POST', '/ojs/v1/dead-letter/' || id || '/retry', '{"override": {"type": "x"}}'), '400 invalid_request', 'DLQ-04: what cannot be changed') from d where n = 3;
+
+create temp table twin as select (ojs.push('twin.job', '[]', queue => 'twin', "unique" => '{}', retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}')).id;
+select ojs.fail(id, '{"type": "E", "message": "m"}') is null from ojs.claim('twin', 'w') \g /dev/null
+select (ojs.push('twin.job', '[]', queue => 'twin', "unique" => '{}')).id as newer \gset
+select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/dead-letter/' || id || '/retry')) from twin \g /dev/null
+select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.job.state'), pg_temp.got('body.job.existing_job_id'), pg_temp.got('body.job.existing_job_state')),
+    format('200 available %s available', :'newer'), 'INT-09: a retry beside a newer twin is done, and names it');
+select is((select count(*) from ojs.claim('twin', 'w', 2)), 2::bigint, 'INT-09: both are there'), is((select state from ojs.fail((select id from twin), '{"type": "E", "message": "m"}')), 'discarded', 'it fails again');
+select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/dead-letter/retry', '{"confirm": true, "filter": {"queue": "twin"}}')) \g /dev/null
+select is(pg_temp.got('body.duplicates')::jsonb, (select jsonb_build_array(jsonb_build_object('job_id', id, 'existing_job_id', :'newer', 'existing_job_state', 'active')) from twin), 'INT-09: of many, too');
+select is(pg_temp.http('POST', '/ojs/v1/dead-letter/retry', '{"confirm": true, "filter": {"queue": "twin"}}') -> 'body' ? 'duplicates', false, 'INT-09: nothing where nothing was retried');
 
 -- SETTINGS ---------------------------------------------------------------------------------------------------------
 
