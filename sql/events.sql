@@ -132,6 +132,7 @@ cross join lateral (values
     (7, 'job.failed', told.written_at, told.kind in (1, 3) or told.kind = 17 and told.started_at is not null),
     (7, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6 and told.started_at is not null),
     (8, 'job.retrying', told.written_at, told.kind = 1 and told.due_at is not null), -- or no retry could fit into total_timeout
+    (8, 'backpressure.dropped', told.written_at, told.kind = 17 and fact.error_type = 'overflow'),
     (8, 'job.expired', told.written_at, told.kind = 17 and fact.error_type in ('expired', 'enqueue_ttl_expired')),
     (9, 'job.completed', told.written_at, told.kind = 14),
     (9, 'job.cancelled', told.written_at, told.kind = 16),

@@ -97,14 +97,25 @@ begin
 end $$;
 comment on function ojs.queue_stats(text) is 'Jobs of a queue, or of each queue, by state; and its last hour';
 
--- How far a queue is from its bound; nothing for one that has none.
-create function ojs_store.pressure_of(config jsonb, depth bigint) returns jsonb
-language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select coalesce((
-        select jsonb_build_object('bound', bound, 'pressure', trim_scale(trunc(depth / bound::numeric, 4)))
-        from (select (ojs_store.effective_config(config, false) ->> 'max_size')::bigint) as b(bound)
-        where bound > 0), '{}')
-$$;
+-- How large the jobs are that wait in a queue and whose size counts.
+create function ojs_store.waiting_bytes(queue bigint) returns bigint
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_waiting_bytes';
+
+-- How far a queue is from its bounds; nothing for one that has none.
+create function ojs_store.pressure_of(queue bigint, config jsonb, depth bigint) returns jsonb
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    effective jsonb := ojs_store.effective_config(config, false);
+    bound bigint := nullif((effective ->> 'max_size')::bigint, 0);
+    bound_bytes bigint := nullif((effective ->> 'max_size_bytes')::bigint, 0);
+    depth_bytes bigint;
+begin
+    if bound_bytes is not null and not pg_is_in_recovery() then
+        depth_bytes := ojs_store.waiting_bytes(queue);
+    end if;
+    return jsonb_strip_nulls(jsonb_build_object('bound', bound, 'depth_bytes', depth_bytes, 'bound_bytes', bound_bytes,
+        'pressure', trim_scale(trunc(greatest(depth / bound::numeric, depth_bytes / bound_bytes::numeric), 4))));
+end $$;
 
 create function ojs_store.ms_since(started timestamptz) returns numeric
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -136,7 +147,7 @@ begin
         'count', live,
         'queue', stats || jsonb_build_object('name', name, 'paused', queue.state = 'paused'),
         'stats', stats || jsonb_build_object('queue', name, 'depth', live - (stats ->> 'active')::bigint)
-            || ojs_store.pressure_of(queue.config, live - (stats ->> 'active')::bigint) || hour,
+            || ojs_store.pressure_of(queue.id, queue.config, live - (stats ->> 'active')::bigint) || hour,
         'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started)));
 end $$;
 comment on function ojs.queue_info(text) is 'A queue: its settings with all defaults, its state, and its jobs counted';

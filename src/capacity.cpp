@@ -12,6 +12,7 @@
 #include "ojs/guc.h"
 #include "ojs/json.h"
 #include "ojs/moves.h"
+#include "ojs/pressure.h"
 #include "ojs/shared.h"
 #include "ojs/worker.h"
 
@@ -24,16 +25,23 @@ namespace
 Pressure nearest;         /* of the last push */
 TimestampTz waits_until;  /* the call that is under way; 0: has not waited yet */
 
-/* A bounded queue, and how many jobs of the call go there. */
+/* A bounded queue, and what of the call goes there. */
 struct Wanted {
     Queue queue;
-    int64 n;
+    Load load;
+    std::string_view type; /* of the first of them */
 };
 
 struct WantedList {
     Wanted *wanted;
     int n;
 };
+
+int64
+size_in(const Queue &queue, const Envelope &e)
+{
+    return queue.max_size_bytes > 0 ? size_of(e.type, {e.args, e.meta, e.retry, e.uniq, e.options}) : 0;
+}
 
 /* In the order in which their locks are taken. */
 WantedList
@@ -44,13 +52,13 @@ wanted_by(const Envelope *envelopes, int n)
     for (int i = 0; i < n; i++) {
         const Queue *queue =
             settings.strict_queues ? find_queue(envelopes[i].queue) : queue_for_push(envelopes[i].queue);
-        if (queue == nullptr || queue->max_size == 0 || queue->state == QueueState::draining)
+        if (queue == nullptr || !queue->bounded || queue->state == QueueState::draining)
             continue; /* a queue that takes no jobs says so when they are stored */
         int at = list.n - 1;
         while (at >= 0 && list.wanted[at].queue.id != queue->id)
             at--;
         if (at >= 0) {
-            list.wanted[at].n++;
+            list.wanted[at].load = list.wanted[at].load + Load{1, size_in(*queue, envelopes[i])};
             continue;
         }
         if (list.n == room) {
@@ -59,7 +67,7 @@ wanted_by(const Envelope *envelopes, int n)
             std::copy(list.wanted, list.wanted + list.n, wider);
             list.wanted = wider;
         }
-        list.wanted[list.n++] = {*queue, 1};
+        list.wanted[list.n++] = {*queue, {1, size_in(*queue, envelopes[i])}, envelopes[i].type};
     }
     std::sort(list.wanted, list.wanted + list.n,
               [](const Wanted &a, const Wanted &b) { return a.queue.id < b.queue.id; });
@@ -68,66 +76,76 @@ wanted_by(const Envelope *envelopes, int n)
 
 /* --- counting, where there are no counters --- */
 
-int64
-count_ready(Tables &tables, int64 queue, int64 most, Snapshot snapshot)
+void
+count(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags, Load &load)
+{
+    load.jobs++;
+    if (!(flags & job_sized))
+        return;
+    find_job(tables, id, tid);
+    load.bytes += size_of_stored(tables.job().slot);
+}
+
+void
+count_ready(Tables &tables, int64 queue, int64 most, Snapshot snapshot, Load &load)
 {
     store::Table &table = tables.ready();
     Relation index = index_open(store::index_oid(store::Idx::ready_order), AccessShareLock);
     IndexScanDesc scan = index_begin(table.rel, index, snapshot, 1);
     ScanKeyData key;
-    int64 n = 0;
     ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
     index_rescan(scan, &key, 1, nullptr, 0);
-    while (n < most && index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
+    while (load.jobs < most && index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
+        ReadyRow row;
         CHECK_FOR_INTERRUPTS();
-        n++;
+        read(table.slot, row);
+        count(tables, row.job_id, row.job_tid, row.flags, load);
     }
     index_endscan(scan);
     index_close(index, NoLock);
-    return n;
 }
 
 /* No index of `later` knows queues: only where there is little in it is this cheap. */
-int64
-count_later(Tables &tables, int64 queue, int64 most, Snapshot snapshot)
+void
+count_later(Tables &tables, int64 queue, int64 most, Snapshot snapshot, Load &load)
 {
     store::Table &table = tables.later();
     TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    int64 n = 0;
-    while (n < most && table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+    while (load.jobs < most && table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
         LaterRow row;
         CHECK_FOR_INTERRUPTS();
         read(table.slot, row);
-        n += row.queue == queue && row.kind != LaterKind::expiry;
+        if (row.queue == queue && row.kind != LaterKind::expiry)
+            count(tables, row.job_id, row.job_tid, row.flags, load);
     }
     table_endscan(scan);
     ExecClearTuple(table.slot);
-    return n;
 }
 
-/* Those that wait, as everybody and this transaction have left them by now; counted up to `most`. */
-int64
+/* What waits, as everybody and this transaction have left it by now; counted up to `most` jobs. */
+Load
 count_waiting(Tables &tables, int64 queue, int64 most)
 {
+    Load load = {};
     CommandCounterIncrement();
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    int64 n = count_ready(tables, queue, most, snapshot);
-    n += count_later(tables, queue, most - n, snapshot);
+    count_ready(tables, queue, most, snapshot, load);
+    count_later(tables, queue, most, snapshot, load);
     UnregisterSnapshot(snapshot);
-    return n;
+    return load;
 }
 
 /* --- at the bound --- */
 
-/* Takes places for the jobs, if there are any; `depth`: how many wait without them. */
+/* Takes places for the jobs, if there are any; `depth`: what waits without them. */
 bool
-fits(Tables &tables, const Wanted &wanted, int64 *depth)
+fits(Tables &tables, const Wanted &wanted, Load *depth)
 {
     const Queue &queue = wanted.queue;
-    *depth = 0;
-    if (queue.max_size == 0)
+    *depth = {};
+    if (!queue.bounded)
         return true;
-    switch (reserve(queue.id, wanted.n, queue.max_size, depth)) {
+    switch (reserve(queue.id, wanted.load, bound_of(queue), queue.warning_threshold, depth)) {
     case Reservation::made:
         return true;
     case Reservation::full:
@@ -136,29 +154,54 @@ fits(Tables &tables, const Wanted &wanted, int64 *depth)
         break;
     }
     lock_bound(queue.id, ExclusiveLock);
-    *depth = count_waiting(tables, queue.id, queue.overflow == Overflow::drop_oldest ? PG_INT64_MAX : queue.max_size);
-    return *depth + wanted.n <= queue.max_size;
+    bool all = queue.overflow == Overflow::drop_oldest || queue.max_size_bytes > 0;
+    *depth = count_waiting(tables, queue.id, all ? PG_INT64_MAX : queue.max_size);
+    return (*depth + wanted.load).within(bound_of(queue));
+}
+
+/* There is no room by size. */
+[[noreturn]] void
+raise_too_large(const Wanted &wanted, const Load &depth, Details details)
+{
+    const Queue &queue = wanted.queue;
+    auto n = static_cast<long long>(wanted.load.bytes);
+    auto bound = static_cast<long long>(queue.max_size_bytes);
+    const char *what = wanted.load.jobs == 1 ? "a job" : "jobs";
+    details.add("job_bytes", wanted.load.bytes);
+    if (n > bound)
+        raise(Code::queue_full, details, "Push less at once, or keep what is large elsewhere and give a reference to it.",
+              "queue \"%s\" has no room for %s of %lld bytes: it has room for %lld", queue.name, what, n, bound);
+    raise(Code::queue_full, details, "Try again when workers have made room.",
+          "queue \"%s\" has no room for %s of %lld bytes: %lld of %lld bytes are taken", queue.name, what, n,
+          static_cast<long long>(depth.bytes), bound);
 }
 
 [[noreturn]] void
-raise_full(const Wanted &wanted, int64 depth)
+raise_full(const Wanted &wanted, const Load &depth)
 {
     constexpr std::string_view policies[] = {"reject", "drop_oldest", "block"};
     const Queue &queue = wanted.queue;
-    auto n = static_cast<long long>(wanted.n);
+    auto n = static_cast<long long>(wanted.load.jobs);
     auto bound = static_cast<long long>(queue.max_size);
     Details details;
-    details.add("queue", queue.name).add("depth", depth).add("bound", queue.max_size);
-    details.add("strategy", policies[static_cast<int>(queue.overflow)]).add("jobs", wanted.n).add("retry_after_seconds", 1);
-    if (wanted.n > queue.max_size)
+    note_refusal(queue, wanted.type, depth);
+    details.add("queue", queue.name).add("depth", depth.jobs);
+    if (queue.max_size > 0)
+        details.add("bound", queue.max_size);
+    if (queue.max_size_bytes > 0)
+        details.add("depth_bytes", depth.bytes).add("bound_bytes", queue.max_size_bytes);
+    details.add("strategy", policies[static_cast<int>(queue.overflow)]).add("jobs", wanted.load.jobs).add("retry_after_seconds", 1);
+    if (depth.jobs + wanted.load.jobs <= bound_of(queue).jobs)
+        raise_too_large(wanted, depth, details);
+    if (n > bound)
         raise(Code::queue_full, details, psprintf("Push at most %lld jobs at once.", bound),
               "queue \"%s\" has no room for %lld jobs: it has %lld places", queue.name, n, bound);
-    if (wanted.n > 1)
+    if (n > 1)
         raise(Code::queue_full, details, "Try again when workers have made room, or push fewer jobs at once.",
               "queue \"%s\" has no room for %lld jobs: %lld of %lld places are taken", queue.name, n,
-              static_cast<long long>(depth), bound);
+              static_cast<long long>(depth.jobs), bound);
     raise(Code::queue_full, details, "Try again when workers have made room.",
-          "queue \"%s\" is full: %lld of %lld places are taken", queue.name, static_cast<long long>(depth), bound);
+          "queue \"%s\" is full: %lld of %lld places are taken", queue.name, static_cast<long long>(depth.jobs), bound);
 }
 
 /*
@@ -174,7 +217,7 @@ wait_for_room(Wanted &wanted)
     TimestampTz at = GetCurrentTimestamp();
     if (waits_until == 0)
         waits_until = at + ms * 1000;
-    if (at >= waits_until || waiting_by_us(wanted.queue.id) + wanted.n > wanted.queue.max_size)
+    if (at >= waits_until || !(waiting_by_us(wanted.queue.id) + wanted.load).within(bound_of(wanted.queue)))
         return false;
     sleep_ms(std::min(look_every_ms, (waits_until - at) / 1000), "OjsQueueFull", &event);
     AcceptInvalidationMessages();
@@ -250,58 +293,65 @@ next_priority(Tables &tables, int64 queue, int16 *npriority)
 }
 
 /*
- * Discards `n` available jobs, those first that were pushed first, of all that stand foremost in their lines. What another
- * transaction is at is left to it. False: there are not as many.
+ * Discards available jobs until `more` is gone, or some of it: those first that were pushed first, of all that stand
+ * foremost in their lines. What another transaction is at is left to it. False: there was none to discard.
  */
 bool
-drop_oldest(Tables &tables, int64 queue, int64 n, TimestampTz now)
+drop_oldest(Tables &tables, int64 queue, Load more, TimestampTz now)
 {
-    constexpr int64 spare = 16; /* for those that somebody has locked */
+    constexpr int64 spare = 16;      /* for those that somebody has locked */
+    constexpr int64 for_bytes = 100; /* how many make room, their sizes will show */
     Line line = {};
+    int64 n = std::max(more.jobs, more.bytes > 0 ? for_bytes : 0);
+    int64 dropped = 0;
     int16 npriority = PG_INT16_MIN;
     while (next_priority(tables, queue, &npriority)) {
         first_in_line(tables, line, queue, npriority, PG_INT64_MIN, -1, n + spare);
         first_in_line(tables, line, queue, npriority, 0, PG_INT64_MAX, n + spare);
     }
     std::sort(line.jobs, line.jobs + line.n, [](const Oldest &a, const Oldest &b) { return a.seq < b.seq; });
-    for (int i = 0; i < line.n && n > 0; i++) {
+    for (int i = 0; i < line.n && dropped < n && (more.jobs > dropped || more.bytes > 0); i++) {
         Oldest &oldest = line.jobs[i];
         JobRow job;
         CHECK_FOR_INTERRUPTS();
         if (store::take(tables.ready(), &oldest.tid) != store::Outcome::ok)
             continue;
         read_job(tables, oldest.row.job_id, oldest.row.job_tid, job);
+        int64 size = size_of_stored(tables.job().slot);
         discard(tables, job, queue, oldest.row.attempt, oldest.row.deliveries, "overflow",
                 "the job was dropped to make room in its queue", now);
-        n--;
+        dropped++;
+        if (job.flags & job_sized)
+            more.bytes -= size;
     }
     if (line.jobs != nullptr)
         pfree(line.jobs);
-    return n == 0;
+    return dropped > 0;
 }
 
 /* True: the call had to wait. */
 bool
 find_room_in(Tables &tables, Wanted &wanted, TimestampTz now)
 {
-    int64 depth;
+    Load depth;
     bool waited = false;
     while (!fits(tables, wanted, &depth)) {
         const Queue &queue = wanted.queue;
-        if (wanted.n > queue.max_size)
+        Load bound = bound_of(queue);
+        if (!wanted.load.within(bound))
             raise_full(wanted, depth);
+        Load with = depth + wanted.load;
         if (queue.overflow == Overflow::drop_oldest &&
-            drop_oldest(tables, queue.id, depth + wanted.n - queue.max_size, now))
+            drop_oldest(tables, queue.id, {with.jobs - bound.jobs, with.bytes - bound.bytes}, now))
             continue;
         if (queue.overflow != Overflow::block || !wait_for_room(wanted))
             raise_full(wanted, depth);
         waited = true;
     }
-    depth += wanted.n;
-    int64 bound = wanted.queue.max_size;
-    if (bound > 0 && (nearest.bound == 0 || static_cast<double>(depth) / bound >
-                                                static_cast<double>(nearest.depth) / nearest.bound))
-        nearest = {depth, bound, wanted.queue.warning_threshold};
+    const Queue &queue = wanted.queue;
+    Pressure pressure = {depth + wanted.load, bound_of(queue), queue.warning_threshold};
+    if (queue.bounded && (!nearest.any() || pressure.depth.part_of(pressure.bound) > nearest.depth.part_of(nearest.bound)))
+        nearest = pressure;
     return waited;
 }
 
@@ -343,23 +393,24 @@ pressure_of_push()
     return nearest;
 }
 
-static JsonbValue
-pressure_value(const Pressure &pressure)
+static Jsonb *
+pressure_json(const Pressure &pressure)
 {
     constexpr int decimals = 4;
-    return json_decimal(static_cast<int64>(static_cast<double>(pressure.depth) / pressure.bound * 10000), decimals);
+    ObjectBuilder out;
+    add_load(out, pressure.depth, pressure.bound);
+    out.add("pressure", json_decimal(static_cast<int64>(pressure.depth.part_of(pressure.bound) * 10000), decimals));
+    return out.finish();
 }
 
 Jsonb *
 with_pressure(Jsonb *reply)
 {
-    if (nearest.bound == 0)
+    if (!nearest.any())
         return reply;
-    ObjectBuilder pressure;
-    pressure.add("depth", nearest.depth).add("bound", nearest.bound).add("pressure", pressure_value(nearest));
     ObjectBuilder out;
     each_member(root_of(reply), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
-    out.add("backpressure", pressure.finish());
+    out.add("backpressure", pressure_json(nearest));
     return out.finish();
 }
 
@@ -367,13 +418,11 @@ with_pressure(Jsonb *reply)
 
 using namespace ojs;
 
-/* ojs_http.pressure() returns jsonb: depth, bound and pressure of the last push of this session, if it is to be warned */
+/* ojs_http.pressure() returns jsonb: how near the last push of this session has come to a bound, if it is to be warned */
 OJS_FUNCTION(ojs_push_pressure)
 {
     Pressure pressure = pressure_of_push();
-    if (pressure.bound == 0 || static_cast<double>(pressure.depth) < pressure.warning_threshold * pressure.bound)
+    if (!pressure.any() || pressure.depth.part_of(pressure.bound) < pressure.warning_threshold)
         PG_RETURN_NULL();
-    ObjectBuilder out;
-    out.add("depth", pressure.depth).add("bound", pressure.bound).add("pressure", pressure_value(pressure));
-    return JsonbPGetDatum(out.finish());
+    return JsonbPGetDatum(pressure_json(pressure));
 }

@@ -11,6 +11,7 @@
 #include "ojs/counters.h"
 
 #include "ojs/rows.h"
+#include "ojs/uuid.h"
 
 namespace ojs
 {
@@ -21,6 +22,7 @@ bool lost_here[2];
 LWLock *counters_lock;
 HTAB *counters;
 Recount *recount;
+Alarms *alarms;
 
 namespace
 {
@@ -35,6 +37,8 @@ fold(Change &into, const Change &from)
     for (int w = 0; w < n_where; w++)
         into.n[w] += from.n[w];
     into.reserved += from.reserved;
+    into.bytes += from.bytes;
+    into.reserved_bytes += from.reserved_bytes;
 }
 
 /* Brings the notes from `from` on down to one per queue; all are of one level. */
@@ -78,6 +82,10 @@ make_room(int level)
 }
 
 /* Columns lie where the row layouts in sql/tables.sql put them: all before these are of fixed width and not null. */
+constexpr int job_id_at = 0;  /* in ready and later */
+constexpr int job_tid_at = 32;
+constexpr int flags_at_in_ready = 40;
+constexpr int flags_at_in_later = 44;
 constexpr int queue_at_in_ready = 16;
 constexpr int queue_at_in_later = 16;
 constexpr int kind_at_in_later = 40;
@@ -102,8 +110,8 @@ void
 drop_notes(int level)
 {
     for (; n_changes > 0 && changes[n_changes - 1].level >= level; n_changes--)
-        if (changes[n_changes - 1].reserved != 0)
-            give_back(changes[n_changes - 1].queue, changes[n_changes - 1].reserved);
+        if (changes[n_changes - 1].reserved != 0 || changes[n_changes - 1].reserved_bytes != 0)
+            give_back(changes[n_changes - 1]);
 }
 
 void
@@ -121,7 +129,10 @@ idle(const Counter &counter)
         if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.n[w])) != 0 ||
             pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.since[w])) != 0)
             return false;
-    return pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.reserved)) == 0;
+    for (const pg_atomic_uint64 *other : {&counter.reserved, &counter.bytes, &counter.reserved_bytes, &counter.bytes_since})
+        if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(other)) != 0)
+            return false;
+    return counter.warned == Alarm::off && counter.refused == Alarm::off;
 }
 
 void
@@ -146,6 +157,13 @@ add(Counter &counter, const Change &change, bool since)
     }
     if (change.reserved != 0)
         pg_atomic_fetch_sub_u64(&counter.reserved, change.reserved);
+    if (change.reserved_bytes != 0)
+        pg_atomic_fetch_sub_u64(&counter.reserved_bytes, change.reserved_bytes);
+    if (change.bytes == 0)
+        return;
+    pg_atomic_fetch_add_u64(&counter.bytes, change.bytes);
+    if (since)
+        pg_atomic_fetch_add_u64(&counter.bytes_since, change.bytes);
 }
 
 MarkKey
@@ -286,7 +304,7 @@ change_of(int64 queue)
         if (changes[i].queue == queue)
             return changes[i];
     make_room(level);
-    changes[n_changes] = {queue, level, {}, 0};
+    changes[n_changes] = {queue, level, {}, 0, 0, 0};
     return changes[n_changes++];
 }
 
@@ -343,13 +361,44 @@ where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where)
     }
 }
 
+bool
+sized(store::Rel rel, HeapTupleHeader row, SizedJob &job)
+{
+    if (rel != store::Rel::ready && rel != store::Rel::later)
+        return false;
+    if (!(column<int32>(row, rel == store::Rel::ready ? flags_at_in_ready : flags_at_in_later) & job_sized))
+        return false;
+    job = {column<pg_uuid_t>(row, job_id_at), column<ItemPointerData>(row, job_tid_at)};
+    return true;
+}
+
+/* By tables of its own: callers hold on to what is in theirs. */
+static int64
+size_now(const SizedJob &job)
+{
+    store::Table jobs = store::open(store::Rel::job, AccessShareLock);
+    ItemPointerData tid = job.tid;
+    int64 size = 0;
+    bool null;
+    bool there = store::read_at(jobs, &tid) && same(*DatumGetUUIDP(slot_getattr(jobs.slot, 1, &null)), job.id);
+    if (there || store::find(jobs, store::Idx::job_id, job.id, &tid) != store::Row::none)
+        size = size_of_stored(jobs.slot);
+    store::close(jobs);
+    return size;
+}
+
 void
 note_row(store::Rel rel, HeapTupleHeader row, int change)
 {
     int64 queue;
     Where where;
-    if (where_of(rel, row, queue, where))
-        change_of(queue).n[static_cast<int>(where)] += change;
+    SizedJob job;
+    if (!where_of(rel, row, queue, where))
+        return;
+    int64 bytes = sized(rel, row, job) ? size_now(job) : 0;
+    Change &note = change_of(queue);
+    note.n[static_cast<int>(where)] += change;
+    note.bytes += change * bytes;
 }
 
 void
@@ -376,7 +425,9 @@ counter_of(Oid database, int64 queue)
         counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
     }
     if (counter != nullptr && !found) {
-        pg_atomic_init_u64(&counter->reserved, 0);
+        for (pg_atomic_uint64 *other : {&counter->reserved, &counter->bytes, &counter->reserved_bytes, &counter->bytes_since})
+            pg_atomic_init_u64(other, 0);
+        counter->warned = counter->refused = Alarm::off;
         for (int w = 0; w < n_where; w++) {
             pg_atomic_init_u64(&counter->n[w], 0);
             pg_atomic_init_u64(&counter->since[w], 0);
@@ -394,7 +445,7 @@ recount_size()
 Size
 counts_size()
 {
-    return add_size(MAXALIGN(recount_size()), hash_estimate_size(max_counters, sizeof(Counter)));
+    return add_size(MAXALIGN(recount_size()) + MAXALIGN(sizeof(Alarms)), hash_estimate_size(max_counters, sizeof(Counter)));
 }
 
 void
@@ -407,8 +458,12 @@ counts_startup(LWLock *lock, bool found)
     counters = ShmemInitHash("ojs counters", max_counters, max_counters, &control, HASH_ELEM | HASH_BLOBS);
     recount = static_cast<Recount *>(ShmemInitStruct("ojs recount", recount_size(), &found_recount));
     counters_lock = lock;
-    if (!found)
+    alarms = static_cast<Alarms *>(ShmemInitStruct("ojs alarms", sizeof(Alarms), &found_recount));
+    if (!found) {
         memset(static_cast<void *>(recount), 0, recount_size());
+        memset(static_cast<void *>(alarms), 0, sizeof(Alarms));
+        pg_atomic_init_u32(&alarms->raised, 0);
+    }
 }
 
 void

@@ -41,7 +41,9 @@ copy_for(const Queue &target, const Queue &from, const JobRow &job, const ReadyR
     copy.seq = store::next_seq();
     copy.queue = target.id;
     copy.created_at = now;
-    copy.flags &= ~(job_pending | job_expires | job_unique | job_has_events);
+    copy.flags &= ~(job_pending | job_expires | job_unique | job_has_events | job_sized);
+    if (target.max_size_bytes > 0)
+        copy.flags |= job_sized;
     copy.scheduled_at = std::nullopt;
     copy.expires_at = std::nullopt;
     copy.uniq = nullptr;

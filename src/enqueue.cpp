@@ -131,6 +131,20 @@ later_row(const JobRow &job, ItemPointerData tid, LaterKind kind, TimestampTz du
     return row;
 }
 
+/* Of the first, the rules have been applied; they change sizes. */
+TimestampTz
+find_room_for_all(Tables &tables, Envelope *envelopes, int n, TimestampTz now)
+{
+    for (int i = 1; i < n; i++) {
+        error_item = envelopes[i].item;
+        const Queue *queue = queue_for_push(envelopes[i].queue);
+        if (queue->push_rules)
+            apply_push_rules(*queue, envelopes[i]);
+    }
+    error_item = -1; /* it is about all of them */
+    return find_room(tables, envelopes, n, now);
+}
+
 } // namespace
 
 void
@@ -189,14 +203,16 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
             raise(Code::queue_paused, Details().add("queue", queue->name), "Try again when the queue is resumed.",
                   "queue \"%s\" is draining and takes no new jobs", queue->name);
         store::note_write(queue->durable && !(envelopes[i].flags & job_at_most_once)); /* R-79, DLV-01 */
-        if (queue->push_rules)
+        if (queue->push_rules && !has_room)
             apply_push_rules(*queue, envelopes[i]);
-        if (queue->max_size > 0 && !has_room) {
-            error_item = -1; /* it is about all of them */
-            now = find_room(tables, envelopes + i, n - i, now);
-            error_item = envelopes[i].item;
-            queue = queue_for_push(envelopes[i].queue);
+        if (queue->bounded) {
+            if (!has_room)
+                now = find_room_for_all(tables, envelopes + i, n - i, now);
             has_room = true;
+            queue = queue_for_push(envelopes[i].queue);
+            error_item = envelopes[i].item;
+            if (queue->max_size_bytes > 0)
+                envelopes[i].flags |= job_sized;
         }
         to_row(envelopes[i], queue->id, now, pushed[i].job);
         pushed[i].queue = envelopes[i].queue;

@@ -8,6 +8,7 @@
 #include "ojs/figures.h"
 #include "ojs/hints.h"
 #include "ojs/hooks.h"
+#include "ojs/pressure.h"
 #include "ojs/queue.h"
 #include "ojs/store.h"
 #include "ojs/upkeep.h"
@@ -39,6 +40,7 @@ _PG_init(void)
         ojs::hooks_init();
         ojs::wake_init();
         ojs::figures_init();
+        ojs::pressure_init();
         ojs::counts_init(); /* after waking, so called before it: who is woken finds its job counted */
         ojs::shared_init();
     });

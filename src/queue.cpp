@@ -197,6 +197,8 @@ from_row(const Row &row)
     queue.claim_jitter_ms = number_in(config, "claim_jitter_ms", 0, 0);
     queue.claim_rate = number_in(config, "claim_rate", 0, 0);
     queue.max_size = number_in(config, "max_size", 0, 0);
+    queue.max_size_bytes = number_in(config, "max_size_bytes", 0, 0);
+    queue.bounded = queue.max_size > 0 || queue.max_size_bytes > 0;
     queue.overflow = overflow_in(config);
     queue.block_ms = number_in(config, "block_timeout", 3, 0);
     JsonbValue threshold;

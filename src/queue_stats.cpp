@@ -189,6 +189,16 @@ OJS_FUNCTION(ojs_ready_and_held)
     return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }
 
+/* ojs_store.waiting_bytes(queue bigint) returns bigint */
+OJS_FUNCTION(ojs_waiting_bytes)
+{
+    int64 queue = PG_GETARG_INT64(0);
+    Counts counts = {};
+    ensure_hot_set();
+    read_counts(&queue, 1, false, 0, &counts);
+    PG_RETURN_INT64(at_least_0(counts.bytes));
+}
+
 /* Statement trigger with transition tables: rows of ready, lease, later or done changed by SQL. Direct table access fires
  * no trigger, and is counted where it happens. */
 OJS_FUNCTION(ojs_count_rows)

@@ -50,7 +50,7 @@ counts_in(HTAB *table, int64 queue)
     bool found;
     auto *counts = static_cast<Counts *>(hash_search(table, &queue, HASH_ENTER, &found));
     if (!found)
-        *counts = {queue, {}};
+        *counts = {queue, {}, 0};
     return *counts;
 }
 
@@ -61,6 +61,7 @@ add_rows(HTAB *to, store::Rel rel, Snapshot snapshot)
     TableScanDesc scan = table_beginscan(table, snapshot, 0, nullptr);
     HeapTuple tuple;
     Counts *last = nullptr;
+    store::Table jobs = {}; /* opened for jobs whose size counts */
     while ((tuple = heap_getnext(scan, ForwardScanDirection)) != nullptr) {
         int64 queue;
         Where where;
@@ -70,7 +71,16 @@ add_rows(HTAB *to, store::Rel rel, Snapshot snapshot)
         if (last == nullptr || last->queue != queue)
             last = &counts_in(to, queue);
         last->n[static_cast<int>(where)]++;
+        SizedJob job;
+        if (!sized(rel, tuple->t_data, job))
+            continue;
+        if (jobs.rel == nullptr)
+            jobs = store::open(store::Rel::job, AccessShareLock);
+        if (store::read(jobs, store::Idx::job_id, job.id, snapshot))
+            last->bytes += size_of_stored(jobs.slot);
     }
+    if (jobs.rel != nullptr)
+        store::close(jobs);
     table_endscan(scan);
     table_close(table, AccessShareLock);
 }
@@ -101,6 +111,7 @@ add_changes(HTAB *to, int sign)
         Counts &counts = counts_in(to, changes[i].queue);
         for (int w = 0; w < n_where; w++)
             counts.n[w] += sign * changes[i].n[w];
+        counts.bytes += sign * changes[i].bytes;
     }
 }
 
@@ -156,6 +167,7 @@ start(Database &database, Part part)
     each_counter([](Counter &counter) {
         for (pg_atomic_uint64 &since : counter.since)
             pg_atomic_write_u64(&since, 0);
+        pg_atomic_write_u64(&counter.bytes_since, 0);
     });
     uint32 prepared = pg_atomic_fetch_and_u32(&database.prepared, ~prepared_bit(part));
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -190,6 +202,11 @@ put_right(HTAB *counted, Part part)
             uint64 right = counts->n[w] + pg_atomic_read_u64(&counter->since[w]);
             drifted |= pg_atomic_read_u64(&counter->n[w]) != right;
             pg_atomic_write_u64(&counter->n[w], right);
+        }
+        if (part == Part::open) {
+            uint64 right = counts->bytes + pg_atomic_read_u64(&counter->bytes_since);
+            drifted |= pg_atomic_read_u64(&counter->bytes) != right;
+            pg_atomic_write_u64(&counter->bytes, right);
         }
     }
     return drifted;
@@ -237,9 +254,13 @@ void
 add_own(Counts *counts, int n)
 {
     for (int i = 0; i < n; i++)
-        for (int c = 0; c < n_changes; c++)
-            for (int w = 0; w < n_where && changes[c].queue == counts[i].queue; w++)
+        for (int c = 0; c < n_changes; c++) {
+            if (changes[c].queue != counts[i].queue)
+                continue;
+            for (int w = 0; w < n_where; w++)
                 counts[i].n[w] += changes[c].n[w];
+            counts[i].bytes += changes[c].bytes;
+        }
 }
 
 void
@@ -247,7 +268,7 @@ copy_from(HTAB *table, const int64 *queues, int n, Counts *out)
 {
     for (int i = 0; i < n; i++) {
         auto *counts = static_cast<Counts *>(hash_search(table, &queues[i], HASH_FIND, nullptr));
-        out[i] = counts != nullptr ? *counts : Counts{queues[i], {}};
+        out[i] = counts != nullptr ? *counts : Counts{queues[i], {}, 0};
     }
 }
 
@@ -376,9 +397,11 @@ read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *ou
         for (int i = 0; i < n; i++) {
             MarkKey key = {queues[i], MyDatabaseId, 0};
             auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
-            out[i] = {queues[i], {}};
+            out[i] = {queues[i], {}, 0};
             for (int w = 0; w < n_where && counter != nullptr; w++)
                 out[i].n[w] = static_cast<int64>(pg_atomic_read_u64(&counter->n[w]));
+            if (counter != nullptr)
+                out[i].bytes = static_cast<int64>(pg_atomic_read_u64(&counter->bytes));
         }
         LWLockRelease(counters_lock);
     }

@@ -20,8 +20,8 @@ namespace
 {
 
 struct Own {
-    int64 waiting; /* how many more jobs wait once this transaction has committed */
-    int64 reserved;
+    Load waiting; /* what more waits once this transaction has committed */
+    Load reserved;
 };
 
 Own
@@ -32,8 +32,10 @@ own_in(int64 queue)
         if (changes[i].queue != queue)
             continue;
         for (Where where : waiting_places)
-            own.waiting += changes[i].n[static_cast<int>(where)];
-        own.reserved += changes[i].reserved;
+            own.waiting.jobs += changes[i].n[static_cast<int>(where)];
+        own.waiting.bytes += changes[i].bytes;
+        own.reserved.jobs += changes[i].reserved;
+        own.reserved.bytes += changes[i].reserved_bytes;
     }
     return own;
 }
@@ -61,21 +63,45 @@ bound_lock(int64 queue)
 constexpr LOCKMODE prepared_mode = RowExclusiveLock;
 constexpr LOCKMODE reserving_mode = ShareLock;
 
+/* What waits, and what others have places for. */
+int64
+taken(int64 waiting, pg_atomic_uint64 &reserved, int64 own_reserved, int64 own_waiting)
+{
+    return std::max<int64>(waiting + static_cast<int64>(pg_atomic_read_u64(&reserved)) - own_reserved + own_waiting, 0);
+}
+
 /* Under the lock. */
 Reservation
-take_places(Counter &counter, Change &note, const Own &own, int64 n, int64 bound, int64 *depth)
+take_places(Counter &counter, Change &note, const Own &own, const Load &wanted, const Load &bound, double warn_at, Load *depth)
 {
-    auto reserved = static_cast<int64>(pg_atomic_read_u64(&counter.reserved));
-    *depth = std::max<int64>(waiting_in(counter) + reserved - own.reserved + own.waiting, 0);
-    if (*depth + n > bound)
+    auto bytes = static_cast<int64>(pg_atomic_read_u64(&counter.bytes));
+    depth->jobs = taken(waiting_in(counter), counter.reserved, own.reserved.jobs, own.waiting.jobs);
+    depth->bytes = taken(bytes, counter.reserved_bytes, own.reserved.bytes, own.waiting.bytes);
+    if (!(*depth + wanted).within(bound))
         return Reservation::full;
-    int64 more = std::max<int64>(own.waiting + n - own.reserved, 0);
-    pg_atomic_fetch_add_u64(&counter.reserved, more);
-    note.reserved += static_cast<int32>(more);
+    int64 jobs = std::max<int64>(own.waiting.jobs + wanted.jobs - own.reserved.jobs, 0);
+    int64 more_bytes = std::max<int64>(own.waiting.bytes + wanted.bytes - own.reserved.bytes, 0);
+    pg_atomic_fetch_add_u64(&counter.reserved, jobs);
+    pg_atomic_fetch_add_u64(&counter.reserved_bytes, more_bytes);
+    note.reserved += static_cast<int32>(jobs);
+    note.reserved_bytes += more_bytes;
+    if (counter.refused == Alarm::told)
+        counter.refused = Alarm::off;
+    if (counter.warned == Alarm::off && (*depth + wanted).part_of(bound) >= warn_at) {
+        counter.warned = Alarm::due;
+        pg_atomic_fetch_add_u32(&alarms->raised, 1);
+    }
     return Reservation::made;
 }
 
 } // namespace
+
+Load
+load_of(Counter &counter)
+{
+    return {taken(waiting_in(counter), counter.reserved, 0, 0),
+            taken(static_cast<int64>(pg_atomic_read_u64(&counter.bytes)), counter.reserved_bytes, 0, 0)};
+}
 
 bool
 reserves()
@@ -83,7 +109,7 @@ reserves()
     return !lost_here[static_cast<int>(Part::open)] && counting_database() != nullptr;
 }
 
-int64
+Load
 waiting_by_us(int64 queue)
 {
     return own_in(queue).waiting;
@@ -97,7 +123,7 @@ lock_bound(int64 queue, LOCKMODE mode)
 }
 
 Reservation
-reserve(int64 queue, int64 n, int64 bound, int64 *depth)
+reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load *depth)
 {
     Oid table = store::relation_oid(store::Rel::ready);
     if (!reserves())
@@ -114,7 +140,7 @@ reserve(int64 queue, int64 n, int64 bound, int64 *depth)
     right = right && database.counted[static_cast<int>(Part::open)] == table;
     Counter *counter = right ? counter_of(MyDatabaseId, queue) : nullptr;
     if (counter != nullptr)
-        reservation = take_places(*counter, note, own, n, bound, depth);
+        reservation = take_places(*counter, note, own, wanted, bound, warn_at, depth);
     else if (right)
         pg_atomic_write_u32(&database.uncountable, 1);
     LWLockRelease(counters_lock);
@@ -129,13 +155,15 @@ reserve(int64 queue, int64 n, int64 bound, int64 *depth)
 }
 
 void
-give_back(int64 queue, int32 reserved)
+give_back(const Change &change)
 {
-    MarkKey key = {queue, MyDatabaseId, 0};
+    MarkKey key = {change.queue, MyDatabaseId, 0};
     LWLockAcquire(counters_lock, LW_SHARED);
     auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
-    if (counter != nullptr)
-        pg_atomic_fetch_sub_u64(&counter->reserved, reserved);
+    if (counter != nullptr) {
+        pg_atomic_fetch_sub_u64(&counter->reserved, change.reserved);
+        pg_atomic_fetch_sub_u64(&counter->reserved_bytes, change.reserved_bytes);
+    }
     LWLockRelease(counters_lock);
 }
 
@@ -143,7 +171,7 @@ void
 keep_while_prepared()
 {
     for (int i = 0; i < n_changes; i++)
-        if (changes[i].reserved != 0)
+        if (changes[i].reserved != 0 || changes[i].reserved_bytes != 0)
             lock_bound(changes[i].queue, prepared_mode);
 }
 

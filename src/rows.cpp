@@ -446,4 +446,28 @@ read(TupleTableSlot *slot, DoneBrief &row)
     row.flags = DatumGetInt16(slot->tts_values[flags]);
 }
 
+static constexpr int64 fixed_size = 100; /* of a job's row, more or less: a job without arguments has a size, too */
+
+int64
+size_of(std::string_view type, std::initializer_list<const Jsonb *> values)
+{
+    int64 size = fixed_size + static_cast<int64>(type.size());
+    for (const Jsonb *value : values)
+        if (value != nullptr)
+            size += static_cast<int64>(VARSIZE_ANY_EXHDR(value));
+    return size;
+}
+
+int64
+size_of_stored(TupleTableSlot *slot)
+{
+    int64 size = fixed_size;
+    TupleDesc columns = slot->tts_tupleDescriptor;
+    slot_getallattrs(slot);
+    for (int i = 0; i < columns->natts; i++)
+        if (TupleDescAttr(columns, i)->attlen == -1 && !slot->tts_isnull[i])
+            size += static_cast<int64>(toast_raw_datum_size(slot->tts_values[i])) - VARHDRSZ;
+    return size;
+}
+
 } // namespace ojs

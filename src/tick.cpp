@@ -9,6 +9,7 @@
 #include "ojs/hooks.h"
 #include "ojs/idempotency.h"
 #include "ojs/limits.h"
+#include "ojs/pressure.h"
 #include "ojs/queue_rules.h"
 #include "ojs/records.h"
 #include "ojs/replay.h"
@@ -63,6 +64,7 @@ pass(int budget)
     }
     result.markers = prune_markers(budget, at) + prune_idempotency_keys(budget, at);
     result.records = prune_records(budget, at);
+    tell_pressure();
     tell_events(budget);
     result.jobs = prune_jobs(tables, budget, at);
     CommandCounterIncrement();

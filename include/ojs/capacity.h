@@ -1,11 +1,12 @@
 /*
- * capacity.h: bounds of queues (BP-01 to BP-06): how many jobs may wait in one, and what becomes of a push beyond that.
+ * capacity.h: bounds of queues (BP-01 to BP-06): how many jobs may wait in one, how large they may be together, and what becomes of a push beyond that.
  *
  * Only pushes ask. Jobs that come back (retries, lapsed leases, releases, dead letters) are never refused, and may make a
  * queue longer than its bound; then it takes nothing new until it is shorter again.
  */
 #pragma once
 
+#include "ojs/counts.h"
 #include "ojs/enqueue.h"
 
 namespace ojs
@@ -26,9 +27,11 @@ void hold_bounds(const Envelope *envelopes, int n);
 
 /* The queue of the last push that is nearest to its bound. */
 struct Pressure {
-    int64 depth;
-    int64 bound; /* 0: none has one */
+    Load depth;
+    Load bound; /* 0: no queue has one; see bound_of() */
     double warning_threshold;
+
+    bool any() const { return bound.jobs > 0; }
 };
 Pressure pressure_of_push();
 /* A reply of a push with its pressure, where there is any. */

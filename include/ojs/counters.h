@@ -11,12 +11,17 @@ namespace ojs
 
 constexpr int max_counters = 8192; /* queues with jobs, in all databases; beyond, everybody counts the rows */
 
+/* What is to be told of a bounded queue: see pressure.h. */
+enum class Alarm : uint8 { off, due, told };
+
 /* A queue's counters. One that is not there counts as zeros, so an idle one may be removed. */
 struct Counter {
     MarkKey key;
     pg_atomic_uint64 n[n_where];
     pg_atomic_uint64 reserved;       /* places of open transactions (reservation.cpp); not part of n */
     pg_atomic_uint64 since[n_where]; /* by commits that the snapshot of the running recount does not see */
+    pg_atomic_uint64 bytes, reserved_bytes, bytes_since; /* the same of sizes, where the queue bounds them */
+    Alarm warned, refused; /* under the lock, exclusively */
 };
 
 /* The recount that runs; one at a time. */
@@ -38,11 +43,32 @@ extern LWLock *counters_lock;
 extern HTAB *counters; /* of Counter; null without preload */
 extern Recount *recount;
 
+/* Pushes that were refused, until that has been told: the first of each queue. */
+struct Refusal {
+    Oid database; /* invalid: free */
+    int64 queue;
+    Load depth;
+    Load bound;
+    char job_type[256];
+};
+struct Alarms {
+    pg_atomic_uint32 raised; /* how often something came to be told */
+    Refusal refusals[64];
+};
+extern Alarms *alarms;
+
 /* Under the lock, exclusively. Null: no room. */
 Counter *counter_of(Oid database, int64 queue);
 
 /* Which queue a row belongs to and what it counts as; false: a reminder, which is no job. */
 bool where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where);
+
+/* Whether a row of ready or later, which is no reminder, is one of a job whose size counts; and that job. */
+struct SizedJob {
+    pg_uuid_t id;
+    ItemPointerData tid;
+};
+bool sized(store::Rel rel, HeapTupleHeader row, SizedJob &job);
 
 /* Whether a transaction that has ended is one whose rows the running recount counts. */
 bool counted_by_recount(TransactionId xid);
@@ -53,6 +79,8 @@ struct Change {
     int level; /* of the subtransaction */
     int32 n[n_where];
     int32 reserved;
+    int64 bytes;
+    int64 reserved_bytes;
 };
 extern Change *changes;
 extern int n_changes;
@@ -67,7 +95,8 @@ Database *counting_database();
 
 /* --- reservation.cpp --- */
 
-void give_back(int64 queue, int32 reserved);
+void give_back(const Change &change);
+Load load_of(Counter &counter); /* what waits, and what open transactions have places for */
 /* A transaction that is being prepared: its places are kept by locks, since nobody hears when it ends. */
 void keep_while_prepared();
 

@@ -28,6 +28,7 @@ constexpr int first_ended = static_cast<int>(Where::completed);
 struct Counts {
     int64 queue; /* first: key of tables of these */
     int64 n[n_where];
+    int64 bytes; /* of those that wait and whose size counts */
 
     int64 operator[](Where where) const { return n[static_cast<int>(where)]; }
 };
@@ -50,17 +51,35 @@ void note_row(store::Rel rel, HeapTupleHeader row, int change);
  */
 void read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out);
 
+/* What waits in a queue, comes to it, or may wait there: jobs, and the bytes of those whose size counts. */
+struct Load {
+    int64 jobs;
+    int64 bytes;
+
+    Load operator+(const Load &more) const { return {jobs + more.jobs, bytes + more.bytes}; }
+    bool within(const Load &bound) const { return jobs <= bound.jobs && bytes <= bound.bytes; }
+    /* Of the bound that is nearer. */
+    double
+    part_of(const Load &bound) const
+    {
+        return std::max(static_cast<double>(jobs) / static_cast<double>(bound.jobs),
+                        static_cast<double>(bytes) / static_cast<double>(bound.bytes));
+    }
+};
+constexpr Load unbounded = {PG_INT64_MAX, PG_INT64_MAX};
+
 /*
- * Places for `n` jobs that this transaction is about to push to a queue of which at most `bound` may wait
+ * Places for jobs that this transaction is about to push to a queue in which no more than `bound` may wait
  * (reservation.cpp). They are the transaction's until it ends; a rollback, of a savepoint too, gives them back. `depth`:
- * how many wait now, those included that open transactions have places for. none: there are no shared counters to go by.
+ * what waits now, that included which open transactions have places for. From the part `warn_at` of the bound on it is told
+ * as an event (pressure.h). none: there are no shared counters to go by.
  */
 enum class Reservation { made, full, none };
-Reservation reserve(int64 queue, int64 n, int64 bound, int64 *depth);
+Reservation reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load *depth);
 /* Whether reserve() has shared counters to go by. */
 bool reserves();
-/* How many jobs of the queue wait by this transaction's own doing. */
-int64 waiting_by_us(int64 queue);
+/* What waits in the queue by this transaction's own doing. */
+Load waiting_by_us(int64 queue);
 /* The lock of a bounded queue: who holds it exclusively is alone in pushing to the queue. */
 void lock_bound(int64 queue, LOCKMODE mode);
 

@@ -33,6 +33,7 @@ extern "C" {
 #define PGDLLEXPORT __attribute__((visibility("default")))
 #endif
 
+#include "access/detoast.h"
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"

@@ -37,9 +37,11 @@ struct Queue {
     int64 dead_letter_ttl_ms;   /* how long, and … */
     int64 dead_letter_max;      /* … how many of its dead letters are kept; 0: no bound */
     int64 max_size;             /* jobs that may wait: see capacity.h; 0: no bound */
+    int64 max_size_bytes;       /* and how large they may be together; 0: no bound */
+    bool bounded;               /* one of the two is set */
     Overflow overflow;          /* at that bound */
     int64 block_ms;             /* how long a push waits there, with `block` */
-    double warning_threshold;   /* the part of max_size from which on pushes are warned */
+    double warning_threshold;   /* the part of the bound from which on pushes are warned */
     char dead_letter[max_queue_name + 1]; /* where jobs go after max_deliveries; empty: nowhere */
     TimestampTz revised_at;
 

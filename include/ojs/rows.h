@@ -34,6 +34,7 @@ enum job_flag : int32 {
     job_bare_object = 1 << 8,  /* args was pushed as one bare object */
     job_reported = 1 << 9,     /* hot rows only: there may be a row in checkpoint or progress */
     job_result_ttl = 1 << 10,  /* options.result_ttl */
+    job_sized = 1 << 11,       /* its size counts towards its queue's max_size_bytes while it waits */
     job_counted = 1 << 12,     /* hot rows only: it takes a place in a concurrency limit while it is held */
 
     /* Leases only, by their queue's settings when they were made; kept in ready and later, and not looked at there. */
@@ -180,6 +181,13 @@ struct DoneBrief {
     State state;
     int16 flags;
 };
+
+/*
+ * The size of a job (BP-02): a fixed part, and its type and JSON values as they are stored, before compression. The same
+ * of what a push brings as of its row, of which nothing large is read.
+ */
+int64 size_of(std::string_view type, std::initializer_list<const Jsonb *> values);
+int64 size_of_stored(TupleTableSlot *slot);
 
 enum class LimitUse : int16 { held = 0, start = 1 };
 

@@ -222,6 +222,125 @@ from ojs.http('PUT', '/ojs/v1/admin/queues/own/config', '{"Content-Type": "appli
 select is(pg_temp.http_push('own', '{"OJS-Block-Timeout": "soon"}'), '400 invalid_request', 'BP-03: OJS-Block-Timeout is a number');
 select is(pg_temp.http_push('own', '{"OJS-Block-Timeout": "0"}'), '429 1 1 1 QUEUE_FULL', 'BP-03: 0 waits for nothing'), is(current_setting('ojs.block_timeout'), '-1', 'BP-03: and only in its request');
 
+-- Size ---------------------------------------------------------------------------------------------------------------
+
+-- What docs/backpressure.md says that the size of a job is.
+-- A value that was built by an expression is neither compressed nor short.
+create function pg_temp.size_of(value jsonb) returns int language plpgsql as $$
+declare
+    built jsonb := value::text::jsonb;
+begin
+    return pg_column_size(built) - 4;
+end $$;
+create function pg_temp.bytes(queue text) returns bigint language sql as
+$$ select (ojs.queue_info(queue) #>> '{stats,depth_bytes}')::bigint $$;
+create function pg_temp.expected_bytes(queue text) returns bigint language sql as $$
+    select coalesce(sum(100 + octet_length(j.type) + pg_temp.size_of(j.args) + coalesce(pg_temp.size_of(j.meta), 0) + coalesce(pg_temp.size_of(j.retry), 0)
+        + coalesce(pg_temp.size_of(j.uniq), 0) + coalesce(pg_temp.size_of(j.options), 0)), 0)
+    from ojs_store.job j
+    where j.id in (select job_id from ojs_store.ready r where r.queue = hashtextextended($1, 0)
+        union all select job_id from ojs_store.later l where l.queue = hashtextextended($1, 0) and l.kind <> 5)
+$$;
+create function pg_temp.sized(queue text, bytes bigint, more jsonb default '{}') returns text language sql as
+$$ select ojs.create_queue(queue, more || jsonb_build_object('max_size_bytes', bytes)) ->> 'name' $$;
+create function pg_temp.push_sized(queue text, args jsonb default '[]') returns text language plpgsql as $$
+begin
+    return (ojs.push('test.job', args, queue => queue)).state;
+exception when sqlstate 'OJ601' then return 'QUEUE_FULL';
+end $$;
+-- A job of type test.job without arguments has 112 bytes.
+select is(pg_temp.sized('bytes', 336), 'bytes', 'a queue for 336 bytes');
+select is(pg_temp.bytes('bytes'), 0::bigint, 'BP-02: nothing waits');
+select is(pg_temp.push_sized('bytes'), 'available', 'BP-02: a job of 112 bytes');
+select is(pg_temp.bytes('bytes'), 112::bigint, 'BP-02: has that size');
+select is(pg_temp.push_sized('bytes') || pg_temp.push_sized('bytes'), 'availableavailable', 'BP-02: three fill it to the byte');
+select is(pg_temp.push_sized('bytes'), 'QUEUE_FULL', 'BP-02: and there is no room for another');
+select is(pg_temp.refusal_detail($$ select ojs.push('test.job', queue => 'bytes') $$) -> 'details',
+    '{"queue": "bytes", "depth": 3, "depth_bytes": 336, "bound_bytes": 336, "strategy": "reject", "jobs": 1, "job_bytes": 112, "retry_after_seconds": 1}', 'BP-02: the refusal says so in bytes');
+select is(ojs.queue_info('bytes') -> 'stats' @> '{"depth": 3, "depth_bytes": 336, "bound_bytes": 336, "pressure": 1}', true, 'BP-05: so does queue_info');
+select is(ojs.queue_info('bytes') -> 'stats' ? 'bound', false, 'BP-05: without a bound on their number');
+select is(pg_temp.http_push('bytes'), '429 3 1 QUEUE_FULL', 'HTTP-08: 429 over HTTP');
+select is((select count(*) from ojs.claim('bytes', 'w')), 1::bigint, 'one is claimed');
+select is(pg_temp.bytes('bytes'), 224::bigint, 'BP-02: what is held does not count');
+select is(pg_temp.push_sized('bytes', '["a longer one"]'), 'QUEUE_FULL', 'BP-02: a larger job does not fit in its place');
+select is(pg_temp.push_sized('bytes'), 'available', 'BP-02: one of its size does');
+select is((select (ojs.nack(job_id, '1 hour')).state from ojs.leases where queue = 'bytes'), 'available', 'it comes back with a delay');
+select is(pg_temp.bytes('bytes'), 448::bigint, 'BP-06: beyond the bound');
+select is((select (ojs.fail(id, '{"type": "t", "message": "m"}', delay => '1 hour')).state from ojs.claim('bytes', 'w')), 'retryable', 'one is tried again later');
+select is((select (ojs.cancel(id)).state from ojs.claim('bytes', 'w')), 'cancelled', 'one is cancelled');
+select is(pg_temp.bytes('bytes'), 336::bigint, 'BP-02: retryable jobs count');
+select is((select count(*) from ojs.claim('bytes', 'w')), 1::bigint, 'one is claimed');
+select ojs.push('test.job', queue => 'bytes', delay => '1 hour') is null \g /dev/null
+select is(pg_temp.bytes('bytes'), 336::bigint, 'BP-02: scheduled ones too');
+select is(pg_temp.expected_bytes('bytes'), 336::bigint, 'BP-02: by the rows');
+select is(pg_temp.push_sized('bytes'), 'QUEUE_FULL', 'BP-02: full');
+select is(ojs.purge_queue('bytes', confirm => true), 3::bigint, 'a purge');
+select is(pg_temp.bytes('bytes'), 0::bigint, 'BP-02: empties it');
+savepoint a;
+select is(pg_temp.push_sized('bytes') || pg_temp.push_sized('bytes') || pg_temp.push_sized('bytes') || pg_temp.push_sized('bytes'), 'availableavailableavailableQUEUE_FULL', 'BP-02: full inside a savepoint');
+rollback to a;
+select is(pg_temp.push_sized('bytes', '["abcdefgh", "ijklmnop", "qrstuvwx"]'), 'available', 'BP-02: a rolled back push gives its room back');
+select is(pg_temp.bytes('bytes'), pg_temp.expected_bytes('bytes'), 'BP-02: JSON counts as it is stored');
+select is(pg_temp.refusal_detail(format($$ select ojs.push('test.job', '["%s"]', queue => 'bytes') $$, repeat('x', 300))) #> '{details,bound_bytes}', '336', 'BP-02: a job that would never fit');
+select is((select error -> 'code' from ojs.push_many(pg_temp.batch('bytes bytes bytes'), atomicity => 'partial') where status = 'failed' limit 1), '"QUEUE_FULL"', 'BP-04: of a partial batch what fits');
+select is(pg_temp.bytes('bytes') <= 336, true, 'BP-04: no more');
+
+select is(pg_temp.sized('large', 1000000), 'large', 'a queue for a million bytes');
+select ojs.push('test.job', jsonb_build_array(repeat('x', 200000)), queue => 'large', meta => jsonb_build_object('k', repeat('y', 5000)), tags => '{t}', "unique" => '{}', retry => '{"max_attempts": 7}') is null \g /dev/null
+select is(pg_temp.bytes('large') between 205000 and 207000, true, 'BP-02: not compressed, all parts of it');
+select is(pg_temp.bytes('large'), pg_temp.expected_bytes('large'), 'BP-02: as the page says');
+select is((select (ojs.nack(id)).state from ojs.claim('large', 'w')), 'available', 'given back');
+select is(pg_temp.bytes('large'), pg_temp.expected_bytes('large'), 'BP-02: the same when it comes back');
+select is((select count(*) from ojs.claim('large', 'w')), 1::bigint, 'claimed');
+select is(pg_temp.bytes('large'), 0::bigint, 'BP-02: and nothing is left of it');
+
+-- What the queue gives to its jobs counts, for each job of a batch.
+select is(pg_temp.sized('ruled', 100000, '{"default_retry": {"max_attempts": 9, "initial_interval": "PT7S"}}'), 'ruled', 'a queue with a retry policy');
+select is((select count(*) from ojs.push_many(pg_temp.batch('ruled ruled'))), 2::bigint, 'two jobs');
+select is(pg_temp.bytes('ruled'), pg_temp.expected_bytes('ruled'), 'BP-02: their policy counts');
+select is(ojs.configure_queue('ruled', jsonb_build_object('max_size_bytes', pg_temp.bytes('ruled') * 2 - 1)) is null, false, 'room for one more, and a byte less than for two');
+select is(pg_temp.refusal($$ select ojs.push_many(pg_temp.batch('ruled ruled')) $$), 'OJ601 QUEUE_FULL retryable', 'BP-04: two do not fit');
+select is((select count(*) from ojs.push_many(pg_temp.batch('ruled'))), 1::bigint, 'BP-04: one does');
+
+-- Both bounds: the nearer one counts.
+select is(pg_temp.sized('both', 100000, '{"max_size": 2}'), 'both', 'a queue for two jobs');
+select is(pg_temp.pushes('both', 3), '2 QUEUE_FULL', 'BP-02: full by number');
+select is(pg_temp.refusal_detail($$ select ojs.push('test.job', queue => 'both') $$) -> 'details' ? 'job_bytes', false, 'BP-02: which the refusal says');
+select is(ojs.configure_queue('both', '{"max_size": 10, "max_size_bytes": 472, "warning_threshold": 0.7}') is null, false, 'for ten, or 472 bytes');
+select is(ojs.push_job('{"type": "test.job", "args": [], "queue": "both"}') -> 'backpressure', '{"depth": 3, "bound": 10, "depth_bytes": 360, "bound_bytes": 472, "pressure": 0.7627}', 'BP-05: pressure is that of the bound that is nearer');
+select is(pg_temp.http_push('both'), '201 4 10 1', 'HTTP-08: so are the headers');
+
+-- A bound counts what was pushed while there was one.
+select is(pg_temp.pushes('old', 5), '5', 'five jobs in a queue without a bound');
+select is(ojs.configure_queue('old', '{"max_size_bytes": 120}') is null, false, 'which gets one');
+select is(pg_temp.push_sized('old') || ' ' || pg_temp.push_sized('old'), 'available QUEUE_FULL', 'BP-02: what was there before has no size');
+select is(ojs.configure_queue('old', '{"max_size_bytes": null}') is null, false, 'it loses it');
+select is(pg_temp.push_sized('old'), 'available', 'BP-02: and takes all again');
+
+-- drop_oldest and block.
+select is(pg_temp.sized('drops', 560, '{"discard": "drop_oldest"}'), 'drops', 'a queue that drops, for five');
+select is(pg_temp.pushes('drops', 5), '5', 'five jobs with an argument do not fit, and are taken');
+select is(pg_temp.bytes('drops') <= 560 and pg_temp.left_in('drops') = '3 4 5' or pg_temp.left_in('drops') = '2 3 4 5', true, 'BP-03: the oldest go');
+select is(pg_temp.push_sized('drops', jsonb_build_array(repeat('x', 400))), 'available', 'BP-03: one large job');
+select is(pg_temp.left_in('drops'), repeat('x', 400), 'BP-03: drops as many as it needs');
+select is(pg_temp.push_sized('drops', jsonb_build_array(repeat('x', 500))), 'QUEUE_FULL', 'BP-03: one that never fits');
+select is(pg_temp.left_in('drops'), repeat('x', 400), 'BP-03: drops nothing');
+select is(pg_temp.sized('many', 112 * 300, '{"discard": "drop_oldest"}'), 'many', 'a queue for three hundred');
+select is((select count(*) from generate_series(1, 300) i, lateral ojs.push('test.job', queue => 'many', priority => i * 0)), 300::bigint, 'three hundred');
+select is(pg_temp.push_sized('many', jsonb_build_array(repeat('x', 112 * 299 - 120))), 'available', 'BP-03: one that needs the room of nearly all');
+select is(pg_temp.waiting('many') between 1 and 2, true, 'BP-03: gets it');
+select is(pg_temp.sized('waits', 224, '{"discard": "block", "block_timeout_ms": 250}'), 'waits', 'a queue that lets producers wait');
+select is(pg_temp.waits('waits'), '1 at once', 'BP-03: not while there is room');
+select is(pg_temp.waits('waits'), '0 QUEUE_FULL at once', 'BP-03: nor where the transaction itself fills the queue');
+
+-- Dead letters are sized by their own queue, and never refused.
+select is(pg_temp.sized('poison.dlq', 1), 'poison.dlq', 'a queue for one byte');
+select is(ojs.create_queue('poison', '{"max_deliveries": 1, "dead_letter": "poison.dlq"}') is null, false, 'whose dead letters these are');
+select is((select (ojs.nack(pg_temp.held('poison'))).state), 'available', 'one delivery');
+select is((select count(*) from ojs.claim('poison', 'w')), 0::bigint, 'it is moved');
+select is(pg_temp.bytes('poison.dlq'), pg_temp.expected_bytes('poison.dlq'), 'BP-06: the copy is there, and its size counts');
+select is(pg_temp.bytes('poison.dlq') > 112, true, 'BP-06: with where it came from');
+
 -- cron ---------------------------------------------------------------------------------------------------------------
 
 select ojs.schedule('full', '* * * * *', '{"type": "test.job", "args": [], "queue": "own"}') is null \g /dev/null

@@ -63,10 +63,12 @@ select is(pg_temp.refusal($$ select ojs.claim('{many,a-log}'::text[], 'w') $$), 
 
 create function pg_temp.lease_of(queue text, lease interval default null) returns interval language sql as
 $$ select lease_expires_at - started_at from ojs.claim($1, 'w', lease => $2) $$;
-select pg_temp.push_all('lengths', 'abcdefgh') \g /dev/null
+select pg_temp.push_all('lengths', 'abcdef') \g /dev/null
 select is(pg_temp.lease_of('lengths', '5 minutes'), '5 minutes', 'Q-15: as the claim says');
-select is(pg_temp.lease_of('lengths', '1 ms'), '100 ms', 'Q-15 R-33: not below 100 ms');
-select is(pg_temp.lease_of('lengths', '-1 hour'), '100 ms', 'Q-15 R-33: clamped, not refused');
+select pg_temp.push_all('short', 'ab') \g /dev/null
+select is(pg_temp.lease_of('short', '1 ms'), '100 ms', 'Q-15 R-33: not below 100 ms');
+select is((select count(*) from (select ojs.ack(job_id) from ojs.leases where queue = 'short') a), 1::bigint, 'it is done before it lapses');
+select is(pg_temp.lease_of('short', '-1 hour'), '100 ms', 'Q-15 R-33: clamped, not refused');
 select is(pg_temp.lease_of('lengths', '1 year'), '24 hours', 'Q-15 R-33: not above a day');
 select is(pg_temp.lease_of('lengths', '1.234 s'), '1.234 s', 'Q-20: to the millisecond');
 set local ojs.default_lease = '12s';

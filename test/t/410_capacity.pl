@@ -25,26 +25,36 @@ my $setup = q{
         n int := 1 + floor(random() * 3);
         detail text;
     begin
-        case floor(random() * 5)
+        case floor(random() * 6)
         when 0 then perform ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue', q))
             from unnest(array['a', 'b', queue]) q, generate_series(1, n)));
         when 1 then perform ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue', q))
             from unnest(array['b', 'a', queue]) q), atomicity => 'partial');
         when 2 then perform ojs.push('test.job', queue => queue, delay => '1 hour');
         when 3 then perform ojs.push('test.job', queue => queue, "unique" => jsonb_build_object('keys', '["type"]'::jsonb, 'on_conflict', 'replace'));
+        when 4 then perform ojs.push('test.job', jsonb_build_array(repeat('x', floor(random() * 300)::int)), queue => queue);
         else perform ojs.push('test.job', queue => queue);
         end case;
     exception when sqlstate 'OJ601' then
         get stacked diagnostics detail = pg_exception_detail;
         insert into odd select detail
-        where (detail::jsonb #>> '{details,depth}')::int + (detail::jsonb #>> '{details,jobs}')::int <= (detail::jsonb #>> '{details,bound}')::int;
+        where coalesce((detail::jsonb #>> '{details,depth}')::int + (detail::jsonb #>> '{details,jobs}')::int <= (detail::jsonb #>> '{details,bound}')::int,
+            (detail::jsonb #>> '{details,depth_bytes}')::int + (detail::jsonb #>> '{details,job_bytes}')::int <= (detail::jsonb #>> '{details,bound_bytes}')::int);
     end $$;
     -- What waits in one snapshot, and what may.
     create view beyond as
         select q.name, n, q.config ->> 'max_size' as bound
         from ojs.queues q, lateral (select (select count(*) from ojs_store.ready r where r.queue = hashtextextended(q.name, 0))
             + (select count(*) from ojs_store.later l where l.queue = hashtextextended(q.name, 0) and l.kind <> 5) as n) c
-        where n > (q.config ->> 'max_size')::int;
+        where n > (q.config ->> 'max_size')::int
+        union all
+        select q.name, n, q.config ->> 'max_size_bytes'
+        from ojs.queues q, lateral (
+            select sum(100 + octet_length(j.type) + s.n) as n
+            from (select r.job_id from ojs_store.ready r where r.queue = hashtextextended(q.name, 0)
+                union all select l.job_id from ojs_store.later l where l.queue = hashtextextended(q.name, 0) and l.kind <> 5) w
+            join ojs_store.job j on j.id = w.job_id, lateral (select sum(pg_column_size(v::text::jsonb || '[]') - 4) as n from unnest(array[j.args]) v) s) c
+        where n > (q.config ->> 'max_size_bytes')::int;
     create function some_pushes(queue text, me text, pushes int) returns void language plpgsql as $$
     begin
         for k in 1 .. 1 + floor(random() * pushes) loop
@@ -59,7 +69,7 @@ my $setup = q{
             end if;
             perform push_some(queue, me);
         end loop;
-        if random() < 0.4 then perform ojs.claim(array['a', 'b', 'drop', 'block'], me, 3, '1 hour'); end if;
+        if random() < 0.4 then perform ojs.claim(array['a', 'b', 'drop', 'block', 'bytes', 'shed'], me, 3, '1 hour'); end if;
     end $$;
     -- Transactions of several calls may deadlock, as with any rows: over a uniqueness key and a job that they claimed, and without
     -- shared counters over queues, where therefore each keeps one push.
@@ -67,7 +77,7 @@ my $setup = q{
     begin
         for i in 1 .. steps loop
             begin
-                perform some_pushes((array['a', 'b', 'drop', 'block'])[1 + floor(random() * 4)], me, pushes);
+                perform some_pushes((array['a', 'b', 'drop', 'block', 'bytes', 'shed'])[1 + floor(random() * 6)], me, pushes);
             exception when deadlock_detected then
                 if pushes = 1 then raise; end if;
             end;
@@ -133,7 +143,8 @@ for my $preload (1, 0) {
     $sql->($setup);
     $sql->(q{select ojs.create_queue('a', '{"max_size": 7}'), ojs.create_queue('b', '{"max_size": 5}'),
         ojs.create_queue('drop', '{"max_size": 5, "discard": "drop_oldest"}'),
-        ojs.create_queue('block', '{"max_size": 3, "discard": "block", "block_timeout_ms": 5}')});
+        ojs.create_queue('block', '{"max_size": 3, "discard": "block", "block_timeout_ms": 5}'),
+        ojs.create_queue('bytes', '{"max_size_bytes": 1500}'), ojs.create_queue('shed', '{"max_size_bytes": 1200, "max_size": 6, "discard": "drop_oldest"}')});
     my $observer = $start->('call observe()');
     $all->('BP-01', "call produce('ME', $steps, " . ($preload ? 3 : 1) . ')');
     $sql->('alter table stop add x int; insert into stop values (1)');
@@ -147,6 +158,10 @@ for my $preload (1, 0) {
     $sql->(q{select ojs.purge_queue(q, confirm => true) from unnest('{a,b,drop,block}'::text[]) q});
     $all->('BP-01 filling', q{call fill_up('a')}, q{call fill_up('b')});
     is($sql->(q{select string_agg(q.queue || available, ' ' order by q.queue) from ojs.queue_stats() q where q.queue in ('a', 'b')}), 'a7 b5', "$how: BP-01: in the end exactly full");
+
+    $sql->(q{select ojs.purge_queue('bytes', confirm => true), ojs.configure_queue('bytes', '{"max_size_bytes": 1232}')});
+    $all->('BP-01 BP-02 filling by size', q{call fill_up('bytes')});
+    is($sql->(q{select concat_ws(' ', s #>> '{stats,depth}', s #>> '{stats,depth_bytes}') from ojs.queue_info('bytes') s}), '11 1232', "$how: BP-02: full to the byte");
 
     # Open transactions.
     $sql->(q{select count(*) from ojs.claim('a', 'w', 2)});
@@ -221,6 +236,44 @@ for my $preload (1, 0) {
     $sql->(q{rollback prepared 'p'});
     is($sql->(q{select fill('b')}), '2', "$how: BP-01: rolled back, it gives its place back");
 
+    # Events: what a push only notes, a tick tells; once for each change of a queue's state.
+    if ($preload) {
+        $sql->(q{select ojs.tick(); delete from ojs_store.record; select ojs.create_queue('told', '{"max_size": 5}')});
+        my $push = sub { my ($n) = @_; $sql->("select count(*) from generate_series(1, $n) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => 'told')") };
+        my $events = sub {
+            $sql->('select ojs.tick()') for 1 .. 2;
+            return $sql->(q{with told as (delete from ojs_store.record where subject = 'told' returning *)
+                select coalesce(string_agg(concat_ws(' ', split_part(type, '.', 2), data ->> 'depth', data ->> 'bound', data ->> 'job_type'), ', ' order by at, type desc), '') from told});
+        };
+        $push->(3);
+        is($events->(), '', 'backpressure events: none below the threshold');
+        $push->(1);
+        is($events->(), 'warning 4 5', 'backpressure.warning: with depth and bound');
+        $push->(1);
+        is($events->(), '', 'backpressure.warning: once');
+        $node->psql('postgres', q{select ojs.push('refused.first', queue => 'told')});
+        $node->psql('postgres', q{select ojs.push('refused.second', queue => 'told')});
+        is($events->(), 'rejected 5 5 refused.first', 'BP-004 of the text: backpressure.rejected, though nothing of the push was stored');
+        $node->psql('postgres', q{select ojs.push('refused.third', queue => 'told')});
+        is($events->(), '', 'backpressure.rejected: not for each push');
+        $sql->(q{select count(*) from ojs.claim('told', 'w')});
+        is($events->(), '', 'backpressure.cleared: not at the threshold');
+        $push->(1);
+        $node->psql('postgres', q{select ojs.push('refused.again', queue => 'told')});
+        is($events->(), 'rejected 5 5 refused.again', 'backpressure.rejected: again, once it has taken a push');
+        $sql->(q{begin; select ojs.purge_queue('told', confirm => true); rollback});
+        is($events->(), '', 'backpressure.cleared: not of what is rolled back');
+        $sql->(q{select count(*) from ojs.claim('told', 'w', 2)});
+        $sql->(q{begin; select ojs.tick(); rollback});
+        is($events->(), 'cleared 3 5', 'backpressure.cleared: below the threshold; told again where a tick was rolled back');
+        $push->(1);
+        is($events->(), 'warning 4 5', 'backpressure.warning: again');
+        is($sql->(q{select string_agg(distinct type, ' ') from ojs.events where type = 'backpressure.dropped' and queue = 'drop' and job_id is not null}), 'backpressure.dropped',
+            'backpressure.dropped: of each dropped job');
+        $sql->(q{select ojs.drop_queue('told', 'discard')});
+        is($events->(), '', 'backpressure events: none of a queue that is gone');
+    }
+
     # A crash.
     $one = $session->();
     $sql->(q{select ojs.ack(job_id) from ojs.leases}); # what is held comes back
@@ -231,6 +284,7 @@ for my $preload (1, 0) {
     $sql->(q{select count(*) from ojs.claim('a', 'w', 3)});
     $all->('BP-01 after a crash', q{call fill_up('a')});
     is($sql->(q{select available from ojs.queue_stats('a')}), '7', "$how: BP-01: and is filled to its bound again");
+    is($sql->(q{select fill('bytes'), ojs.queue_info('bytes') #>> '{stats,depth_bytes}'}), '0|1232', "$how: BP-02: so is the one that is bounded by size");
     is($sql->('table odd limit 5'), '', "$how: nothing odd");
     unlike(slurp_file($node->logfile), qr/has corrected its counters/, "$how: no counter had to be corrected");
     eval { $one->quit };
