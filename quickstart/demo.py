@@ -100,7 +100,7 @@ class Demo:
         self.workers[name] = subprocess.Popen([sys.executable, str(HERE / "worker.py"), name, QUEUE, str(self.batch), str(pause)],
                                               stdin=subprocess.DEVNULL)
 
-    def await_(self, what, condition, seconds=30):
+    def await_(self, what, condition, seconds=120):
         until = time.monotonic() + seconds
         while not (answer := condition()):
             for name, process in self.workers.items():
@@ -160,7 +160,7 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
             for name, process in self.workers.items():
                 if name != VICTIM and process.poll() is not None:
                     stop(f"{name} ended by itself: see above.")
-            if time.monotonic() - self.started > 60 + total / 50:
+            if time.monotonic() - self.started > 240 + total / 50:
                 stop(f"Only {number(done)} of {number(total)} jobs are done, and no end in sight. select * from ojs.leases; may say why.")
             time.sleep(0.01)
         if not self.refused:

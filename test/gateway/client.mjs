@@ -14,11 +14,11 @@ async function call(method, path, body, headers = {}) {
     return reply;
 }
 
-const fetchJobs = (queues, count, wait) =>
-    call('POST', '/ojs/v1/workers/fetch', { queues, worker_id: 'node', count, visibility_timeout_ms: 1000 }, { Prefer: `wait=${wait}` });
+const fetchJobs = (queues, count, wait, lease = 30000) =>
+    call('POST', '/ojs/v1/workers/fetch', { queues, worker_id: 'node', count, visibility_timeout_ms: lease }, { Prefer: `wait=${wait}` });
 
 if (mode === 'hang') {
-    const { jobs } = await fetchJobs([queue], 1, 20);
+    const { jobs } = await fetchJobs([queue], 1, 20, 1000);
     console.log(jobs[0].id);
     setInterval(() => {}, 1000);
 } else {

@@ -42,7 +42,7 @@ for my $preload (1, 0) {
     my $session = $node->background_psql('postgres', on_error_stop => 0);
     $session->query_safe("select from ojs.push('test.job')");
     for my $round (1 .. 5) {
-        ($code, $out, $err) = $node->psql('postgres', "set lock_timeout = '5s'; drop extension ojs cascade");
+        ($code, $out, $err) = $node->psql('postgres', "set lock_timeout = '60s'; drop extension ojs cascade");
         is($code, 0, "PGX-02: DROP EXTENSION in use, $how, round $round") or diag $err;
         $node->safe_psql('postgres', 'create extension ojs');
         is($session->query_safe("select state from ojs.push('test.job', queue => 'q$round')"), 'available',

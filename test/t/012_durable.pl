@@ -13,7 +13,7 @@ sub stop_walwriter {
     return $pid;
 }
 
-my $node = server('durable', conf => "checkpoint_timeout = 1h\n");
+my $node = server('durable', conf => "checkpoint_timeout = 1h\nbgwriter_lru_maxpages = 0\n");
 $node->safe_psql('postgres', q{
     create table mine (id uuid);
     select ojs.create_queue('safe'), ojs.create_queue('fast', '{"durable": false}'),

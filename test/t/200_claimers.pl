@@ -22,6 +22,9 @@ $node->safe_psql('postgres', q{
     declare
         ids uuid[];
     begin
+        -- All begin together.
+        perform pg_advisory_lock_shared(1);
+        commit;
         loop
             with claimed as (select * from ojs.claim('all', work.worker, size) with ordinality),
                 noted as (insert into taken (worker, job_id, seq, priority, attempt)
@@ -40,14 +43,18 @@ $node->safe_psql('postgres', qq{
 });
 is($node->safe_psql('postgres', q{select count(*) from ojs_store.ready}), $jobs, "OP-03: $jobs jobs are ready");
 
-my $start = time;
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('select pg_advisory_lock(1)');
 my @sizes = (1, 3, 10, 25, 50, 100, 100, 200);
 my @runs = map {
     my %run = (out => '', err => '', worker => "w$_");
     $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c', "call work('w$_', $sizes[$_])"],
-        '<', \undef, '>', \$run{out}, '2>', \$run{err}, IPC::Run::timer(120));
+        '<', \undef, '>', \$run{out}, '2>', \$run{err});
     \%run;
 } 0 .. $#sizes;
+$node->poll_query_until('postgres', "select count(*) = 8 from pg_stat_activity where wait_event = 'advisory'") or die;
+my $start = time;
+$gate->quit;
 for my $run (@runs) { $run->{handle}->finish; is($run->{err}, '', "OP-05: claimer $run->{worker} ends without an error"); }
 note sprintf('%d jobs claimed and finished in %.1f s', $jobs, time - $start);
 

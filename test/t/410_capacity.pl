@@ -167,10 +167,10 @@ for my $preload (1, 0) {
     $sql->(q{select count(*) from ojs.claim('a', 'w', 2)});
     my $one = $session->();
     $one->query_safe(q{begin; select state from ojs.push('test.job', queue => 'a')});
-    is($sql->(q{set statement_timeout = '10s'; select ojs.purge_queue('b', confirm => true); select fill('b')}) =~ s/\n/ /r, '5 5', "$how: BP-01: producers of another queue do not wait");
+    is($sql->(q{set statement_timeout = '60s'; select ojs.purge_queue('b', confirm => true); select fill('b')}) =~ s/\n/ /r, '5 5', "$how: BP-01: producers of another queue do not wait");
     if ($preload) {
-        is($sql->(q{set statement_timeout = '10s'; select fill('a')}), '1', 'BP-01: nor those of the same queue: one place is left');
-        is($sql->(q{set statement_timeout = '10s'; select fill('a')}), '0', 'BP-01: the open transaction has the other');
+        is($sql->(q{set statement_timeout = '60s'; select fill('a')}), '1', 'BP-01: nor those of the same queue: one place is left');
+        is($sql->(q{set statement_timeout = '60s'; select fill('a')}), '0', 'BP-01: the open transaction has the other');
         $one->query_safe(q{savepoint s; select count(*) from ojs.claim('a', 'v', 3)});
         is($sql->('select fill(\'a\')'), '0', 'BP-01: what it has claimed makes no room before its commit');
         is($one->query_safe(q{select fill('a')}), '3', 'BP-01: but for itself');
@@ -188,7 +188,7 @@ for my $preload (1, 0) {
         is($one->query_safe(q{select fill('a')}), '0', 'BP-01: and its places count for others');
         $one->query_safe('rollback');
         my $pid = $two->query_safe('select pg_backend_pid()');
-        $sql->("select pg_terminate_backend($pid, 10000)");
+        $sql->("select pg_terminate_backend($pid, 100000)");
         is($sql->(q{select fill('a')}), '1', 'BP-01: a session that is killed gives its places back');
         eval { $two->quit };
     } else {
@@ -225,7 +225,7 @@ for my $preload (1, 0) {
     $sql->(q{select ojs.purge_queue('a', confirm => true), ojs.purge_queue('b', confirm => true)});
     $sql->(q{begin; select count(*) from generate_series(1, 4) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => 'b'); prepare transaction 'p'});
     isnt($node->psql('postgres', q{set lock_timeout = '200ms'; select fill('b')}), 0, "$how: BP-01: a prepared transaction keeps its places: others wait for it");
-    is($sql->(q{set lock_timeout = '200ms'; select fill('a')}), '7', "$how: BP-01: not in other queues");
+    is($sql->(q{set lock_timeout = '60s'; select fill('a')}), '7', "$how: BP-01: not in other queues");
     $node->restart;
     isnt($node->psql('postgres', q{set lock_timeout = '200ms'; select fill('b')}), 0, "$how: BP-01: after a restart, too");
     $sql->(q{commit prepared 'p'});

@@ -17,7 +17,8 @@ srand($seed);
 note "OJS_STRESS_SEED=$seed";
 my ($sessions, $steps) = (6, 60);
 
-my $node = server('metrics', preload => 1, conf => "max_connections = 40\nfsync = off\nlog_min_messages = info\nlog_statement = none\nojs.tick_interval = 20ms\n");
+# No lease runs out by itself: the figures and the rows are read one after the other.
+my $node = server('metrics', preload => 1, conf => "max_connections = 40\nfsync = off\nlog_min_messages = info\nlog_statement = none\nojs.tick_interval = 20ms\nojs.default_lease = 1h\n");
 $node->safe_psql('postgres', q{
     create function one_step(me text) returns void language plpgsql as $$
     declare

@@ -12,10 +12,11 @@ for my $preload (1, 0) {
     my $listener = $node->background_psql('postgres');
     $listener->query_safe('listen ojs_events');
     my @told;
-    # Ticks until so many were told; without an answer to wait for, one round more.
+    # Ticks until so many were told.
     my $hear = sub {
         my ($n) = @_;
-        for (1 .. 100) {
+        my $until = time + $PostgreSQL::Test::Utils::timeout_default;
+        while (time < $until) {
             $node->safe_psql('postgres', 'select ojs.tick()') unless $preload;
             push @told, $listener->query_safe('select pg_sleep(0.05)') =~ /notification "ojs_events" with payload "(\w+-\S+?)"/g;
             last if @told >= $n;

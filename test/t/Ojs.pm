@@ -6,8 +6,9 @@ use Exporter 'import';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes 'time';
 
-our @EXPORT = qw(server awaits health worker_pid workers pushed listener heard);
+our @EXPORT = qw(server awaits health worker_pid workers pushed listener heard at_best);
 
 # A server, started. Options: preload, conf (lines), extension (0: none yet), streaming (0).
 sub server {
@@ -57,11 +58,24 @@ sub listener {
 
 sub heard {
     my ($session, $queue, $within_s) = @_;
-    my $end = time + $within_s;
+    my $end = time + ($within_s // $PostgreSQL::Test::Utils::timeout_default);
     while (time <= $end) {
         return 1 if $session->query_safe('select pg_sleep(0.1)') =~ /notification "ojs" with payload "$queue"/;
     }
     return 0;
+}
+
+# How many seconds something took, as it says itself, at best: tried until it took less than the limit, ten times at most. Each
+# try must come to its end; but a machine that others use as well may be slow now and then.
+sub at_best {
+    my ($limit, $try) = @_;
+    my $best;
+    for (1 .. 10) {
+        my $took = $try->();
+        $best = $took if !defined $best || $took < $best;
+        last if $best < $limit;
+    }
+    return $best;
 }
 
 1;

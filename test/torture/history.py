@@ -72,6 +72,7 @@ class History:
         self.crashes = []                   # (begin, end, era after it, kind)
         self.faults = []                    # (begin, end, kind)
         self.notes = []
+        self.lags = []                      # (begin, end, seconds): when the machine let a process wait, and how long
         self.final = None
         self.preload = True
         self.crowd_at = 0.0                 # until then only the waiter and the waker were there
@@ -122,6 +123,8 @@ class History:
                 self.faults.append(tuple(line[1:4]))
             elif word == "crowd":
                 self.crowd_at = line[1]
+            elif word == "lag":
+                self.lags.append(tuple(line[1:4]))
             elif word == "note":
                 self.notes.append((name, *line[1:]))
             elif word == "round":

@@ -3,6 +3,7 @@
 GRACE = 1.0         # a late commit may be passed by for so long
 WAKE = 2.5          # a waiting claim learns of a job within so long, however busy the machine
 PROMPT = 0.1        # and mostly within so long, where the extension is preloaded and little else goes on
+HOPS = 4            # processes that a wake-up goes through, one after another
 SLOW = 9.0          # a call that need not wait for anyone takes no longer
 LOSSY = 3.0         # what was committed so long before a crash is on disk, even if nobody waited for that
 PLACES = 3          # in the queue "few"

@@ -25,7 +25,8 @@ class Promises(Wholes):
                 if sqlstate not in FAULTS and sqlstate not in allowed and sqlstate not in ("OJ700", "55P03"):
                     self.bad("no call fails but as documented", f"{op.kind} by {op.client}: {op.result}",
                              op.args.get("id"))
-            if op.status == "ok" and op.t1 - op.t0 > SLOW + op.args.get("wait", 0) and not self.disturbed(op.t0, op.t1):
+            if op.status == "ok" and op.t1 - op.t0 > SLOW + op.args.get("wait", 0) and not self.disturbed(op.t0, op.t1) \
+                    and op.t1 - op.t0 > SLOW + op.args.get("wait", 0) + HOPS * self.lag(op.t0, op.t1):
                 if op.kind in ("claim", "ack_and_claim", "push", "push_many") and "uniq" not in op.args \
                         and "key" not in op.args and "id" not in op.args:
                     self.bad("no claim and no push waits for another's transaction",

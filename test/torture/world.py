@@ -192,8 +192,9 @@ class Round:
     def overture(self):
         """First the waiter and the waker are alone. With more going on, the worker ticks so often that it makes up for
         wake-ups that were lost."""
-        if self.preload:
-            time.sleep(OVERTURE)
+        until = client.Clock.now() + (OVERTURE if self.preload else 0)
+        while client.Clock.now() < until:
+            self.nap()
         self.world.crowded.value = 1
         self.log.write("crowd", client.Clock.now())
 
@@ -207,13 +208,21 @@ class Round:
         mean = self.seconds() / max(1, self.options.faults)
         next_fault = client.Clock.now() + min(2.0, mean)
         while client.Clock.now() < until and not self.enough():
-            time.sleep(0.05)
+            self.nap()
             self.watch()
             if self.options.faults and client.Clock.now() >= next_fault:
                 self.fault()
                 next_fault = client.Clock.now() + self.rng.expovariate(1 / mean) * 0.9
         self.finish()
         self.wall = client.Clock.now() - started
+
+    def nap(self, seconds=0.05):
+        """Sleeps, and notes how much longer that took: as late as that may any process be on this machine just now."""
+        t0 = client.Clock.now()
+        time.sleep(seconds)
+        t1 = client.Clock.now()
+        if t1 - t0 > seconds + 0.02:
+            self.log.write("lag", t0, t1, t1 - t0 - seconds)
 
     def seconds(self):
         return self.options.round_seconds
