@@ -226,7 +226,9 @@ from_row(const Row &row)
     queue.default_timeout_ms = number_in(config, "default_timeout", 3, 0);
     queue.default_retry = json_in(config, "default_retry");
     queue.allowed_types = json_in(config, "allowed_job_types");
-    queue.push_rules = queue.default_timeout_ms > 0 || queue.default_retry != nullptr || queue.allowed_types != nullptr;
+    queue.producers = json_in(config, "producers");
+    queue.push_rules = queue.default_timeout_ms > 0 || queue.default_retry != nullptr || queue.allowed_types != nullptr ||
+                       queue.producers != nullptr;
     return queue;
 }
 

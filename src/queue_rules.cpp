@@ -36,6 +36,26 @@ check_allowed(const Queue &queue, const Envelope &envelope)
               "queue \"%s\" does not take jobs of the type %s", queue.name, clipped(envelope.type));
 }
 
+/* As with any privilege, it is the current user who has a role or has not; and who may change the setting needs no entry. */
+void
+check_producer(const Queue &queue)
+{
+    auto has = [user = GetUserId()](const char *role) {
+        Oid oid = get_role_oid(role, true);
+        return OidIsValid(oid) && has_privs_of_role(user, oid);
+    };
+    bool allowed = has("ojs_admin");
+    each_element(root_of(queue.producers), [&](const JsonbValue &element) {
+        std::string_view role = text_of(element);
+        allowed = allowed || role == "*" || has(pnstrdup(role.data(), role.size()));
+    });
+    if (!allowed)
+        raise(Code::permission_denied,
+              Details().add("field", "queue").add("queue", queue.name).add("reason", "producer_not_allowed"),
+              "Push to another queue, or have an administrator add a role of yours to the queue's producers.",
+              "queue \"%s\" does not take jobs of this role", queue.name);
+}
+
 /*
  * Rows of one name that are older than another of it: two sessions made the queue at once, or it was dropped and made
  * anew. Only what nobody has locked.
@@ -81,6 +101,8 @@ TimestampTz tidied_at; /* by this session */
 void
 apply_push_rules(const Queue &queue, Envelope &envelope)
 {
+    if (queue.producers != nullptr)
+        check_producer(queue);
     if (queue.allowed_types != nullptr)
         check_allowed(queue, envelope);
     if (queue.default_timeout_ms > 0 && envelope.timeout_ms.value_or(0) == 0)

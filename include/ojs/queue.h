@@ -25,7 +25,7 @@ struct Queue {
     bool delete_on_ack;         /* */
     int32 lease_flags;          /* of its leases: lease_durable, lease_logged */
     bool durable;               /* commits of push and ack are waited for */
-    bool push_rules;            /* what a push must look at: default_retry, default_timeout_ms, allowed_types */
+    bool push_rules;            /* what a push must look at: default_retry, default_timeout_ms, allowed_types, producers */
     bool claim_rules;           /* what a claim must look at first: claim_jitter_ms, claim_rate */
     bool limited;               /* `limit` says something */
     LimitPolicy limit;          /* `concurrency` and `rate_limit`; its key is empty */
@@ -49,6 +49,7 @@ struct Queue {
     int64 default_timeout_ms;    /* 0: none */
     const Jsonb *default_retry;  /* null: none */
     const Jsonb *allowed_types;  /* array of patterns; null: all */
+    const Jsonb *producers;      /* array of names of roles, or "*"; null: all */
 };
 static_assert(std::is_trivially_destructible_v<Queue>);
 

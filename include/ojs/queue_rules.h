@@ -9,7 +9,7 @@
 namespace ojs
 {
 
-/* For a queue with push_rules: refuses a type that it does not allow, and fills in what the job leaves to the queue. */
+/* For a queue with push_rules: refuses a type or a role that it does not allow, and fills in what the job leaves to the queue. */
 void apply_push_rules(const Queue &queue, Envelope &envelope);
 
 /* Now and then, in a tick: merges rows of one name, adds up counters, revives a dropped queue that was pushed to while

@@ -108,6 +108,25 @@ select is(pg_temp.as_role('test_admin', $$ select ojs.set_rate_limit('api', null
 select is(pg_temp.as_role('test_admin', 'select ojs.tick() is not null'), 'true', 'PGX-12: an administrator ticks');
 select is(pg_temp.as_role('test_admin', $$ select id is not null from ojs.push('test.job') $$), 'true', 'PGX-12: and does what the others do');
 
+-- QC-02: producers ------------------------------------------------------------------------------------------------------
+
+create role billing in role ojs_producer;
+create role invoices in role billing;
+select ojs.create_queue('bills', '{"producers": ["billing", "no such role"]}') is null as made \gset
+select is(pg_temp.as_role(role, format($$ select %s $$, call)), result, format('QC-02: producers of a queue: %s: %s', role, call)) from (values
+    ('billing', $$state from ojs.push('t', queue => 'bills')$$, 'available'), ('invoices', $$state from ojs.push('t', queue => 'bills')$$, 'available'),
+    ('test_admin', $$state from ojs.push('t', queue => 'bills')$$, 'available'), ('test_producer', $$state from ojs.push('t', queue => 'bills')$$, '42501'),
+    ('test_producer', $$state from ojs.push('t', queue => 'roles')$$, 'available'), ('test_producer', $$ojs.push_job('{"type": "t", "args": [], "queue": "bills"}')$$, '42501'),
+    ('test_producer', $$error ->> 'code' from ojs.push_many('[{"type": "t", "args": [], "queue": "bills"}]', atomicity => 'partial')$$, 'PERMISSION_DENIED'),
+    ('test_producer', $$status from ojs.http('POST', '/ojs/v1/jobs', '{"Content-Type": "application/json"}', '{"type": "t", "args": [], "options": {"queue": "bills"}}')$$, '403')
+) as p(role, call, result);
+set local role test_producer;
+select is(pg_temp.refusal($$ select ojs.push('t', queue => 'bills') $$), '42501 queue "bills" does not take jobs of this role', 'QC-02: what is said'),
+    is(pg_temp.refusal_detail($$ select ojs.push('t', queue => 'bills') $$) -> 'details', '{"field": "queue", "queue": "bills", "reason": "producer_not_allowed"}', 'QC-02: why');
+reset role;
+select ojs.configure_queue('bills', '{"producers": ["*"]}') is null as opened \gset
+select is(pg_temp.as_role('test_producer', $$ select state from ojs.push('t', queue => 'bills') $$), 'available', 'QC-02: anybody');
+
 select is(pg_temp.as_role(role, statement), '42501', format('PGX-12: %s may not: %s', role, statement)) from (values
     ('test_worker', $$select ojs.push('test.job')$$), ('test_observer', $$select ojs.set_rate_limit('api', '{}')$$), ('test_worker', 'select * from ojs.jobs'), ('test_worker', 'select * from ojs_store.job'),
     ('test_worker', $$select ojs.cancel('01920000-0000-7000-8000-00000000000c')$$), ('test_worker', 'select ojs.tick()'),
