@@ -40,7 +40,8 @@ $stands->('after a crash');
 my $dump = $node->basedir . '/dump';
 $node->command_ok(['pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('postgres')], 'PGX-13: pg_dump');
 $node->safe_psql('postgres', 'create database target');
-$node->command_ok(['pg_restore', '--exit-on-error', '-d', $node->connstr('target'), $dump], 'PGX-13: pg_restore');
+# All at once: else a worker may see the jobs before it sees that there is maintenance.
+$node->command_ok(['pg_restore', '--exit-on-error', '--single-transaction', '-d', $node->connstr('target'), $dump], 'PGX-13: pg_restore');
 $stands->('in a restored database', 'target');
 
 # Who waits is woken at the end.
@@ -61,7 +62,7 @@ my $session = listener($node);
 is($session->query_safe("select count(*) from ojs.claim('news', 'w')"), 0, 'ADM-05: a listener finds nothing');
 ok(!heard($session, 'news', 0.7), 'ADM-05: and is not told of what it cannot have');
 $node->safe_psql('postgres', 'select ojs.set_maintenance(false)');
-ok(heard($session, 'news', 5), 'ADM-05 PGX-08: it is told of the end');
+ok(heard($session, 'news'), 'ADM-05 PGX-08: it is told of the end');
 $session->quit;
 $node->stop;
 
