@@ -239,7 +239,7 @@ end $$;
 create function ojs_http.purge_dead_letters(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    body jsonb := ojs_http.object(request);
+    body jsonb := ojs_http.purge_asked(request);
     before text := ojs_http.text_field(body, 'older_than');
 begin
     perform ojs_http.must_confirm(body);

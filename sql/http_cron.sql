@@ -60,6 +60,7 @@ declare
         - '{name,cron,expression,job_template,status,next_run_at,last_run_at,run_count,created_at}'::text[], '{}'));
     entry jsonb := ojs.schedule(name, expression, job, (select coalesce(jsonb_object_agg(key, value), '{}') from jsonb_each(body) where key = any (own)));
 begin
+    entry := entry || jsonb_build_object('status', case when entry -> 'enabled' = 'true' then 'active' else 'disabled' end);
     return ojs_http.reply(case when entry -> 'created' = 'true' then 201 else 200 end, jsonb_build_object('cron', entry, 'cron_job', entry),
         case when entry -> 'created' = 'true' then jsonb_build_object('Location', '/ojs/v1/cron/' || name) else '{}' end);
 end $$;

@@ -105,6 +105,8 @@ declare
 begin
     if not ojs_http.is_atomic(body, 'atomic') then
         return ojs_http.push_bulk(request);
+    elsif jobs = '[]' then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'jobs is empty', '{"field": "jobs"}', 'Give at least one job.');
     end if;
     before := ojs_http.set_block_timeout(request);
     perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs) with ordinality as j(job, place);

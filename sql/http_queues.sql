@@ -159,7 +159,7 @@ $$;
 create function ojs_http.purge_queue(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    body jsonb := ojs_http.object(request, false);
+    body jsonb := ojs_http.purge_asked(request);
     states text[] := ojs_http.texts_field(body, 'states');
     before text := ojs_http.text_field(body, 'older_than');
     n bigint;

@@ -154,7 +154,7 @@ begin
     return ojs_http.job_id(ojs_http.text_field(body, 'job_id', true), false);
 end $$;
 
--- A number in the query string, clamped.
+-- A number in the query string; beyond the greatest it is clamped.
 create function ojs_http.query_number(request ojs_http.request, name text, otherwise int, least_value int, greatest_value int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -162,11 +162,11 @@ declare
 begin
     if value is null then
         return otherwise;
-    elsif value !~ '^\d{1,18}$' then
-        perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a whole number', name), jsonb_build_object('field', name),
+    elsif value !~ '^\d{1,18}$' or value::bigint < least_value then
+        perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a whole number of at least %s', name, least_value), jsonb_build_object('field', name),
             format('Give ?%s=%s.', name, otherwise));
     end if;
-    return least(greatest(value::bigint, least_value), greatest_value);
+    return least(value::bigint, greatest_value);
 end $$;
 
 -- A list in the query string, or null.
@@ -174,6 +174,21 @@ create function ojs_http.query_list(request ojs_http.request, name text) returns
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select string_to_array(nullif(request.query ->> name, ''), ',')
 $$;
+
+-- What a purge is asked for. DELETE has no body for many a client and proxy: then its query string says it, and what it says
+-- besides is the filter.
+create function ojs_http.purge_asked(request ojs_http.request) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if request.body is not null then
+        return ojs_http.object(request);
+    end if;
+    return jsonb_strip_nulls(jsonb_build_object(
+        'confirm', request.query ->> 'confirm' = 'true',
+        'older_than', request.query -> 'older_than',
+        'states', to_jsonb(ojs_http.query_list(request, 'states')),
+        'filter', request.query - '{confirm,older_than,states}'::text[]));
+end $$;
 
 create function ojs_http.rfc3339(at timestamptz) returns text
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$

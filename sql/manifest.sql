@@ -39,6 +39,8 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'payload_limits', jsonb_build_object(
             'max_envelope_bytes', pg_size_bytes(current_setting('ojs.max_envelope_size')),
             'max_meta_bytes', pg_size_bytes(current_setting('ojs.max_meta_size')),
+            'max_queue_name_bytes', 128, 'max_job_type_bytes', 255,
+            'external_references', true, 'chunking', false, 'per_queue_limits', false, 'supported_compression', '[]'::jsonb,
             'max_batch_size', current_setting('ojs.max_batch_size')::int,
             'max_args_depth', current_setting('ojs.max_args_depth')::int,
             'max_args_elements', current_setting('ojs.max_args_elements')::int))

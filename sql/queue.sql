@@ -36,7 +36,7 @@ begin
     found_queue := ojs_store.queue_named(name);
     if found_queue.id is null or name = '_default' then
         perform ojs_store.raise('NOT_FOUND', format('queue "%s" does not exist', left(name, 64)),
-            jsonb_build_object('queue', left(name, 128), 'reason', 'topic_not_found'),
+            jsonb_build_object('resource_type', 'queue', 'resource_id', left(name, 128), 'queue', left(name, 128), 'reason', 'topic_not_found'),
             'Push to the queue, or create it with ojs.create_queue(name).');
     end if;
     return found_queue;

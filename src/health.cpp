@@ -4,6 +4,7 @@
 #include "ojs/error.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/job.h"
 #include "ojs/shared.h"
 #include "ojs/spi.h"
 #include "ojs/store.h"
@@ -18,11 +19,11 @@ namespace
 constexpr char feed_row_sql[] = R"sql(
     select
         to_jsonb((select rebuilt from (
-            select rebuilt_at, extract(epoch from took)::float8 * 1000 as took_ms, jobs, cause
-            from ojs_store.feed where cause <> 'reconcile' and rebuilt_at > '-infinity'
-            order by rebuilt_at desc limit 1) rebuilt))::text,
+            select ojs_store.time_text(rebuilt_at) as rebuilt_at, extract(epoch from took)::float8 * 1000 as took_ms, jobs, cause
+            from ojs_store.feed where cause <> 'reconcile' and feed.rebuilt_at > '-infinity'
+            order by feed.rebuilt_at desc limit 1) rebuilt))::text,
         to_jsonb((select pass from (
-            select rebuilt_at as at, extract(epoch from took)::float8 * 1000 as took_ms, jobs
+            select ojs_store.time_text(rebuilt_at) as at, extract(epoch from took)::float8 * 1000 as took_ms, jobs
             from ojs_store.feed where cause = 'reconcile') pass))::text
 )sql";
 constinit Statement feed_row = {feed_row_sql, {}, nullptr};
@@ -105,13 +106,12 @@ OJS_FUNCTION(ojs_health)
     appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,
                      recovery ? "true" : "false", shared_memory() ? "true" : "false",
                      (GetCurrentTimestamp() - PgStartTime) / USECS_PER_SEC);
-    appendStringInfo(&json, ", \"timestamp\": \"%s\"",
-                     DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(at))));
+    TimeText text;
+    appendStringInfo(&json, ", \"timestamp\": \"%s\"", format_timestamp(at, false, text).data());
     appendStringInfo(&json, ", \"worker\": {\"state\": \"%s\"", worker_state(present));
     if (present && database != nullptr && pg_atomic_read_u32(&database->worker) != 0)
-        appendStringInfo(
-            &json, ", \"pid\": %d, \"started_at\": \"%s\"", database->worker_pid,
-            DatumGetCString(DirectFunctionCall1(timestamptz_out, TimestampTzGetDatum(database->worker_started_at))));
+        appendStringInfo(&json, ", \"pid\": %d, \"started_at\": \"%s\"", database->worker_pid,
+                         format_timestamp(database->worker_started_at, false, text).data());
     appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s", wake_up(),
                      shared_memory() ? "true" : "false");
     if (recovery)

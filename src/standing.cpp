@@ -317,7 +317,7 @@ raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs ne
     const char *name = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
 
     if (!exists)
-        raise(Code::not_found, Details().add("job_id", id), "Check the id; finished jobs are removed after their retention.",
+        raise(Code::not_found, Details().add("resource_type", "job").add("resource_id", id).add("job_id", id), "Check the id; finished jobs are removed after their retention.",
               "job %s does not exist", name);
 
     const char *state = state_name(standing.state);

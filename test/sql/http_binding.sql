@@ -176,5 +176,30 @@ select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/jobs/batch', jsonb_build_objec
 select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.count'), (select count(distinct j ->> 'id') from answer, jsonb_array_elements(r #> '{body,jobs}') j), (select bool_and(j #>> '{args,0}' = n::text) from answer, jsonb_array_elements(r #> '{body,jobs}') with ordinality e(j, n))), '201 100 100 t', 'OP-03: a hundred jobs');
 select is(pg_temp.http('GET', '/ojs/v1/queues/hundred/stats') #>> '{body,stats,available}', '100', 'QC-06: are counted');
 
+-- WHAT THE TEXTS ASK FOR BESIDES -----------------------------------------------------------------------------------
+
+select is(pg_temp.http('GET', path) #> '{body,error,details}' @> details, true, 'HTTP-10: a 404 names what is not there: ' || path) from (values
+    ('/ojs/v1/jobs/01912345-6789-7abc-8def-000000000000', '{"resource_type": "job", "resource_id": "01912345-6789-7abc-8def-000000000000"}'::jsonb),
+    ('/ojs/v1/jobs/01912345-6789-7abc-8def-000000000000/checkpoint', '{"resource_type": "job", "resource_id": "01912345-6789-7abc-8def-000000000000"}'),
+    ('/ojs/v1/queues/no-queue/stats', '{"resource_type": "queue", "resource_id": "no-queue"}'),
+    ('/ojs/v1/dead-letter/01912345-6789-7abc-8def-000000000000', '{"resource_type": "dead_letter_job", "resource_id": "01912345-6789-7abc-8def-000000000000"}'),
+    ('/ojs/v1/cron/no-entry', '{"resource_type": "cron", "resource_id": "no-entry"}'), ('/ojs/v1/admin/workers/nobody', '{"resource_type": "worker", "resource_id": "nobody"}'),
+    ('/ojs/v1/rate-limits/no-key', '{"resource_type": "rate_limit", "resource_id": "no-key"}')) c (path, details);
+select is(pg_temp.error('GET', path), '400 invalid_request', 'HTTP-09: never more than the limit, so not a limit of nothing: ' || path)
+from unnest('{/ojs/v1/queues?limit=0,/ojs/v1/dead-letter?limit=0,/ojs/v1/cron?limit=0,/ojs/v1/events?limit=0,/ojs/v1/admin/jobs?per_page=0,/ojs/v1/admin/jobs?page=0}'::text[]) path;
+select is(pg_temp.error('POST', '/ojs/v1/jobs/batch', '{"jobs": []}'), '400 invalid_request', 'HTTP-05: a batch holds at least one job');
+select is(pg_temp.http('POST', '/ojs/v1/cron', jsonb_build_object('name', 'says.status', 'cron', '@daily', 'type', 'a.b', 'args', '[]'::jsonb, 'enabled', enabled)) #>> '{body,cron_job,status}', status, 'R-53: a new entry says its status: ' || status)
+from (values (true, 'active'), (false, 'disabled')) v (enabled, status);
+select is(m @> '{"external_references": true, "chunking": false, "max_queue_name_bytes": 128, "max_job_type_bytes": 255, "max_envelope_bytes": 1048576, "max_meta_bytes": 65536}', true, 'PAY-01: the manifest states the limits') from (select ojs.manifest() -> 'payload_limits') l (m);
+select is(pg_temp.pushes(jsonb_build_object('type', repeat('t', n), 'args', '[]'::jsonb, 'queue', repeat('q', q))), want, format('PAY-01: which hold: a type of %s bytes, a queue of %s', n, q)) from (values (255, 128, '201'), (256, 128, '400 invalid_request'), (255, 129, '400 invalid_request')) v (n, q, want);
+set local timezone = 'Asia/Kolkata';
+select is(at ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z$', true, 'ENV-14: health tells times in UTC: ' || path) from (values ('{body,timestamp}'::text[]), ('{body,hot_set,last_rebuild,rebuilt_at}')) p (path_), lateral (select path_::text, pg_temp.http('GET', '/health') #>> path_) h (path, at);
+
+-- A purge by DELETE, all in the query string.
+select pg_temp.pushes('{"type": "p.u", "args": [], "queue": "purged", "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}') from generate_series(1, 3) \g /dev/null
+select pg_temp.http('POST', '/ojs/v1/workers/nack', jsonb_build_object('job_id', j ->> 'id', 'error', '{"code": "c", "message": "m"}'::jsonb)) from pg_temp.http('POST', '/ojs/v1/workers/fetch', '{"queues": ["purged"], "count": 2}') r, jsonb_array_elements(r #> '{body,jobs}') j \g /dev/null
+select is(pg_temp.error('DELETE', path), want, 'ADM-04: ' || path) from (values ('/ojs/v1/dead-letter', '400 invalid_request'), ('/ojs/v1/dead-letter?queue=purged', '400 invalid_request'), ('/ojs/v1/dead-letter?queue=purged&confirm=yes', '400 invalid_request'), ('/ojs/v1/dead-letter?colour=red&confirm=true', '400 invalid_request'), ('/ojs/v1/admin/queues/purged/jobs?states=available', '400 invalid_request')) c (path, want);
+select is(pg_temp.http('DELETE', path) #> '{body,purged_count}', n, 'DLQ-07, HTTP-01: ' || path) from (values ('/ojs/v1/dead-letter?queue=purged&older_than=2001-01-01T00:00:00Z&confirm=true', '0'::jsonb), ('/ojs/v1/dead-letter?queue=another&confirm=true', '0'), ('/ojs/v1/dead-letter?queue=purged&type=p.*&confirm=true', '2'), ('/ojs/v1/admin/queues/purged/jobs?states=completed,available&confirm=true', '1')) c (path, n);
+
 select * from finish();
 rollback;
