@@ -142,6 +142,8 @@ Pool::call_once(PGconn *connection, const Request &request, bool may_wait, bool 
 
     if (no_text)
         throw NotText();
+    if (is(result, "57014")) /* query_canceled: by our statement_timeout */
+        throw TimedOut();
     /* The server said that it ended the call, or reading can be done twice. */
     again = ended || request.method == "GET" || request.method == "HEAD";
     throw Unavailable{complaint(connection)};

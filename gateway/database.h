@@ -47,11 +47,14 @@ struct Unavailable {
 /* The request cannot even be handed over: it is not text. */
 struct NotText {};
 
+/* The call took longer than it may, and was cancelled. */
+struct TimedOut {};
+
 class Pool {
 public:
     Pool(std::string database, int size, std::chrono::seconds timeout);
 
-    /* Waits for a free connection, at most the timeout. Throws Unavailable, NotText. */
+    /* Waits for a free connection, at most the timeout. Throws Unavailable, NotText, TimedOut. */
     Answer call(const Request &request, bool may_wait);
 
 private:

@@ -32,7 +32,7 @@ struct Server::Exchange {
 namespace
 {
 
-/* The client's own if it may be echoed, as ojs.http has it; else a new one. */
+/* The client's own if it may be echoed, as ojs.http has it; else a new one: a UUIDv7. */
 std::string
 request_id(MHD_Connection *connection)
 {
@@ -44,21 +44,30 @@ request_id(MHD_Connection *connection)
     unsigned char bytes[16];
     if (getentropy(bytes, sizeof bytes) != 0)
         return "req_unknown";
+    auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    for (int i = 0; i < 6; i++)
+        bytes[i] = static_cast<unsigned char>(ms >> (8 * (5 - i)));
+    bytes[6] = (bytes[6] & 0x0f) | 0x70;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
     std::string made = "req_";
-    for (unsigned char byte : bytes) {
-        made += "0123456789abcdef"[byte >> 4];
-        made += "0123456789abcdef"[byte & 15];
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            made += '-';
+        made += "0123456789abcdef"[bytes[i] >> 4];
+        made += "0123456789abcdef"[bytes[i] & 15];
     }
     return made;
 }
 
-/* An error of the gateway's own, in the form of the binding's errors. */
+/* An error of the gateway's own, in the form that ojs.http gives to errors; `name` is the code in the catalog. */
 Answer
-error(MHD_Connection *connection, int status, const char *code, const char *message, bool retryable)
+error(MHD_Connection *connection, int status, const char *code, const char *name, const char *message, const char *hint, bool retryable)
 {
     std::string id = request_id(connection);
+    std::string docs = std::string("https://openjobspec.org/errors/") + name;
     std::string body = std::string("{\"error\": {\"code\": \"") + code + "\", \"message\": \"" + message +
-                       "\", \"retryable\": " + (retryable ? "true" : "false") + ", \"request_id\": \"" + id + "\"}}";
+                       "\", \"retryable\": " + (retryable ? "true" : "false") + ", \"details\": {}, \"hint\": \"" + hint +
+                       "\", \"docs_url\": \"" + docs + "\", \"doc_url\": \"" + docs + "\", \"request_id\": \"" + id + "\"}}";
     return {status,
             "Content-Type: application/openjobspec+json\nOJS-Version: 1.0\nX-Request-Id: " + id +
                 (retryable ? "\nRetry-After: 1" : ""),
@@ -290,21 +299,28 @@ Server::handle(MHD_Connection *connection, Exchange &exchange)
     try {
         MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &exchange.request.headers);
         if (exchange.ambiguous)
-            answer = error(connection, MHD_HTTP_BAD_REQUEST, "invalid_request",
-                           "the headers leave in doubt where the request ends", false);
+            answer = error(connection, MHD_HTTP_BAD_REQUEST, "invalid_request", "INVALID_PAYLOAD",
+                           "the headers leave in doubt where the request ends",
+                           "Send one Content-Length or one Transfer-Encoding: chunked, and one Host.", false);
         else if (exchange.too_large)
-            answer = error(connection, MHD_HTTP_CONTENT_TOO_LARGE, "payload_too_large",
-                           "the body is larger than this server takes", false);
+            answer = error(connection, MHD_HTTP_CONTENT_TOO_LARGE, "payload_too_large", "PAYLOAD_TOO_LARGE",
+                           "the body is larger than this server takes", "Send less at once.", false);
         else
             answer = ask(connection, exchange);
     } catch (const Unavailable &unavailable) {
         fprintf(stderr, "ojs-gateway: %s\n", unavailable.why.c_str());
-        answer = error(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable", "the database does not answer", true);
+        answer = error(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "backend_error", "UNAVAILABLE", "the database does not answer",
+                       "Try again.", true);
+    } catch (const TimedOut &) {
+        answer = error(connection, MHD_HTTP_GATEWAY_TIMEOUT, "backend_error", "TIMEOUT",
+                       "the call took too long and was cancelled", "Try again, or ask for less at once.", true);
     } catch (const NotText &) {
-        answer = error(connection, MHD_HTTP_BAD_REQUEST, "invalid_request", "the request is not valid UTF-8", false);
+        answer = error(connection, MHD_HTTP_BAD_REQUEST, "invalid_payload", "INVALID_PAYLOAD", "the request is not valid UTF-8",
+                       "Send UTF-8.", false);
     } catch (const std::exception &exception) {
         fprintf(stderr, "ojs-gateway: %s\n", exception.what());
-        answer = error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "internal_error", "the gateway failed", false);
+        answer = error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "backend_error", "BACKEND_ERROR", "the gateway failed",
+                       "Its standard error tells more.", true);
     }
     return respond(connection, exchange, answer);
 }
