@@ -78,6 +78,13 @@ first_available(const JobRow &job)
     return std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
 }
 
+/* When what an event tells let the job into its queue. */
+TimestampTz
+entry_by(const EventRow &event)
+{
+    return std::max(event.at, event.due_at.value_or(event.at));
+}
+
 /* What push alone decided: pending, scheduled, or available since then. */
 void
 from_envelope(const JobRow &job, TimestampTz now, Standing &standing)
@@ -173,6 +180,11 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         bool lease = rows[i].kind == EventKind::leased && !RecoveryInProgress(); /* there, the hot row says it */
         if (rows[i].kind != EventKind::claimed && !lease)
             last = &rows[i];
+        if (standing.finished_at && rows[i].kind != EventKind::claimed && rows[i].kind != EventKind::leased) {
+            TimestampTz entry = entry_by(rows[i]);
+            if (entry <= *standing.finished_at)
+                standing.enqueued_at = entry;
+        }
     }
     standing.has_events = n > 0;
     /* The newest errors; a finished job's last one is in its `done` row. */
@@ -227,7 +239,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         standing.deliveries = last->deliveries;
     }
     if (standing.state == State::available || standing.state == State::active)
-        standing.enqueued_at = std::max(last->at, last->due_at.value_or(last->at));
+        standing.enqueued_at = entry_by(*last);
 }
 
 void
@@ -257,7 +269,10 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
         from_done(row, standing);
         if (standing.result != nullptr)
             heed_result_ttl(job, now, standing);
-        standing.enqueued_at = first_available(job);
+        /* what ended before its time had come, or before it was activated, never was in its queue. */
+        standing.enqueued_at = std::nullopt;
+        if (!(job.flags & job_pending) && first_available(job) <= row.finished_at)
+            standing.enqueued_at = first_available(job);
     } else if (!RecoveryInProgress()) {
         LaterRow later;
         if (store::read(tables.lease(), store::Idx::lease_job, id, snapshot)) {

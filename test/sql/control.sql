@@ -75,6 +75,27 @@ select is((ojs.info(:'due') ->> 'enqueued_at')::timestamptz, (ojs.info(:'due') -
 select ojs.tick() is null as ticked \gset
 select is((ojs.info(:'due') ->> 'enqueued_at')::timestamptz, (ojs.info(:'due') ->> 'scheduled_at')::timestamptz, 'R-27: also after the tick');
 select pg_temp.clock('0') \g /dev/null
+-- What has ended was in its queue since it last came in, if it ever was.
+select id as never from ojs.push('test.job', queue => 'entered', delay => '1 hour') \gset
+select ojs.cancel(:'never') is null as cancelled \gset
+select is(ojs.info(:'never') ? 'enqueued_at', false, 'R-27: a job that was cancelled before its time never was in its queue');
+select (ojs.push_job('{"type": "test.job", "args": [], "queue": "entered", "pending": true}') ->> 'id')::uuid as held_back \gset
+select ojs.cancel(:'held_back') is null as cancelled \gset
+select is(ojs.info(:'held_back') ? 'enqueued_at', false, 'R-27: nor one that was cancelled before it was activated');
+select (ojs.push_job('{"type": "test.job", "args": [], "queue": "entered", "pending": true}') ->> 'id')::uuid as let_go \gset
+select pg_temp.clock('5 seconds') \g /dev/null
+select ojs.activate(:'let_go') is null as activated, ojs.cancel(:'let_go') is null as cancelled \gset
+select is(ojs.info(:'let_go') ->> 'enqueued_at', ojs.info(:'let_go') ->> 'activated_at', 'R-27: one that was activated first was, since then');
+select (ojs.push_job('{"type": "test.job", "args": [], "queue": "again", "retry": {"initial_interval": "PT10S", "jitter": false}}') ->> 'id')::uuid as again \gset
+select ojs.claim('again', 'w') is null as claimed \gset
+select ojs.fail(:'again', '{"type": "t", "message": "m"}') is null as failed \gset
+select ojs.info(:'again') ->> 'next_attempt_at' as due_again \gset
+select pg_temp.clock('20 seconds') \g /dev/null
+select ojs.claim('again', 'w') is null as claimed \gset
+select is((ojs.info(:'again') ->> 'enqueued_at')::timestamptz, :'due_again'::timestamptz, 'R-27: a retry comes in when it is due');
+select ojs.ack(:'again') is null as acked \gset
+select is((ojs.info(:'again') ->> 'enqueued_at')::timestamptz, :'due_again'::timestamptz, 'R-27: which stays so after its end');
+select pg_temp.clock('0') \g /dev/null
 select pg_temp.held('truth2') as held \gset
 select pg_temp.clock('31 seconds') \g /dev/null
 select ojs.tick() is null as ticked \gset
