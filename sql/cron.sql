@@ -181,11 +181,13 @@ comment on view ojs.crons is 'Jobs by the clock: what is pushed when, and when i
 
 -- RUNS -------------------------------------------------------------------------------------------------------------
 
+-- By the names of the Cron document, and by those of the catalog of events (R-61).
 create function ojs_store.cron_event(entry ojs_store.cron, type text, data jsonb) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.record_event(type, entry.name, jsonb_build_object('cron_name', entry.name,
-        'cron_expression', entry.expression, 'timezone', entry.timezone) || data);
+        'cron_expr', entry.expression, 'cron_expression', entry.expression, 'timezone', entry.timezone, 'job_type', entry.job -> 'type')
+        || data || jsonb_strip_nulls(jsonb_build_object('scheduled_at', data -> 'scheduled_time', 'existing_job_id', data -> 'active_job_id')));
 end $$;
 
 create function ojs_store.is_open(job_id uuid) returns boolean

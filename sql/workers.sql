@@ -17,9 +17,11 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     from ojs_store.worker w where w.name = worker
 $$;
 
-create function ojs_store.record_stopped(worker text, reason text, since timestamptz) returns void
+-- The catalog of events knows shutdown, signal and error; `cause` says what it was here.
+create function ojs_store.record_stopped(worker text, cause text, since timestamptz) returns void
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.record_event('worker.stopped', worker, jsonb_build_object('worker_id', worker, 'reason', reason,
+    select ojs_store.record_event('worker.stopped', worker, jsonb_build_object('worker_id', worker,
+        'reason', case cause when 'deregistered' then 'shutdown' else 'error' end, 'cause', cause,
         'uptime_ms', greatest(0, floor(extract(epoch from ojs_store.now() - since) * 1000))))
 $$;
 

@@ -190,10 +190,10 @@ select is((select count(*) from ojs_store.worker), 0::bigint, 'WRK-05: is forgot
 select is(pg_temp.claims('halted', 'told'), 1::bigint, 'WRK-05: sessions hear of that');
 
 -- Events. The clock of a transaction stands still for none of them: what is looked at is which there are.
-select is((select string_agg(type || coalesce('/' || (data ->> 'reason'), ''), ' ' order by type, data ->> 'reason') from ojs_store.record where subject = 'dead-1'),
-    'worker.started worker.started worker.stopped/heartbeat_timeout worker.stopped/heartbeat_timeout', 'EVT-03: of a worker that died, came back and died again');
-select is((select string_agg(type || coalesce('/' || (data ->> 'reason'), ''), ' ' order by type, data ->> 'reason') from ojs_store.record where subject = 'greta'),
-    'worker.started worker.started worker.started worker.stopped/deregistered', 'EVT-03: of one that registered thrice and left');
+select is((select string_agg(concat_ws('/', type, data ->> 'reason', data ->> 'cause'), ' ' order by type, data ->> 'reason') from ojs_store.record where subject = 'dead-1'),
+    'worker.started worker.started worker.stopped/error/heartbeat_timeout worker.stopped/error/heartbeat_timeout', 'EVT-03: of a worker that died, came back and died again');
+select is((select string_agg(concat_ws('/', type, data ->> 'reason', data ->> 'cause'), ' ' order by type, data ->> 'reason') from ojs_store.record where subject = 'greta'),
+    'worker.started worker.started worker.started worker.stopped/shutdown/deregistered', 'EVT-03: of one that registered thrice and left');
 select is(data, '{"worker_id": "greta", "queues": ["told", "b"], "concurrency": 10}', 'EVT-03: with what it said of itself') from ojs_store.record where subject = 'greta' and data ? 'queues';
 select is((select count(*) from ojs_store.record where subject = 'anna' and type = 'worker.quiet' and (data ->> 'active_jobs')::int >= 1), 2::bigint, 'EVT-03: a worker that becomes quiet, each time once');
 
