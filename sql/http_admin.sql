@@ -154,6 +154,18 @@ end $$;
 
 -- DEAD LETTERS -----------------------------------------------------------------------------------------------------
 
+-- What arguments must contain, as JSON: what is no array stands for one of them.
+create function ojs_http.query_args(request ojs_http.request) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    args jsonb;
+begin
+    args := nullif(request.query ->> 'args', '')::jsonb;
+    return case when jsonb_typeof(args) = 'array' then args when args is not null then jsonb_build_array(args) end;
+exception when data_exception then
+    perform ojs_http.raise('INVALID_PAYLOAD', 'args must be JSON', '{"field": "args"}', 'Give ?args={"customer":7}, encoded.');
+end $$;
+
 -- Those that the query string describes.
 create function ojs_http.chosen_dead_letters(request ojs_http.request) returns setof ojs.job
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -161,6 +173,7 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     where coalesce(d.queue = nullif(request.query ->> 'queue', ''), true)
         and ojs_http.is_like(d.type, request.query ->> 'type')
         and coalesce(d.error ->> 'type' = nullif(request.query ->> 'error_type', ''), true)
+        and coalesce(d.args @> ojs_http.query_args(request), true)
         and d.discarded_at between coalesce(ojs_http.query_time(request, 'since'), '-infinity') and coalesce(ojs_http.query_time(request, 'until'), 'infinity')
 $$;
 

@@ -195,6 +195,12 @@ select is(pg_temp.pushes(jsonb_build_object('type', repeat('t', n), 'args', '[]'
 set local timezone = 'Asia/Kolkata';
 select is(at ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z$', true, 'ENV-14: health tells times in UTC: ' || path) from (values ('{body,timestamp}'::text[]), ('{body,hot_set,last_rebuild,rebuilt_at}')) p (path_), lateral (select path_::text, pg_temp.http('GET', '/health') #>> path_) h (path, at);
 
+select pg_temp.pushes(jsonb_build_object('type', 'd.a', 'args', args, 'queue', 'by.args', 'retry', '{"max_attempts": 1, "on_exhaustion": "dead_letter"}'::jsonb)) from unnest(array['[{"customer": "c1", "n": 1}]', '["x", {"customer": "c2"}]']::jsonb[]) args \g /dev/null
+select pg_temp.http('POST', '/ojs/v1/workers/nack', jsonb_build_object('job_id', j ->> 'id', 'error', '{"code": "c", "message": "m"}'::jsonb)) from pg_temp.http('POST', '/ojs/v1/workers/fetch', '{"queues": ["by.args"], "count": 2}') r, jsonb_array_elements(r #> '{body,jobs}') j \g /dev/null
+select is(pg_temp.http('GET', '/ojs/v1/' || face || 'dead-letter?queue=by.args&args=' || args) #>> '{body,pagination,total}', n, 'DLQ-03: by arguments: ' || face || args) from unnest('{"",admin/}'::text[]) face,
+    (values ('%7B%22customer%22:%22c1%22%7D', '1'), ('[%22x%22]', '1'), ('"x"', '1'), ('7', '0'), ('%7B%7D', '2'), ('', '2')) c (args, n);
+select is(pg_temp.error('GET', '/ojs/v1/dead-letter?args=%7B'), '400 invalid_request', 'DLQ-03: arguments that are no JSON');
+
 -- A purge by DELETE, all in the query string.
 select pg_temp.pushes('{"type": "p.u", "args": [], "queue": "purged", "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}') from generate_series(1, 3) \g /dev/null
 select pg_temp.http('POST', '/ojs/v1/workers/nack', jsonb_build_object('job_id', j ->> 'id', 'error', '{"code": "c", "message": "m"}'::jsonb)) from pg_temp.http('POST', '/ojs/v1/workers/fetch', '{"queues": ["purged"], "count": 2}') r, jsonb_array_elements(r #> '{body,jobs}') j \g /dev/null
