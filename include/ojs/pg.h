@@ -36,6 +36,7 @@ extern "C" {
 #include "access/detoast.h"
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/parallel.h"
 #include "access/relscan.h"

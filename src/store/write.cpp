@@ -82,6 +82,14 @@ insert(Table &table, HeapTuple tuple)
     watch(table, tuple, 1);
 }
 
+/* Of a row that is toasted, inserting many tells its place to the slot only, and then makes the index entries of the tuple: they
+ * would lead nowhere. No catalog has such rows, so such a row goes alone. */
+static bool
+must_be_toasted(HeapTuple tuple)
+{
+    return HeapTupleHasExternal(tuple) || tuple->t_len > TOAST_TUPLE_THRESHOLD;
+}
+
 void
 insert_many(Table &table, HeapTuple *tuples, int n)
 {
@@ -95,16 +103,25 @@ insert_many(Table &table, HeapTuple *tuples, int n)
      * bookkeeping quadratic. */
     TupleDesc desc = CreateTupleDescCopy(RelationGetDescr(table.rel));
     auto **slots = static_cast<TupleTableSlot **>(palloc(sizeof(TupleTableSlot *) * n));
+    auto *together = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
+    int n_together = 0;
     for (int i = 0; i < n; i++) {
-        slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-        ExecStoreHeapTuple(tuples[i], slots[i], false);
+        if (must_be_toasted(tuples[i])) {
+            insert(table, tuples[i]);
+            continue;
+        }
+        TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+        ExecStoreHeapTuple(tuples[i], slot, false);
+        slots[n_together] = slot;
+        together[n_together++] = tuples[i];
     }
-    CatalogTuplesMultiInsertWithInfo(table.rel, slots, n, indexes_of(table));
-    for (int i = 0; i < n; i++) {
-        tuples[i]->t_self = slots[i]->tts_tid;
-        watch(table, tuples[i], 1);
+    CatalogTuplesMultiInsertWithInfo(table.rel, slots, n_together, indexes_of(table));
+    for (int i = 0; i < n_together; i++) {
+        together[i]->t_self = slots[i]->tts_tid;
+        watch(table, together[i], 1);
         ExecDropSingleTupleTableSlot(slots[i]);
     }
+    pfree(together);
     pfree(slots);
     FreeTupleDesc(desc);
 }

@@ -118,5 +118,25 @@ select isnt(pg_temp.idem('[7, {"type": "idem.p", "args": []}]', 'k3', 'partial')
 select ok((ojs.tick() ->> 'keys_removed')::int > 3, 'BLK-02: the tick removes old keys');
 select is((select string_agg(key, ' ') from ojs_store.idempotency), 'k3', 'BLK-02: and leaves those of today');
 
+-- Rows that are stored out of line -----------------------------------------------------------------------------------------
+
+-- Text that does not become short enough by compression.
+create function pg_temp.noise(n int) returns text language sql as $$ select left(string_agg(encode(sha512(i::text::bytea), 'base64'), ''), n) from generate_series(0, n / 88) i $$;
+create temp table large as
+select r.id, r.index, n from unnest('{0,1000,2500,3000,9000,70000,1}'::int[]) with ordinality as a(n, i),
+    ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'large', 'queue', 'large', 'args', jsonb_build_array(pg_temp.noise(n))) order by i)
+        from unnest('{0,1000,2500,3000,9000,70000,1}'::int[]) with ordinality as a(n, i))) r where r.index = i - 1;
+select is((select string_agg(n::text, ' ' order by n) from large where ojs.info(id) -> 'args' is distinct from jsonb_build_array(pg_temp.noise(n))), null,
+    'OP-03: jobs of a batch are found by their ids, however large');
+set local enable_seqscan = off;
+select is((select count(*) from large where not exists (select from ojs_store.job where job.id = large.id)), 0::bigint, 'OP-03: by SQL too');
+reset enable_seqscan;
+select is(left(pg_temp.refusal(format($$select ojs.push_many(jsonb_build_array(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'id', %L)))$$, id)), 5), 'OJ301',
+    'ENV-04: and an id counts: ' || n) from large where n = 70000;
+select is((select count(*) from ojs.claim('large', 'w', 10)), 7::bigint, 'OP-03: they are claimed');
+select is(done, 7, 'OP-14: and finished with large results') from ojs.ack_many('w', array(select id from large order by index), array(select jsonb_build_array(pg_temp.noise(n)) from large order by index));
+select is((select string_agg(n::text, ' ' order by n) from large where ojs.info(id) -> 'result' is distinct from jsonb_build_array(pg_temp.noise(n))
+    or ojs.info(id) ->> 'state' <> 'completed'), null, 'OP-14: which are found, however large');
+
 select * from finish();
 rollback;
