@@ -56,7 +56,7 @@ to ojs_worker, ojs_admin;
 
 -- Observing
 grant select on ojs.jobs, ojs.leases, ojs.lease_log, ojs.queues, ojs.workers to ojs_observer, ojs_admin;
-grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(), ojs.info(uuid) to ojs_observer, ojs_admin;
+grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(), ojs_store.worker_status(ojs_store.worker, timestamptz), ojs.info(uuid) to ojs_observer, ojs_admin;
 
 grant select on ojs.events to ojs_observer, ojs_admin;
 grant execute on function ojs.index_events(boolean), ojs.notify_events(boolean) to ojs_admin;

@@ -1,4 +1,4 @@
--- metrics.sql: what has happened to jobs, for whoever watches a server. C++: src/figures.cpp.
+-- metrics.sql: what has happened to jobs, for whoever watches a server. C++: src/figures.cpp, src/metrics.cpp.
 
 -- What shared memory says; nothing without preload, and on a standby what it has counted itself: nothing.
 create function ojs_store.shared_figures(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record
@@ -127,88 +127,6 @@ begin atomic
     select '{0.005,0.01,0.025,0.05,0.1,0.25,0.5,1,2.5,5,10,30,60,120,300}'::numeric[];
 end;
 
--- The lines of a histogram without its name: buckets add up what is below them; the last one has no bound.
-create function ojs_store.histogram(name text, labels text, counts bigint[], bounds numeric[], sum_us bigint) returns text
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select string_agg(format('%s_bucket{%s,le="%s"} %s', name, labels, coalesce(bounds[b.i]::text, '+Inf'), b.n), e'\n' order by b.i)
-        || format(e'\n%s_sum{%s} %s\n%s_count{%s} %s', name, labels, sum_us / 1000000.0::float8, name, labels, max(b.n))
-    from (select i, sum(counts[i]) over (order by i) as n from generate_series(1, cardinality(counts)) i) b
-$$;
-
--- A family of metrics; nothing if there are no samples.
-create function ojs_store.metric_family(name text, type text, help text, samples text) returns text
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select format(e'# HELP %s %s\n# TYPE %s %s\n%s\n', name, help, name, type, samples)
-$$;
-
--- Names of queues and types hold nothing that a label would have to escape.
 create function ojs.metrics() returns text
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_variable
-declare
-    shared boolean := ojs_store.figures_kept() and not pg_is_in_recovery();
-    since text := case when shared then 'since the server started' else 'of the jobs that are kept' end;
-    counter text := case when shared then 'counter' else 'gauge' end;
-    answer text;
-begin
-    with figures as (
-        select format('queue="%s",type="%s"', q.name, f.type) as labels, f.cells, f.sums
-        from (
-            select * from ojs_store.shared_figures() where shared
-            union all
-            select * from ojs_store.figures_of_rows() where not shared
-        ) f
-        join (select distinct id, name from ojs_store.queue) q on q.id = f.queue
-    ), counts as (
-        select q.name, s.state, s.n
-        from ojs.queues q join ojs_store.queue_counts(array(select hashtextextended(a.name, 0) from ojs.queues a)) c on c.queue = hashtextextended(q.name, 0),
-        lateral (values ('available', c.available), ('active', c.active), ('scheduled', c.scheduled), ('retryable', c.retryable), ('pending', c.pending),
-            ('completed', c.completed), ('cancelled', c.cancelled), ('discarded', c.discarded)) as s(state, n)
-    ), families (place, body) as (
-        select k.place, ojs_store.metric_family('ojs_job_' || k.name || '_total', counter, format('Jobs %s, %s.', k.help, since),
-            string_agg(format('ojs_job_%s_total{%s} %s', k.name, f.labels, (select sum(n) from unnest(f.cells[k.first:k.last]) n)), e'\n' order by f.labels))
-        from figures f, (values (1, 'enqueued', 'pushed', 1, 1), (2, 'completed', 'that reached completed', 18, 34),
-            (3, 'failed', 'that reached discarded', 35, 51), (4, 'retried', 'that failed and are tried again', 2, 2),
-            (5, 'cancelled', 'that reached cancelled', 52, 68), (6, 'expired', 'discarded because their time was over', 3, 3)) as k(place, name, help, first, last)
-        group by k.place, k.name, k.help
-        union all
-        select 7, ojs_store.metric_family('ojs_job_duration_seconds', 'histogram', format('From the last delivery to the end, %s.', since),
-            string_agg(ojs_store.histogram('ojs_job_duration_seconds', f.labels || format(',state="%s"', s.state), f.cells[s.first:s.first + 15],
-                ojs_store.duration_bounds(), f.sums[s.sum]), e'\n' order by f.labels, s.sum))
-        from figures f, (values ('completed', 18, 2), ('discarded', 35, 3), ('cancelled', 52, 4)) as s(state, first, sum)
-        where 0 < any (f.cells[s.first:s.first + 15])
-        having count(*) > 0
-        union all
-        select 8, ojs_store.metric_family('ojs_job_queue_time_seconds', 'histogram', format('From when it was pushed or due to the first delivery, %s.', since),
-            string_agg(ojs_store.histogram('ojs_job_queue_time_seconds', f.labels, f.cells[4:17], ojs_store.wait_bounds(), f.sums[1]), e'\n' order by f.labels))
-        from figures f
-        where 0 < any (f.cells[4:17])
-        having count(*) > 0
-        union all
-        select 9, ojs_store.metric_family('ojs_queue_depth', 'gauge', 'Jobs by state; of finished ones those that are kept.',
-            string_agg(format('ojs_queue_depth{queue="%s",state="%s"} %s', c.name, c.state, c.n), e'\n' order by c.name, c.state))
-        from counts c
-        having count(*) > 0
-        union all
-        select 10, ojs_store.metric_family('ojs_workers_busy', 'gauge', 'Jobs that workers hold.',
-            string_agg(format('ojs_workers_busy{queue="%s"} %s', c.name, c.n), e'\n' order by c.name))
-        from counts c where c.state = 'active'
-        having count(*) > 0
-        union all
-        select 11, ojs_store.metric_family('ojs_queue_paused', 'gauge', '1 where a queue is paused.',
-            string_agg(format('ojs_queue_paused{queue="%s"} %s', q.name, (q.state = 'paused')::int), e'\n' order by q.name))
-        from ojs.queues q
-        having count(*) > 0
-        union all
-        select 12, ojs_store.metric_family('ojs_workers_active', 'gauge', 'Workers that are running.', 'ojs_workers_active ' || count(*))
-        from ojs.workers w where w.status = 'running'
-        union all
-        select 13, ojs_store.metric_family('ojs_upkeep_running', 'gauge', '1 while the background worker runs.', 'ojs_upkeep_running ' || ojs_store.worker_running()::int)
-        union all
-        select 14, ojs_store.metric_family('ojs_maintenance', 'gauge', '1 while the server is in maintenance.',
-            'ojs_maintenance ' || (ojs_store.maintenance_json() -> 'maintenance')::boolean::int)
-    )
-    select string_agg(body, '' order by place) into answer from families;
-    return answer;
-end $$;
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_metrics';
 comment on function ojs.metrics() is 'Counters, histograms and gauges of jobs and queues in the text format of Prometheus';

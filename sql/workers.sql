@@ -118,6 +118,19 @@ end $$;
 comment on function ojs.deregister_worker(text, boolean)
     is 'A worker process ends: forgets it, and with release gives back the jobs it still holds; false if there was none';
 
+-- What a worker does, if the newest lease that it holds is of this time.
+create function ojs_store.worker_status(w ojs_store.worker, claimed_at timestamptz) returns text
+language sql volatile parallel unsafe
+begin atomic
+    select case
+        when w.died_at >= coalesce(claimed_at, '-infinity') then 'dead'
+        when w.beats and w.died_at is null and greatest(w.seen_at, claimed_at) < ojs_store.now() - interval '15 s' then 'stale'
+        when 'terminate' in (w.directive, w.state) then 'terminate'
+        when 'quiet' in (w.directive, w.state) then 'quiet'
+        else 'running'
+    end;
+end;
+
 create view ojs.workers as
 with held as (
     select worker, count(*)::int as jobs, array_agg(job_id order by claimed_at, job_id) as ids, max(claimed_at) as claimed_at
@@ -125,13 +138,7 @@ with held as (
 )
 select
     coalesce(w.name, held.worker) collate "C" as worker,
-    case
-        when w.died_at >= coalesce(held.claimed_at, '-infinity') then 'dead'
-        when w.beats and w.died_at is null and greatest(w.seen_at, held.claimed_at) < ojs_store.now() - interval '15 s' then 'stale'
-        when 'terminate' in (w.directive, w.state) then 'terminate'
-        when 'quiet' in (w.directive, w.state) then 'quiet'
-        else 'running'
-    end as status,
+    ojs_store.worker_status(w, held.claimed_at) as status,
     w.state, w.directive, w.registered_at, greatest(w.seen_at, held.claimed_at) as last_seen_at, w.died_at,
     w.info ->> 'hostname' as hostname,
     case when w.info ->> 'pid' ~ '^\d{1,9}$' then (w.info ->> 'pid')::int end as pid,

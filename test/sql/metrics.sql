@@ -93,6 +93,11 @@ select ojs.delete_job((select id from first)) \g /dev/null
 select is(pg_temp.sample('ojs_job_completed_total{queue="met",type="mail.send"}'), ojs_store.figures_kept()::int::numeric, 'OBS-02: with preload a counter does not fall when a job is removed');
 select ojs.pause_queue('met') \g /dev/null
 select is(pg_temp.sample('ojs_queue_paused{queue="met"}'), 1::numeric, 'OBS-02: a paused queue');
+create temp table running as select pg_temp.sample('ojs_workers_active') as n;
+select ojs.register_worker(w) from unnest('{m1,m2,m3}'::text[]) w \g /dev/null
+select ojs.set_worker_state('m2', 'quiet') \g /dev/null
+update ojs_store.worker set beats = true, seen_at = seen_at - interval '16 s' where name = 'm3';
+select is(pg_temp.sample('ojs_workers_active'), (select n + 1 from running), 'OBS-02: workers that run, not one that was told to stop or whose heartbeats are missed');
 
 -- Statistics --------------------------------------------------------------------------------------------------------------
 
