@@ -152,16 +152,16 @@ struct Histogram {
     std::string_view name;
     std::string_view help;
     int n_buckets;
-    bool begun;                             /* its family is among them */
-    char ends[n_duration_buckets][16]; /* of the buckets, in seconds */
+    bool begun; /* its family has been announced */
+    char ends[n_duration_buckets][24]; /* of the buckets, in seconds; with the end of the labels */
 
     template <size_t n>
     Histogram(std::string_view its_name, std::string_view its_help, const int64 (&bounds)[n])
         : name(its_name), help(its_help), n_buckets(n + 1), begun(false)
     {
         for (size_t i = 0; i < n; i++)
-            snprintf(ends[i], sizeof ends[i], "%g", static_cast<double>(bounds[i]) / USECS_PER_SEC);
-        strlcpy(ends[n], "+Inf", sizeof ends[n]);
+            snprintf(ends[i], sizeof ends[i], ",le=\"%g\"} ", static_cast<double>(bounds[i]) / USECS_PER_SEC);
+        strlcpy(ends[n], ",le=\"+Inf\"} ", sizeof ends[n]);
     }
 
     void
@@ -175,7 +175,7 @@ struct Histogram {
         begun = true;
         for (int i = 0; i < n_buckets; i++) {
             below += cells[i]; /* a bucket counts those below it, too */
-            lines.add(name, "_bucket{", labels, more_labels, ",le=\"", ends[i], "\"} ", below, "\n");
+            lines.add(name, "_bucket{", labels, more_labels, ends[i], below, "\n");
         }
         Datum seconds = Float8GetDatum(static_cast<double>(sum_us) / USECS_PER_SEC);
         const char *sum = DatumGetCString(DirectFunctionCall1(float8out, seconds));
