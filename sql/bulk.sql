@@ -171,6 +171,8 @@ begin
             || case when code is not null then jsonb_build_object('code', code, 'reason', reason) else twin end;
         succeeded := succeeded + (code is null)::int;
     end loop;
+    perform ojs_store.record_event(format('bulk.%s.completed', operation), operation, jsonb_build_object('total', cardinality(ids),
+        case operation when 'cancel' then 'cancelled' when 'retry' then 'retried' else 'deleted' end, succeeded, 'skipped', cardinality(ids) - succeeded));
     return jsonb_build_object('matched', cardinality(ids), 'succeeded', succeeded, 'failed', cardinality(ids) - succeeded, 'more', more,
         'items', to_jsonb(coalesce(items, '{}')));
 end $$;

@@ -134,6 +134,7 @@ cross join lateral (values
     (8, 'job.retrying', told.written_at, told.kind = 1 and told.due_at is not null), -- or no retry could fit into total_timeout
     (8, 'backpressure.dropped', told.written_at, told.kind = 17 and fact.error_type = 'overflow'),
     (8, 'job.expired', told.written_at, told.kind = 17 and fact.error_type in ('expired', 'enqueue_ttl_expired')),
+    (8, 'rate_limit.dropped', told.written_at, told.kind = 17 and told.started_at is null and fact.error_type = 'rate_limited'),
     (9, 'job.completed', told.written_at, told.kind = 14),
     (9, 'job.cancelled', told.written_at, told.kind = 16),
     (9, 'job.discarded', told.written_at, told.kind = 17),
@@ -175,6 +176,8 @@ select
             'expired_at', ojs_store.time_text(e.at), 'ttl_ms', coalesce(
                 case when e.error ->> 'type' = 'enqueue_ttl_expired' then ((e.options ->> 'enqueue_ttl')::numeric * 1000)::bigint end,
                 (extract(epoch from e.expires_at - e.created_at) * 1000)::bigint))
+        when e.type = 'rate_limit.dropped' then jsonb_build_object('key', coalesce(
+            jsonb_path_query_first(e.options, '$.rate_limit ? (@.on_limit == "drop").key') #>> '{}', 'queue:' || e.queue))
         when e.type in ('job.discarded', 'dead_letter.added') then jsonb_build_object('total_attempts', n.attempt, 'last_error', n.error)
         else '{}' end as data
 from ojs_store.job_events e
@@ -194,8 +197,9 @@ union all
 select
     r.at, numbers.epoch + r.xmin::text::bigint - case when r.xmin::text::bigint > numbers.low then 4294967296 else 0 end,
     r.id, 0, 0, r.at, r.type, r.subject, r.id::text,
-    case split_part(r.type, '.', 1) when 'worker' then 'workers/' when 'cron' then 'cron/' when 'workflow' then 'workflows/' else 'queues/' end
-        || ojs_store.uri_part(coalesce(case when r.type !~ '^(worker|cron|workflow)\.' then r.data ->> 'queue' end, r.subject)),
+    case split_part(r.type, '.', 1) when 'worker' then 'workers/' when 'cron' then 'cron/' when 'workflow' then 'workflows/'
+        when 'bulk' then 'api/' when 'rate_limit' then 'rate-limits/' else 'queues/' end
+        || ojs_store.uri_part(coalesce(case when r.type !~ '^(worker|cron|workflow|bulk|rate_limit)\.' then r.data ->> 'queue' end, r.subject)),
     null, r.data ->> 'queue', r.data ->> 'job_type', r.data
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low

@@ -105,6 +105,8 @@ grant usage on schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_ad
 grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on all functions in schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 revoke execute on function ojs_http.report_progress(uuid, numeric, text, jsonb, text, text) from ojs_producer, ojs_observer;
+revoke execute on function ojs_http.take_key(text, text, jsonb), ojs_http.keep_answer(text, text, jsonb) from ojs_producer, ojs_worker, ojs_observer;
+revoke execute on function ojs_http.record_push_bulk(jsonb, text) from ojs_worker, ojs_observer;
 grant execute on function ojs.http(text, text, jsonb, text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs.reset() to ojs_admin;
 

@@ -255,6 +255,9 @@ begin
     exception when data_exception then
         perform ojs_http.raise('INVALID_PAYLOAD', 'expires_at must be a time', '{"field": "expires_at"}', 'Write it as 2026-01-31T12:00:00Z.');
     end;
+    if until <= ojs_http.now() then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'expires_at is in the past', '{"field": "expires_at"}', 'Give a time to come, or leave it out.');
+    end if;
     perform ojs.set_rate_limit(request.names[1], body - '{key,expires_at}'::text[], until);
     return ojs_http.rate_limit(request);
 end $$;

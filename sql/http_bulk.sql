@@ -62,12 +62,19 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(body -> 'items')::text))
 $$;
 
+-- The event that a request was served; the functions of SQL leave none, since what they push tells of itself.
+create function ojs_http.record_push_bulk(answer jsonb, atomicity text) returns void
+language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.record_event('bulk.enqueue.completed', 'enqueue', answer - 'items' || jsonb_build_object('atomicity', atomicity))
+$$;
+
 create function ojs_http.push_bulk(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.object(request);
     jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
     atomic boolean := ojs_http.is_atomic(body, 'partial');
+    atomicity text := case when atomic then 'atomic' else 'partial' end;
     deduplication_key text := ojs_http.text_field(body, 'deduplication_key');
     detail text;
     items jsonb;
@@ -76,7 +83,7 @@ declare
     before text := ojs_http.set_block_timeout(request);
 begin
     begin
-        items := ojs_http.pushed_items(jobs, case when atomic then 'atomic' else 'partial' end, deduplication_key,
+        items := ojs_http.pushed_items(jobs, atomicity, deduplication_key,
             ojs_http.idempotency_key(request, body));
     exception when others then
         get stacked diagnostics detail = pg_exception_detail;
@@ -90,6 +97,7 @@ begin
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
     answer := jsonb_build_object('total', jsonb_array_length(items), 'failed', failed, 'items', items,
         'succeeded', (select count(*) from jsonb_array_elements(items) i where i ->> 'status' not in ('failed', 'rolled_back')));
+    perform ojs_http.record_push_bulk(answer, atomicity);
     if failed > 0 and answer -> 'succeeded' = '0' then
         return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic' else 'no job could be pushed' end, answer);
     end if;
@@ -125,8 +133,16 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         else ojs.delete_many(filter, confirm) end
 $$;
 
+-- What was answered under this key before; null: it is this request's now, which ends with keep_answer(). For ojs_admin, as
+-- what they guard is.
+create function ojs_http.take_key(operation text, key text, request jsonb) returns jsonb
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_take_idempotency_key';
+
+create function ojs_http.keep_answer(operation text, key text, answer jsonb) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_keep_answer';
+
 -- A filter says what it means; only one without any condition must be confirmed.
-create function ojs_http.bulk(request ojs_http.request, operation text, verb text) returns ojs_http.response
+create function ojs_http.do_bulk(request ojs_http.request, operation text, verb text) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.object(request);
@@ -155,6 +171,22 @@ begin
     end if;
     return ojs_http.reply(case when done -> 'failed' <> '0' then 207 else 200 end, answer,
         jsonb_build_object('X-OJS-Batch-Size', done ->> 'matched'));
+end $$;
+
+create function ojs_http.bulk(request ojs_http.request, operation text, verb text) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    key text := ojs_http.idempotency_key(request, body);
+    before jsonb := ojs_http.take_key(operation, key, body - 'idempotency_key');
+    response ojs_http.response;
+begin
+    if before is not null then
+        return jsonb_populate_record(response, before);
+    end if;
+    response := ojs_http.do_bulk(request, operation, verb);
+    perform ojs_http.keep_answer(operation, key, to_jsonb(response));
+    return response;
 end $$;
 
 create function ojs_http.cancel_bulk(request ojs_http.request) returns ojs_http.response

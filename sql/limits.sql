@@ -47,7 +47,7 @@ begin
         union all
         select q.key, q.config, (select count(*) from ojs_store.ready r where r.queue = q.id) from queues q where q.config <> '{}'
         union all
-        select u.name, '{}', 0 from ojs_store.limit_use u
+        select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (0, 1)
         union all
         select r.key, '{}', 0 from ojs_store.rate_limit r where r.until is null or r.until > ojs_store.now()
     )

@@ -200,7 +200,7 @@ create index later_job on ojs_store.later (job_id);
 create index later_due on ojs_store.later (due_at);
 
 -- What jobs that were handed out take of rate limits (src/limits.cpp). A place (kind 0) is taken while the lease exists,
--- a start (kind 1) counts until its time is over.
+-- a start (kind 1) counts until its time is over. Kind 2: what was told of the key (src/limit_events.cpp).
 create unlogged table ojs_store.limit_use (
     key bigint not null,                -- hash of the name
     kind smallint not null,             -- limit_use in rows.h

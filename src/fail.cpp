@@ -33,13 +33,13 @@ note_write_to(int64 queue_id)
 
 /* `rate_limit_until` in the report of a worker that was told to slow down (RL-06). */
 void
-heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, TimestampTz now)
+heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, const ReportedError &reported, TimestampTz now)
 {
     constexpr const char *field = "error.rate_limit_until";
     JsonbValue until;
     if (find_member(root_of(error), "rate_limit_until", until))
         pause_limits(queue_name(lease.queue), job, parse_timestamp(text_value(until, Code::invalid_payload, field), now, field),
-                     now);
+                     cstring_to_text_with_len(reported.type.data(), static_cast<int>(reported.type.size())), now);
 }
 
 } // namespace
@@ -69,7 +69,7 @@ OJS_FUNCTION(ojs_fail)
         reported = read_error(error, lease.attempt, at);
     read_job(tables, id, lease.job_tid, job);
     if (!requeue)
-        heed_pause(lease, job, error, at);
+        heed_pause(lease, job, error, reported, at);
     Standing standing = requeue ? release(tables, lease, delay_ms.value_or(0), at)
                                 : fail_attempt(tables, job, lease, reported, delay_ms, at);
     CommandCounterIncrement(); /* the history that is read next has the new event */

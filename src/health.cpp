@@ -35,10 +35,17 @@ constexpr char queues_sql[] = R"sql(
 )sql";
 constinit Statement queues = {queues_sql, {}, nullptr};
 
+constexpr char workers_sql[] = R"sql(
+    select jsonb_build_object('connected', count(*) filter (where seen_at >= $1 - interval '15 s'),
+        'stale', count(*) filter (where seen_at < $1 - interval '15 s'))::text
+    from ojs_store.worker where beats and died_at is null
+)sql";
+constinit Statement workers = {workers_sql, {TIMESTAMPTZOID}, nullptr};
+
 constinit Statement maintenance = {"select nullif(ojs_store.maintenance_json() - 'maintenance', '{}')::text", {}, nullptr};
 
 struct Report {
-    StringInfoData hot_set, reconciled, queues, maintenance;
+    StringInfoData hot_set, reconciled, queues, workers, maintenance;
 };
 
 void
@@ -89,6 +96,7 @@ OJS_FUNCTION(ojs_health)
     initStringInfo(&report.hot_set);
     initStringInfo(&report.reconciled);
     initStringInfo(&report.queues);
+    initStringInfo(&report.workers);
     initStringInfo(&report.maintenance);
     with_spi([&] {
         if (!recovery) {
@@ -98,6 +106,8 @@ OJS_FUNCTION(ojs_health)
         }
         (void)execute(queues);
         copy(&report.queues, 1);
+        (void)execute(workers, {TimestampTzGetDatum(at)});
+        copy(&report.workers, 1);
         (void)execute(maintenance);
         copy(&report.maintenance, 1);
     });
@@ -119,7 +129,8 @@ OJS_FUNCTION(ojs_health)
     else
         appendStringInfo(&json, ", \"hot_set\": {\"state\": \"%s\", \"last_rebuild\": %s, \"last_reconcile\": %s}",
                          stands ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
-    appendStringInfo(&json, ", \"queues\": %s, \"maintenance\": %s}", report.queues.data, report.maintenance.data);
+    appendStringInfo(&json, ", \"queues\": %s, \"workers\": %s, \"maintenance\": %s}", report.queues.data, report.workers.data,
+                     report.maintenance.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
 }
 

@@ -4,6 +4,7 @@
 #include "ojs/idempotency.h"
 
 #include "ojs/args.h"
+#include "ojs/guard.h"
 #include "ojs/guc.h"
 #include "ojs/spi.h"
 
@@ -108,3 +109,24 @@ prune_idempotency_keys(int limit, TimestampTz now)
 }
 
 } // namespace ojs
+
+using namespace ojs;
+
+/* ojs_http.take_key(operation text, key text, request jsonb) returns jsonb */
+OJS_FUNCTION(ojs_take_idempotency_key)
+{
+    Jsonb *request = PG_GETARG_JSONB_P(2);
+    RequestKey key = {text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_TEXT_PP(1),
+                      cstring_to_text(JsonbToCString(nullptr, &request->root, VARSIZE(request)))};
+    Jsonb *answer = take_idempotency_key(key);
+    if (answer == nullptr)
+        PG_RETURN_NULL();
+    PG_RETURN_JSONB_P(answer);
+}
+
+/* ojs_http.keep_answer(operation text, key text, answer jsonb) returns void */
+OJS_FUNCTION(ojs_keep_answer)
+{
+    keep_answer({text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_TEXT_PP(1), nullptr}, PG_GETARG_JSONB_P(2));
+    PG_RETURN_VOID();
+}

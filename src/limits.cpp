@@ -9,6 +9,7 @@
 #include "ojs/limits.h"
 
 #include "ojs/args.h"
+#include "ojs/limit_events.h"
 #include "ojs/plant.h"
 #include "ojs/spi.h"
 #include "ojs/wake.h"
@@ -28,6 +29,7 @@ struct LimitUsed {
     TimestampTz paused_until;
     int32 own_held;         /* what this claim adds, and the table does not say yet */
     int64 own_started;
+    LimitSight sight;
 };
 
 namespace
@@ -266,7 +268,7 @@ apply(Limits &limits, const Queue &queue, LimitPolicy policy)
     bool found;
     auto *used = static_cast<LimitUsed *>(hash_search(limits.keys, &key, HASH_ENTER, &found));
     if (!found)
-        *used = {key, false, no_limit, 0, 0, 0, DT_NOBEGIN, 0, DT_NOBEGIN, 0, 0};
+        *used = {key, false, no_limit, 0, 0, 0, DT_NOBEGIN, 0, DT_NOBEGIN, 0, 0, {}};
     used->paused_until = paused_until;
     if (!used->known || !same_numbers(used->by, effective)) {
         used->by = effective;
@@ -349,6 +351,46 @@ take_place(Limits &limits, const LimitOnJob &limit, LeaseRow &lease)
     note_use(limits, LimitUse::held, limit, lease, DT_NOEND);
 }
 
+text *
+name_text(const LimitOnJob &limit)
+{
+    std::string_view key = limit.policy.key;
+    return cstring_to_text_with_len(key.data(), static_cast<int>(key.size()));
+}
+
+/* A limit that lets no job start now. */
+void
+see_closed(const Limits &limits, const LimitOnJob &limit)
+{
+    const LimitPolicy &policy = limit.policy;
+    LimitUsed &used = *limit.used;
+    LimitSight &sight = used.sight;
+    if (sight.strategy != nullptr)
+        return;
+    sight.name = name_text(limit);
+    if (policy.concurrency >= 0 && used.held >= policy.concurrency) {
+        sight.strategy = "concurrency";
+        sight.limit = policy.concurrency;
+        sight.current = used.held;
+    } else if (used.paused_until > limits.now)
+        sight.strategy = "pause";
+    else {
+        bool rate = policy.rate.period_us > 0 && used.started >= policy.rate.limit;
+        sight.strategy = rate ? "rate" : "throttle";
+        sight.limit = rate ? policy.rate.limit : policy.throttle.limit;
+        sight.current = used.started;
+    }
+}
+
+void
+see_start(const LimitOnJob &limit, const LeaseRow &lease)
+{
+    LimitSight &sight = limit.used->sight;
+    sight.name = sight.name != nullptr ? sight.name : name_text(limit);
+    sight.job_id = lease.job_id;
+    sight.started = true;
+}
+
 } // namespace
 
 LimitVerdict
@@ -364,6 +406,7 @@ may_start(Limits &limits, const Queue &queue, const JobRow &job, TimestampTz *ag
         TimestampTz at = open_at(limits.current[i]);
         if (at <= limits.now)
             continue;
+        see_closed(limits, limits.current[i]);
         limits.closed = limits.closed != 0 ? limits.closed : name_of(limits.current[i]);
         OnLimit action = limits.current[i].policy.on_limit;
         verdict = std::max(verdict, action == OnLimit::drop         ? LimitVerdict::drop
@@ -386,6 +429,7 @@ starts(Limits &limits, LeaseRow &lease)
         const LimitOnJob &limit = limits.current[i];
         LimitUsed &used = *limit.used;
         take_place(limits, limit, lease);
+        see_start(limit, lease);
         int64 remembered_us = std::max(limit.policy.rate.period_us, spacing_us(limit.policy.throttle));
         if (remembered_us > 0) {
             used.last_at = std::max(used.last_at, limits.now);
@@ -418,6 +462,10 @@ settle(Limits &limits)
     ListCell *cell;
     foreach (cell, limits.pending)
         store::insert(table, form(table.rel, *static_cast<LimitUseRow *>(lfirst(cell))));
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, limits.keys);
+    while (auto *used = static_cast<LimitUsed *>(hash_seq_search(&all)))
+        tell_limit(limits.tables, used->key, used->sight, limits.now);
     LOCKTAG tag = turn_tag();
     LockRelease(&tag, planted(Bug::limit_without_turns) ? ShareLock : ExclusiveLock, false);
     limits.keys = nullptr;
@@ -434,12 +482,15 @@ place_freed(const LeaseRow &lease)
 }
 
 void
-pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, TimestampTz now)
+pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const text *reason, TimestampTz now)
 {
-    static constinit Statement pause = {
-        "insert into ojs_store.rate_limit (key, config, until, set_at) values ($1, null, $2, $3)",
-        {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
-        nullptr};
+    static constinit Statement pause = {R"sql(
+        with pause as (
+            insert into ojs_store.rate_limit (key, config, until, set_at) values ($1, null, $2, $3)
+        )
+        select ojs_store.record_event('rate_limit.dynamic_adjusted', $1,
+            jsonb_build_object('key', $1, 'until', ojs_store.time_text($2), 'reason', $4))
+    )sql", {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}, nullptr};
     JsonbValue stated;
     bool paused = false;
 
@@ -452,7 +503,7 @@ pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, Times
         paused = true;
         text *name = cstring_to_text_with_len(key.data(), static_cast<int>(key.size()));
         with_spi([&] {
-            execute(pause, {PointerGetDatum(name), TimestampTzGetDatum(until), TimestampTzGetDatum(now)});
+            execute(pause, {PointerGetDatum(name), TimestampTzGetDatum(until), TimestampTzGetDatum(now), PointerGetDatum(reason)});
         });
     };
     if (until <= now)

@@ -55,9 +55,9 @@ void settle(Limits &limits);
 /* A job is held no more: if it took a place, who waits for its queue looks again after the commit. */
 void place_freed(const LeaseRow &lease);
 
-/* A worker was told to let go for a while (RL-06): no job with the keys of this one (or without a key, of this queue)
- * starts before `until`. */
-void pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, TimestampTz now);
+/* A worker was told to let go for a while (RL-06), by what it says was a `reason`: no job with the keys of this one (or without
+ * a key, of this queue) starts before `until`. */
+void pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const text *reason, TimestampTz now);
 
 /* Now and then, in a tick: removes uses and overrides whose time is over. Waits for nobody. */
 void tidy_limits(TimestampTz now);

@@ -189,7 +189,7 @@ struct DoneBrief {
 int64 size_of(std::string_view type, std::initializer_list<const Jsonb *> values);
 int64 size_of_stored(TupleTableSlot *slot);
 
-enum class LimitUse : int16 { held = 0, start = 1 };
+enum class LimitUse : int16 { held = 0, start = 1, told = 2 };
 
 /* What a job takes of a rate limit (limits.h). */
 struct LimitUseRow {

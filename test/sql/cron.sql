@@ -63,48 +63,103 @@ select is(pg_temp.next('0 12 30 12 *', 'Pacific/Apia', '2011-12-01 00:00Z'), '20
 select is(array[skip_at::text, skipped_local, skipped::text], '{2026-03-08 07:00:00+00,2026-03-08T02:00:00,4}', 'CRN-07: which local times are skipped')
 from ojs_store.cron_next('*/15 2 * * *', 'America/New_York', 'epoch', '2026-03-07 12:00Z');
 
--- Against a plain walk over all minutes: a minute fires if its local time fits, and did not come before. Days and months that
--- matter are drawn as sets, so the walk does not know the expression.
-create function pg_temp.drawn(low int, high int, share float) returns int[] language sql volatile as
-$$ select coalesce((select array_agg(n) from generate_series(low, high) n where random() < share), array[low]) $$;
+-- Against a plain walk over all minutes: a minute fires if its local time fits, and did not come before. What fits is drawn
+-- as sets and as sentences about days, beside the text, so the walk knows no expression.
+create function pg_temp.one_of(choices text[]) returns text language sql volatile as $$ select choices[1 + floor(random() * cardinality(choices))] $$;
+create function pg_temp.between(low int, high int) returns int language sql volatile as $$ select low + floor(random() * (high - low + 1))::int $$;
+-- A field and the numbers that it means: single ones, ranges, steps; names where there are some, in any case.
+create function pg_temp.drawn(low int, high int, names text[] default null, out field text, out means int[]) language plpgsql volatile as $$
+declare
+    a int; b int; step int; form text;
+begin
+    means := '{}';
+    for i in 1 .. pg_temp.between(1, 3) loop
+        a := pg_temp.between(low, high); b := pg_temp.between(a, high); step := pg_temp.between(2, high - low + 1);
+        form := pg_temp.one_of('{A,A,A-B,A-B/S,A/S,*/S}');
+        means := means || array(select n from generate_series(case when form like '*%' then low else a end, case when form = 'A' then a when form like '%B%' then b else high end,
+            case when form like '%S' then step else 1 end) n);
+        form := replace(form, 'S', step::text);
+        form := replace(form, 'A', coalesce(case when random() < 0.5 then names[a - low + 1] end, a::text));
+        form := replace(form, 'B', coalesce(case when random() < 0.5 then names[b - low + 1] end, b::text));
+        field := concat_ws(',', field, form);
+    end loop;
+end $$;
+-- Days of a month by what they are, said another way than the code says it.
+create function pg_temp.is_special(day date, what text) returns boolean language sql immutable as $$
+    with month as (
+        select d::date as d, extract(isodow from d)::int as dow from generate_series(date_trunc('month', day::timestamp), date_trunc('month', day::timestamp) + interval '1 month - 1 day', '1 day') d
+    )
+    select case
+        when what = 'L' then day = (select max(d) from month)
+        when what = 'LW' then day = (select max(d) from month where dow < 6)
+        when what like '%W' then day = (select w.d from month w where w.dow < 6 and exists (select from month n where extract(day from n.d) = rtrim(what, 'W')::int)
+            order by abs(extract(day from w.d) - rtrim(what, 'W')::int) limit 1)
+        when what like '_L' then extract(dow from day) = left(what, 1)::int % 7 and day = (select max(d) from month where dow % 7 = extract(dow from day))
+        else extract(dow from day) = left(what, 1)::int % 7 and right(what, 1)::int = (select count(*) from month where dow % 7 = extract(dow from day) and d <= day)
+    end
+$$;
+create function pg_temp.fits(l date, days int[], day_is text[], months int[], weekdays int[], weekday_is text[]) returns boolean language sql immutable as $$
+    select (months is null or extract(month from l)::int = any (months)) and case
+        when days is null then weekdays is null or by_week when weekdays is null then by_month else by_month or by_week end
+    from (select extract(day from l)::int = any (days) or exists (select from unnest(day_is) s where pg_temp.is_special(l, s)),
+        extract(dow from l)::int = any (weekdays) or exists (select from unnest(weekday_is) s where pg_temp.is_special(l, s))) as f(by_month, by_week)
+$$;
 create function pg_temp.differences(seed float, runs int) returns setof text language plpgsql as $$
 declare
-    zones text[] := '{America/New_York,Europe/Berlin,Australia/Lord_Howe,America/Santiago,Africa/Casablanca,Asia/Kolkata,UTC,Europe/Dublin,Pacific/Apia,Asia/Tehran}';
-    starts timestamptz[]; zone text; minutes int[]; hours int[]; days int[]; months int[]; weekdays int[]; either boolean;
-    expression text; start timestamptz; walked timestamptz[]; found timestamptz[]; at timestamptz;
+    zones text[]; start timestamptz; zone text; sec record; minute record; hour record; day record; month record; weekday record;
+    days text; weekdays text; day_is text[]; weekday_is text[]; dates date[];
+    expression text; walked timestamptz[]; found timestamptz[]; at timestamptz;
 begin
     perform setseed(seed);
+    zones := array(select name from pg_timezone_names where name ~ '^[A-Za-z_-]+(/[A-Za-z_-]+)+$' and name !~ '^(posix|right|Etc|SystemV)/' order by name);
     for run in 1 .. runs loop
-        zone := zones[1 + floor(random() * cardinality(zones))];
+        zone := case when run % 2 = 0 then pg_temp.one_of(zones)
+            else pg_temp.one_of('{America/New_York,Europe/Berlin,Australia/Lord_Howe,America/Santiago,Africa/Casablanca,Asia/Kolkata,UTC,Europe/Dublin,Pacific/Apia,Asia/Tehran}') end;
         start := timestamptz '2000-01-01' + random() * interval '60 years';
-        -- Two times of three near a change of the clock of that year, if there is one.
-        if run % 3 > 0 then
+        -- One time of two near a change of the clock of that year, if there is one; one of four at the end of a month.
+        if run % 4 < 2 then
             select d - interval '1 day' into start from generate_series(date_trunc('year', start), date_trunc('year', start) + interval '1 year', '1 day') d
             where (d at time zone zone) - (d at time zone 'UTC') <> ((d + interval '1 day') at time zone zone) - ((d + interval '1 day') at time zone 'UTC') order by random() limit 1;
             start := coalesce(start, timestamptz '2026-01-01') + random() * interval '1 day';
+        elsif run % 4 = 2 then
+            start := date_trunc('month', start) - random() * interval '3 days';
         end if;
-        minutes := pg_temp.drawn(0, 59, random() / 4); hours := pg_temp.drawn(0, 23, random());
-        days := case when random() < 0.4 then pg_temp.drawn(1, 31, 0.4) end; weekdays := case when random() < 0.4 then pg_temp.drawn(0, 6, 0.4) end;
-        months := case when random() < 0.2 then pg_temp.drawn(1, 12, 0.7) end;
-        expression := concat_ws(' ', array_to_string(minutes, ','), array_to_string(hours, ','), coalesce(array_to_string(days, ','), '*'), coalesce(array_to_string(months, ','), '*'), coalesce(array_to_string(weekdays, ','), '*'));
-        select array_agg(i order by i) into walked from (
+        select * into sec from pg_temp.drawn(0, 59) where random() < 0.3;
+        select * into minute from pg_temp.drawn(0, 59);
+        if sec.field is not null then -- the walk must not become too long
+            minute.means := minute.means[:1];
+            minute.field := minute.means[1];
+        end if;
+        select * into hour from pg_temp.drawn(0, 23);
+        select * into day from pg_temp.drawn(1, 31) where random() < 0.4;
+        select * into month from pg_temp.drawn(1, 12, '{JAN,feb,Mar,APR,MAY,JUN,JUL,AUG,SEP,OCT,NOV,DEC}') where random() < 0.3;
+        select * into weekday from pg_temp.drawn(0, 6, '{SUN,mon,Tue,WED,THU,FRI,SAT}') where random() < 0.4;
+        day_is := array(select case k when 1 then 'L' when 2 then 'LW' else pg_temp.between(1, 31) || 'W' end
+            from (select pg_temp.between(1, 4) as k from generate_series(1, 2) where random() < 0.3) s);
+        weekday_is := array(select pg_temp.between(0, 7) || case k when 1 then 'L' else '#' || pg_temp.between(1, 5) end
+            from (select pg_temp.between(1, 2) as k from generate_series(1, 2) where random() < 0.3) s);
+        days := coalesce(nullif(array_to_string(day.field || day_is, ','), ''), '*');
+        weekdays := coalesce(nullif(array_to_string(weekday.field || weekday_is, ','), ''), '*');
+        expression := concat_ws(' ', sec.field, minute.field, hour.field, days, coalesce(month.field, '*'), weekdays);
+        dates := array(select d::date from generate_series((start - interval '2 days')::date, (start + interval '6 days')::date, '1 day') d
+            where pg_temp.fits(d::date, case when days <> '*' then coalesce(day.means, '{}') end, day_is, month.means, case when weekdays <> '*' then coalesce(weekday.means, '{}') end, weekday_is));
+        select array_agg(f order by f) into walked from (
             select i, l, row_number() over (partition by l order by i) as nth
-            from generate_series(date_trunc('minute', start) - interval '4 hours', start + interval '3 days', '1 minute') i, lateral (select i at time zone zone) local (l)) m
-        where nth = 1 and i > start and extract(minute from l)::int = any (minutes) and extract(hour from l)::int = any (hours) and (months is null or extract(month from l)::int = any (months))
-            and case when days is null or weekdays is null then (days is null or extract(day from l)::int = any (days)) and (weekdays is null or extract(dow from l)::int = any (weekdays))
-                else extract(day from l)::int = any (days) or extract(dow from l)::int = any (weekdays) end;
+            from generate_series(date_trunc('minute', start) - interval '4 hours', start + interval '3 days', '1 minute') i, lateral (select i at time zone zone) local (l)) m,
+            unnest(coalesce(sec.means, '{0}')) s, lateral (select i + make_interval(secs => s)) fires (f)
+        where nth = 1 and f > start and f <= start + interval '3 days' and extract(minute from l)::int = any (minute.means) and extract(hour from l)::int = any (hour.means) and l::date = any (dates);
         found := null; at := start;
         loop
             at := (ojs_store.cron_next(expression, zone, at, at)).run_at;
             exit when at is null or at > start + interval '3 days';
             found := found || at;
         end loop;
-        if walked is distinct from found then
+        if (select array_agg(distinct w order by w) from unnest(walked) w) is distinct from found then
             return next format('seed %s run %s: %s %s after %s', seed, run, expression, zone, start);
         end if;
     end loop;
 end $$;
-select is((select string_agg(d, '; ') from pg_temp.differences(s, 60) d), null, 'CRN-03 CRN-05 CRN-07: as a walk over all minutes finds them, seed ' || s) from (select round((random() * 2 - 1)::numeric, 6)::float as s) seed;
+select is((select string_agg(d, '; ') from pg_temp.differences(s, 60) d), null, 'CRN-03 CRN-05 CRN-07: as a walk over all minutes finds them, in any zone, seed ' || s) from (select round((random() * 2 - 1)::numeric, 6)::float as s) seed;
 
 -- Registration -------------------------------------------------------------------------------------------------------
 
@@ -212,6 +267,8 @@ select pg_temp.hours_later(1) \g /dev/null
 select pg_temp.hours_later(2) \g /dev/null
 select is(pg_temp.made('o-skip'), 'available', 'CRN-10 R-54 skip: nothing new while the last job is not finished, claimed or not');
 select is(pg_temp.told('o-skip'), 'triggered skipped:overlap_skip', 'CRN-10: cron.skipped with overlap_skip');
+select is((select data - '{active_job_id,scheduled_at,scheduled_time}'::text[] from ojs_store.record where type = 'cron.skipped' and subject = 'o-skip'), jsonb_build_object('cron_name', 'o-skip', 'cron_expression', '@every 1h',
+    'cron_expr', '@every 1h', 'timezone', 'UTC', 'job_type', 't', 'reason', 'overlap_skip', 'existing_job_id', (select id from ojs.jobs where queue = 'o-skip')), 'EVT-02: cron.skipped, in the words of both texts');
 select is((select data ->> 'active_job_id' from ojs_store.record where type = 'cron.skipped' and subject = 'o-skip'), (select id::text from ojs.jobs where queue = 'o-skip'), 'CRN-10: it names the job');
 select is((select run_count from ojs.crons where name = 'o-skip'), 1::bigint, 'CRN-10: what was skipped is no run');
 select is(pg_temp.made('o-allow'), 'available available', 'CRN-10 allow: one more');

@@ -141,5 +141,7 @@ select is(pg_temp.as_role('ojs_observer', method, path, body), '403 permission_d
     ('POST', '/ojs/v1/queues', '{"name": "x"}'), ('DELETE', '/ojs/v1/dead-letter', '{"confirm": true}'), ('POST', '/ojs/v1/dead-letter/retry', '{"confirm": true}'),
     ('PUT', '/ojs/v1/rate-limits/x', '{"concurrency": 1}'), ('POST', '/ojs/v1/admin/jobs/bulk/retry', '{"filter": {}, "confirm": true}')) c (method, path, body);
 
+select is(pg_temp.http('PUT', '/ojs/v1/rate-limits/past', '{"concurrency": 0, "expires_at": "2001-01-01T00:00:00Z"}') #>> '{body,error,details,field}', 'expires_at', 'RL-06: an end in the past is refused by the name that the client gave it');
+
 select * from finish();
 rollback;

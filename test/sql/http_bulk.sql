@@ -133,5 +133,23 @@ select is(pg_temp.http('DELETE', '/ojs/v1/admin/queues/aged/jobs', '{"states": [
 select is(pg_temp.http('DELETE', '/ojs/v1/admin/queues/aged/jobs', jsonb_build_object('states', '["completed"]'::jsonb, 'older_than', now() + interval '1 day', 'confirm', true)) #>> '{body,purged_count}', '1', 'ADM-04: and what is');
 select is(pg_temp.error('DELETE', '/ojs/v1/admin/queues/nowhere/jobs', '{"older_than": "2001-01-01T00:00:00Z", "confirm": true}'), '404 not_found', 'ADM-04: of a queue that is there');
 
+-- IDEMPOTENCY KEYS of all bulk operations (BLK-02)
+create function pg_temp.once(operation text, body jsonb) returns text language sql as $$
+    select concat_ws(' ', r ->> 'status', r #>> '{body,total_matched}', r #>> '{body,error,details,reason}') from pg_temp.http('POST', '/ojs/v1/jobs/bulk/' || operation, body) r
+$$;
+select pg_temp.pushed('once') as once \gset
+select is(pg_temp.once('cancel', '{"filter": {"queue": "once"}, "idempotency_key": "k"}'), '200 1', 'BLK-02: a job is cancelled');
+select pg_temp.pushed('once') as spared \gset
+select is(pg_temp.once('cancel', '{"filter": {"queue": "once"}, "idempotency_key": "k"}'), '200 1', 'BLK-02: the same request again gets the first answer');
+select is(pg_temp.at(:'spared'), 'available/0/0', 'BLK-02: and does nothing');
+select is(pg_temp.once('cancel', '{"filter": {"queue": "other"}, "idempotency_key": "k"}'), '409 idempotency_key_reused', 'BLK-02: another request under the key is refused');
+select is(pg_temp.once('delete', '{"filter": {"queue": "once"}, "idempotency_key": "k"}'), '200 1', 'BLK-02: keys are those of their operation');
+select is(pg_temp.once('delete', '{"filter": {"queue": "once"}, "idempotency_key": "k"}'), '200 1', 'BLK-02: each');
+select is(pg_temp.once('retry', jsonb_build_object('job_ids', array[:'spared'], 'idempotency_key', 'k')), '422 1', 'BLK-02: an answer that says no …');
+select is(pg_temp.once('retry', jsonb_build_object('job_ids', array[:'spared'], 'idempotency_key', 'k')), '422 1', 'BLK-02: … is kept, too');
+select is(pg_temp.once('cancel', '{"filter": {"colour": 1}, "idempotency_key": "bad"}'), '400', 'BLK-02: a bad request …');
+select is(pg_temp.once('cancel', '{"filter": {"queue": "once"}, "idempotency_key": "bad"}'), '200 1', 'BLK-02: … keeps no key');
+select is(pg_temp.once('cancel', jsonb_build_object('filter', '{"queue": "once"}'::jsonb, 'idempotency_key', repeat('k', 257))), '400', 'BLK-02: a key that is too long');
+
 select * from finish();
 rollback;

@@ -44,6 +44,11 @@ $node->safe_psql('postgres', 'create database target');
 $node->command_ok(['pg_restore', '--exit-on-error', '--single-transaction', '-d', $node->connstr('target'), $dump], 'PGX-13: pg_restore');
 $stands->('in a restored database', 'target');
 
+$node->safe_psql('target', 'select ojs.set_maintenance(false)');
+awaits($node, q{select state = 'available' from ojs.jobs where queue = 'later'}, 'ADM-05: its worker works when it ends there', 'target');
+$node->safe_psql('target', q{insert into ojs_store.maintenance values ('2001-01-01', 'again', null, 'me')});
+is($node->safe_psql('target', q{select count(*) from ojs.claim(array['ready', 'later'], 'w', max => 10)}), 0, 'ADM-05: a row that a restore brings counts at once');
+
 # Who waits is woken at the end.
 my $waits = $node->background_psql('postgres');
 $waits->{stdin} .= "select 'claimed ' || count(*) from ojs.claim('ready', 'w', wait => '30 s');\n";
