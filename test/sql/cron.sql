@@ -230,6 +230,9 @@ select pg_temp.clock_at('2100-03-11 15:10Z') \g /dev/null
 select ojs.tick() is null as ticked \gset
 select is((select next_run_at from ojs.crons where name = 'beat'), :'beat_at'::timestamptz + interval '3 hours', 'CRN-03: @every counts from its registration, and does not drift');
 select ok((ojs.schedule('beat', '@every 30m', null) ->> 'next_run_at')::timestamptz between '2100-03-11 15:39Z' and '2100-03-11 15:41Z', 'CRN-01: another schedule counts from now');
+select next_run_at as new_beat from ojs.crons where name = 'beat' \gset
+select pg_temp.clock_at('2100-03-11 15:50Z'), ojs.tick() \g /dev/null
+select is((select next_run_at from ojs.crons where name = 'beat'), :'new_beat'::timestamptz + interval '30 minutes', 'CRN-03: and beats on from there');
 select is(ojs.unschedule('beat'), true, 'CRN-12: removed');
 select is(pg_temp.made('beat'), 'available', 'CRN-12: its job stays');
 select pg_temp.clock_at('2100-03-11 18:00Z') \g /dev/null
@@ -249,7 +252,7 @@ select pg_temp.clock_at('2026-03-08 06:59:59Z') \g /dev/null
 select is((ojs.tick() ->> 'crons')::int, 0, 'CRN-07: nothing yet');
 select pg_temp.clock_at('2026-03-08 07:00Z') \g /dev/null
 select ojs.tick() is null as ticked, ojs.tick() is null as again \gset
-select is(pg_temp.made('hole'), null, 'CRN-07: no job');
+select is(pg_temp.made('hole'), null, 'CRN-07: no job'), is(pg_temp.told('hole'), 'skipped:dst_skip', 'CRN-07: told of when it would have run, not later');
 select is(data, '{"cron_name": "hole", "cron_expression": "*/30 2 * * *", "timezone": "America/New_York", "reason": "dst_skip", "scheduled_time": "2026-03-08T07:00:00.000Z", "scheduled_at": "2026-03-08T07:00:00.000Z", "cron_expr": "*/30 2 * * *", "job_type": "t", "local_time": "2026-03-08T02:00:00", "occurrences": 2}'::jsonb,
     'CRN-07: cron.skipped with dst_skip') from ojs_store.record where subject = 'hole';
 select pg_temp.clock_at('2026-03-09 06:00:10Z') \g /dev/null
@@ -287,6 +290,7 @@ select ojs.tick() is null as ticked \gset
 select is(pg_temp.made('o-enqueue'), 'cancelled available pending', 'CRN-10: the next is let go, and one only');
 select ojs.tick() is null as ticked \gset
 select is(pg_temp.made('o-enqueue'), 'cancelled available pending', 'CRN-10: not two at once');
+select is((select count(*) from ojs_store.cron_run where cron = 'o-enqueue'), 2::bigint, 'CRN-10: and only those that the next run must know of are kept');
 select ojs.unschedule('o-enqueue') is null as gone \gset
 select ojs.ack(id) is null as acked from ojs.claim('o-enqueue', 'w') \gset
 select ojs.tick() is null as ticked \gset
@@ -295,6 +299,25 @@ select is((select count(*) from ojs_store.cron_run where cron = 'o-enqueue'), 0:
 select ojs.ack(id) is null as acked from ojs.jobs where queue = 'o-skip' \gset
 select pg_temp.hours_later(4) \g /dev/null
 select is(pg_temp.made('o-skip'), 'completed available', 'CRN-10 skip: after its end, the next');
+select ojs.discard(id) is null as discarded from ojs.jobs where queue = 'o-skip' and state = 'available' \gset
+select pg_temp.hours_later(5) \g /dev/null
+select is(pg_temp.made('o-skip'), 'completed discarded available', 'CRN-10 skip: a discarded job is finished');
+select ojs.ack(id) is null as acked, ojs.delete_job(id) as removed from ojs.claim('o-skip', 'w') \gset
+select pg_temp.hours_later(6) \g /dev/null
+select is(pg_temp.made('o-skip'), 'completed discarded available', 'CRN-10 skip: and so is one that was removed');
+select ojs.unschedule(name) is null as gone from ojs.crons \g /dev/null
+
+-- A policy that changes finds what the one before has left.
+select pg_temp.clock_at('2101-01-01 06:31Z') \g /dev/null
+select ojs.schedule('c-many', '@every 1h', '{"type": "t", "queue": "c", "timeout": 864000}', '{"overlap_policy": "enqueue"}') is null,
+    ojs.schedule('c-wait', '@every 1h', '{"type": "t", "queue": "c", "timeout": 864000, "options": {"pending": false}}', '{"overlap_policy": "enqueue"}') is null \g /dev/null
+select pg_temp.hours_later(n) from generate_series(8, 10) n \g /dev/null
+select is(pg_temp.made('c-many'), 'available pending pending', 'CRN-10: two wait'), is(pg_temp.made('c-wait'), 'available pending pending', 'CRN-10: two wait, whatever the job says of pending');
+select ojs.schedule('c-many', null, null, '{"overlap_policy": "cancel_previous"}') is null, ojs.schedule('c-wait', null, null, '{"overlap_policy": "allow"}') is null \g /dev/null
+select pg_temp.hours_later(11) \g /dev/null
+select is(pg_temp.made('c-many'), 'cancelled cancelled cancelled available', 'CRN-10 cancel_previous: all that are not finished');
+select ojs.tick() from generate_series(1, 2) \g /dev/null
+select is(pg_temp.made('c-wait'), 'available available available available', 'CRN-10 allow: those that waited are let go');
 select ojs.unschedule(name) is null as gone from ojs.crons \g /dev/null
 
 -- The normal push ------------------------------------------------------------------------------------------------------
@@ -304,19 +327,19 @@ select ojs.schedule('u-reject', '@every 1h', '{"type": "u", "queue": "u", "uniqu
     ojs.schedule('u-drained', '@every 1h', '{"type": "u", "queue": "u-drained"}') is null, ojs.schedule('u-well', '@every 1h', '{"type": "u2", "queue": "u"}') is null,
     ojs.schedule('u-both', '@every 1h', '{"type": "u3", "queue": "u", "unique": {"keys": ["type"], "on_conflict": "reject"}}', '{"overlap_policy": "cancel_previous"}') is null, ojs.drain_queue('u-drained') \g /dev/null
 select state from ojs.push('u', queue => 'u', "unique" => '{"keys": ["type"]}') \g /dev/null
-select pg_temp.hours_later(6) \g /dev/null
+select pg_temp.hours_later(16) \g /dev/null
 select is(pg_temp.told('u-reject'), 'skipped:push_failed', 'CRN-11: a unique policy may refuse') union all select is(pg_temp.told('u-ignore'), 'skipped:duplicate', 'CRN-11: or keep the job that is there')
 union all select is(pg_temp.told('u-drained'), 'skipped:push_failed', 'CRN-11: a queue may refuse') union all select is(pg_temp.told('u-well'), 'triggered', 'CRN-09: what fails is no other''s business');
 select is(array_agg(data ->> 'code' order by subject), '{QUEUE_PAUSED,DUPLICATE_JOB}', 'CRN-11: the event says why') from ojs_store.record where data ->> 'reason' = 'push_failed';
 select is((select array_agg(run_count order by name) from ojs.crons where name in ('u-reject', 'u-well')), '{0,1}', 'CRN-11: what was not pushed is no run');
-select is((select min(next_run_at) > '2101-01-01 06:01Z' from ojs.crons), true, 'CRN-09: each goes on');
-select pg_temp.hours_later(7) \g /dev/null
+select is((select min(next_run_at) > '2101-01-01 16:01Z' from ojs.crons), true, 'CRN-09: each goes on');
+select pg_temp.hours_later(17) \g /dev/null
 select is(pg_temp.made('u-both'), 'cancelled available', 'CRN-10: overlap is decided before uniqueness');
 
 -- A transaction with one snapshot leaves entries to others; nothing is due: nothing is planned. Budget.
-select pg_temp.hours_later(9) \g /dev/null
-select pg_temp.clock_at('2101-01-01 11:00Z') \g /dev/null
-select is(ojs.tick(2) -> 'more', 'true', 'PGX-05: at most budget entries in a tick') where (select count(*) > 3 from ojs.crons);
+select pg_temp.hours_later(19) \g /dev/null
+select pg_temp.clock_at('2101-01-01 21:00Z') \g /dev/null
+select is(t -> 'more', 'true', 'PGX-05: at most budget entries in a tick'), is(t -> 'crons', '2', 'PGX-05: not one more') from ojs.tick(2) t where (select count(*) > 3 from ojs.crons);
 select is(ojs.health() is not null, true, 'PGX-05: all is well');
 
 select * from finish();

@@ -56,6 +56,9 @@ select pg_temp.clock('2 days 62 s') \g /dev/null
 select is(pg_temp.claims('d'), 0::bigint, 'still'), is(pg_temp.told('day'), 'exceeded concurrency 0/0, exceeded concurrency 0/0', 'EVT-03: then again');
 select pg_temp.clock('0 s') \g /dev/null
 
+select ojs.cancel(id) is null from ojs.jobs where queue = 'd' \g /dev/null
+select is((select count(*) from ojs.rate_limits where key = 'day'), 0::bigint, 'RL-06: what was told of a key does not keep it known');
+
 -- The strategies
 select pg_temp.limited('r', '{"key": "rate", "rate": {"limit": 3, "period": "PT1H"}}', 5), pg_temp.limited('t', '{"key": "thr", "throttle": {"limit": 4, "period": "PT1H"}}', 2) \g /dev/null
 select is(pg_temp.claims('r'), 3::bigint, 'three'), is(pg_temp.told('rate'), 'exceeded rate 3/3', 'EVT-03 RL-02: by its rate');

@@ -121,7 +121,25 @@ select ok(paused_until > now() + interval '9 minutes', 'RL-06: and the view says
 select pg_temp.clock('11 minutes') \g /dev/null
 select is(pg_temp.claims('back'), 3::bigint, 'RL-06: until then');
 select pg_temp.clock('0') \g /dev/null
+select pg_temp.limited('back2', '{"key": "back2", "concurrency": 5}', 2) \g /dev/null
+select ojs.fail(id, jsonb_build_object('type', 'Http429', 'message', 'slow down', 'rate_limit_until', now() + interval '10 minutes')) is null from ojs.claim('back2', 'w') \g /dev/null
+select is(pg_temp.claims('back2'), 0::bigint, 'RL-06: a pause'), is(ojs.set_rate_limit('back2', null) ->> 'paused_until', null, 'RL-06: that an administrator takes back'), is(pg_temp.claims('back2'), 1::bigint, 'RL-06: is over');
+select pg_temp.limited('slow', '{"key": "slow.start", "throttle": {"limit": 1, "period": "PT1H"}}', 2), pg_temp.claims('slow') \g /dev/null
+select matches(ojs.explain_job(id), 'the rate limit "slow.start" is used up: the next may start at ', 'ojs.explain_job knows throttles') from ojs.jobs where queue = 'slow' and state = 'available';
 select is(ojs_store.rate_limit_json('never heard of'), null, 'RL-06: of an unknown key nothing is known');
+
+-- What the view shows of keys: also those of jobs that wait for a time; no start that is too old, and nothing whose time is over.
+select pg_temp.pushed('view', '{"delay_until": "+PT2H", "rate_limit": {"key": "view", "rate": {"limit": 3, "period": "PT1H"}}}') \g /dev/null
+select is(pg_temp.rate('view'), '0/3/0/0', 'RL-06: a key of which jobs are scheduled only');
+select pg_temp.limited('view', '{"key": "view", "rate": {"limit": 3, "period": "PT1H"}}', 2), pg_temp.claims('view') \g /dev/null
+select is(pg_temp.rate('view'), '0/3/2/0', 'RL-06: two have started');
+select ojs.set_rate_limit('view', '{"rate": {"limit": 9, "period": "PT1H"}}', ojs_store.now() + interval '10 minutes') is null,
+    ojs.set_rate_limit('unheard', '{"concurrency": 1}', ojs_store.now() + interval '10 minutes') is null \g /dev/null
+select is(pg_temp.rate('view'), '0/9/2/0', 'RL-06: what was laid over it'), is(pg_temp.rate('unheard'), '1/0/0', 'RL-06: a key that was only set');
+select pg_temp.clock('61 minutes') \g /dev/null
+select is(pg_temp.rate('view'), '0/3/0/0', 'RL-06: an hour later none has, and what was laid over it is over'), is(pg_temp.rate('unheard'), null, 'RL-06: nor is the other known'),
+    is((select format('%s %s', override, override_until) from ojs.rate_limits where key = 'view'), ' ', 'RL-06: nor does the view show it');
+select pg_temp.clock('0') \g /dev/null
 
 -- Thousands that wait are looked at now and then, not by each claim: those whom the same limit keeps back, together.
 create function pg_temp.blocks(query text) returns bigint language plpgsql as $$
