@@ -62,5 +62,44 @@ select is(pg_temp.sum(ojs.delete_many('{"queue": "dlq"}', true)), '1/1/0', 'BLK-
 select is((select count(*) from ojs.jobs where id in (:'d', :'plain')), 0::bigint, 'BLK-03: gone');
 select is(pg_temp.why(ojs.retry_many(jsonb_build_object('ids', array[:'a']))), '0 skipped INVALID_STATE_TRANSITION', 'BLK-03: a cancelled job is not retried');
 
+-- The edges of filters.
+select pg_temp.pushed('edge.given', '{"meta": {"a": 1}}') as with_meta, pg_temp.pushed('edge.given') as without \gset
+select is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": "edge.given"}', null) $$), 'OJ100 INVALID_PAYLOAD confirm', 'ADM-04: null is no confirmation');
+select is((ojs.cancel_many('{"queue": "edge.given", "meta": {}, "state": "discarded"}', true)) -> 'matched', '0', 'BLK-03: none of that state');
+select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.given", "meta": {}}', true)), '2/2/0', 'BLK-03: empty metadata are part of any, of none too');
+select id as back from ojs.nack(pg_temp.held('edge.back'), '1 hour') \gset
+select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.back", "state": "available"}', true)), '1/1/0', 'BLK-03: a job that was given back with a delay is available');
+select pg_temp.pushed('edge.due', '{"delay_until": "+PT1H"}') as due, pg_temp.clock('2 hours') is null as later \gset
+select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.due", "state": "scheduled"}', true)), '0/0/0', 'BLK-03: a job that has fallen due is scheduled no more'),
+    is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.due", "state": "available"}', true)), '1/1/0', 'BLK-03: but available, before any tick');
+select pg_temp.clock('0') \g /dev/null
+-- Its last error counts, also when it was given back since.
+select pg_temp.held('edge.err') as err \gset
+select ojs.fail(:'err', '{"type": "First", "message": "m"}', delay => '0 s') is null \g /dev/null
+select ojs.fail(id, '{"type": "Second", "message": "m"}', delay => '1 hour') is null from ojs.claim('edge.err', 'w') \g /dev/null
+select is(ojs.cancel_many('{"queue": "edge.err", "error_type": "First"}', true) -> 'matched', '0', 'BLK-03: not by an earlier error');
+select pg_temp.clock('2 hours') \g /dev/null
+select ojs.nack(id, '1 hour') is null from ojs.claim('edge.err', 'w') \g /dev/null
+select is(ojs.cancel_many('{"queue": "edge.err", "error_type": "Second"}', true) -> 'matched', '1', 'BLK-03: by its last one, though it was given back since');
+select pg_temp.clock('0') \g /dev/null
+-- Finished jobs by their end.
+select pg_temp.pushed('edge.end') as ended, pg_temp.clock('3 hours') is null as later \gset
+select ojs.ack(id) is null from ojs.claim('edge.end', 'w') \g /dev/null
+select is(ojs.delete_many(jsonb_build_object('queue', 'edge.end', 'until', now() + interval '1 hour'), true) -> 'matched', '0', 'BLK-03: a job that ended later'),
+    is(ojs.delete_many(jsonb_build_object('queue', 'edge.end', 'since', now() + interval '2 hours'), true) -> 'matched', '1', 'BLK-03: is found by its end');
+select pg_temp.clock('0') \g /dev/null
+select ojs.fail(pg_temp.held('edge.retry'), '{"type": "t", "message": "m"}', delay => '1 hour') is null \g /dev/null
+select is(pg_temp.sum(ojs.retry_many('{"queue": "edge.retry"}', true)), '1/1/0', 'BLK-03: jobs that wait for their retry are retried, too');
+-- Exactly as many as a call may have.
+set local ojs.max_batch_size = 2;
+select is(pg_temp.sum(ojs.cancel_many(jsonb_build_object('ids', array[pg_temp.pushed('edge.two'), pg_temp.pushed('edge.two')]))), '2/2/0', 'BLK-04: as many ids as a call may have');
+select pg_temp.pushed('edge.two'), pg_temp.pushed('edge.two') \g /dev/null
+select is(ojs.cancel_many('{"queue": "edge.two"}', true) -> 'more', 'false', 'BLK-03: no more than a call may have is no reason for another');
+reset ojs.max_batch_size;
+select pg_temp.dead('edge.dead', 'E'), pg_temp.clock('1 hour') \g /dev/null
+select pg_temp.dead('edge.dead', 'E') \g /dev/null
+select ok(s ->> 'oldest_at' < s ->> 'newest_at', 'DLQ-09: from the oldest to the newest') from ojs.dead_letter_stats('edge.dead') s;
+select pg_temp.clock('0') \g /dev/null
+
 select * from finish();
 rollback;

@@ -143,5 +143,13 @@ select is(pg_temp.as_role('ojs_observer', method, path, body), '403 permission_d
 
 select is(pg_temp.http('PUT', '/ojs/v1/rate-limits/past', '{"concurrency": 0, "expires_at": "2001-01-01T00:00:00Z"}') #>> '{body,error,details,field}', 'expires_at', 'RL-06: an end in the past is refused by the name that the client gave it');
 
+select is(pg_temp.http('GET', '/ojs/v1/admin/jobs?queue=&state=&per_page=1') #> '{body,pagination,total}', pg_temp.http('GET', '/ojs/v1/admin/jobs?per_page=1') #> '{body,pagination,total}', 'ADM-01: an empty filter is none');
+select ojs.schedule('0page-' || n, '@daily', '{"type": "t"}') is null from generate_series(1, 3) n \g /dev/null
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/cron?limit=2')) \g /dev/null
+select is(concat_ws(' ', pg_temp.got('body.crons.0.name'), pg_temp.got('body.crons.1.name'), pg_temp.got('body.pagination.has_more')), '0page-1 0page-2 true', 'HTTP-09 CRN-01: entries by pages');
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/cron?limit=2&cursor=' || pg_temp.got('body.pagination.next_cursor'))) \g /dev/null
+select is(pg_temp.got('body.crons.0.name'), '0page-3', 'HTTP-09 CRN-01: and on');
+select is(pg_temp.error('GET', '/ojs/v1/events?cursor=x'), '400 invalid_request', 'HTTP-01: cursor is another name of after');
+
 select * from finish();
 rollback;

@@ -151,5 +151,16 @@ select is(pg_temp.once('cancel', '{"filter": {"colour": 1}, "idempotency_key": "
 select is(pg_temp.once('cancel', '{"filter": {"queue": "once"}, "idempotency_key": "bad"}'), '200 1', 'BLK-02: … keeps no key');
 select is(pg_temp.once('cancel', jsonb_build_object('filter', '{"queue": "once"}'::jsonb, 'idempotency_key', repeat('k', 257))), '400', 'BLK-02: a key that is too long');
 
+select is(pg_temp.http('POST', '/ojs/v1/jobs/bulk/delete', '{"filter": {"queue": "once"}}', '{"content-type": "application/json", "idempotency-key": "both"}') ->> 'status', '200', 'BLK-02: a key in the header …');
+select is(pg_temp.once('delete', '{"filter": {"queue": "once"}, "idempotency_key": "both"}'), '200 1', 'BLK-02: … is the same in the body');
+select is(pg_temp.error('POST', '/ojs/v1/jobs/bulk', '{"atomicity": "atomic", "jobs": [{"type": "a.b", "args": []}], "idempotency_key": "whole"}', '{"content-type": "application/json"}'), '201', 'BLK-02: an atomic batch');
+select is(pg_temp.error('POST', '/ojs/v1/jobs/bulk', '{"atomicity": "atomic", "jobs": [{"type": "a.c", "args": []}], "idempotency_key": "whole"}', '{"content-type": "application/json"}'), '409 conflict',
+    'BLK-02: what is wrong with the whole request is no item''s fault');
+select pg_temp.http('POST', '/ojs/v1/jobs/bulk', '{"jobs": [{"type": "a.b", "args": []}]}', '{"content-type": "application/json", "ojs-block-timeout": "7"}') is null \g /dev/null
+select is(current_setting('ojs.block_timeout'), '-1', 'BP-03: what one request may wait is no other''s');
+select ojs.fail(pg_temp.held('plain.end', options => '{"retry": {"max_attempts": 1, "on_exhaustion": "discard"}}'), '{"type": "E", "message": "m"}') is null \g /dev/null
+select pg_temp.http('DELETE', '/ojs/v1/admin/dead-letter', '{"confirm": true}') is null \g /dev/null
+select is((select count(*) from ojs.jobs where queue = 'plain.end'), 1::bigint, 'DLQ-07: a purge of dead letters leaves jobs that were merely discarded');
+
 select * from finish();
 rollback;
