@@ -16,8 +16,15 @@ namespace ojs
 namespace
 {
 
-constexpr int64 quiet_us = 60 * USECS_PER_SEC;      /* from one rate_limit.exceeded of a key to the next */
-constexpr int64 forgotten_us = 86400 * USECS_PER_SEC; /* a key of which no job has started for so long is told of again */
+constexpr int64 quiet_us = 60 * USECS_PER_SEC; /* from one rate_limit.exceeded of a key to the next */
+constexpr int64 forgotten_us =
+    86400 * USECS_PER_SEC; /* a key of which no job has started for so long is told of again */
+
+text *
+name_of(const LimitPolicy &policy)
+{
+    return cstring_to_text_with_len(policy.key.data(), static_cast<int>(policy.key.size()));
+}
 
 /* False: another transaction is telling of this key. `last` without a name: nothing counts that was told of it. */
 bool
@@ -49,7 +56,8 @@ find_told(Tables &tables, int64 key, TimestampTz now, LimitUseRow &last, ItemPoi
 void
 record(const char *type, const LimitSight &sight, ObjectBuilder &data)
 {
-    static constinit Statement statement = {"select ojs_store.record_event($1, $2, $3)", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
+    static constinit Statement statement = {
+        "select ojs_store.record_event($1, $2, $3)", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
     Jsonb *json = data.finish();
     with_spi([&] {
         (void)execute(statement, {CStringGetTextDatum(type), PointerGetDatum(sight.name), PointerGetDatum(json)});
@@ -57,6 +65,34 @@ record(const char *type, const LimitSight &sight, ObjectBuilder &data)
 }
 
 } // namespace
+
+void
+see_closed(LimitSight &sight, const LimitPolicy &policy, int64 held, int64 started, bool paused)
+{
+    if (sight.strategy != nullptr)
+        return;
+    sight.name = name_of(policy);
+    if (policy.concurrency >= 0 && held >= policy.concurrency) {
+        sight.strategy = "concurrency";
+        sight.limit = policy.concurrency;
+        sight.current = held;
+    } else if (paused)
+        sight.strategy = "pause";
+    else {
+        bool rate = policy.rate.period_us > 0 && started >= policy.rate.limit;
+        sight.strategy = rate ? "rate" : "throttle";
+        sight.limit = rate ? policy.rate.limit : policy.throttle.limit;
+        sight.current = started;
+    }
+}
+
+void
+see_start(LimitSight &sight, const LimitPolicy &policy, const pg_uuid_t &job_id)
+{
+    sight.name = sight.name != nullptr ? sight.name : name_of(policy);
+    sight.job_id = job_id;
+    sight.started = true;
+}
 
 void
 tell_limit(Tables &tables, int64 key, const LimitSight &sight, TimestampTz now)
@@ -79,7 +115,8 @@ tell_limit(Tables &tables, int64 key, const LimitSight &sight, TimestampTz now)
         if (last.until > now)
             store::insert(table, form(table.rel, last));
         data.add("key", view(sight.name));
-        data.add("job_id", std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&sight.job_id)))));
+        data.add("job_id",
+                 std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&sight.job_id)))));
         record("rate_limit.released", sight, data);
     } else if (!told && sight.strategy != nullptr) {
         LimitUseRow row = {key, LimitUse::told, now, 1, now + forgotten_us, {}, 0, sight.name};

@@ -351,46 +351,6 @@ take_place(Limits &limits, const LimitOnJob &limit, LeaseRow &lease)
     note_use(limits, LimitUse::held, limit, lease, DT_NOEND);
 }
 
-text *
-name_text(const LimitOnJob &limit)
-{
-    std::string_view key = limit.policy.key;
-    return cstring_to_text_with_len(key.data(), static_cast<int>(key.size()));
-}
-
-/* A limit that lets no job start now. */
-void
-see_closed(const Limits &limits, const LimitOnJob &limit)
-{
-    const LimitPolicy &policy = limit.policy;
-    LimitUsed &used = *limit.used;
-    LimitSight &sight = used.sight;
-    if (sight.strategy != nullptr)
-        return;
-    sight.name = name_text(limit);
-    if (policy.concurrency >= 0 && used.held >= policy.concurrency) {
-        sight.strategy = "concurrency";
-        sight.limit = policy.concurrency;
-        sight.current = used.held;
-    } else if (used.paused_until > limits.now)
-        sight.strategy = "pause";
-    else {
-        bool rate = policy.rate.period_us > 0 && used.started >= policy.rate.limit;
-        sight.strategy = rate ? "rate" : "throttle";
-        sight.limit = rate ? policy.rate.limit : policy.throttle.limit;
-        sight.current = used.started;
-    }
-}
-
-void
-see_start(const LimitOnJob &limit, const LeaseRow &lease)
-{
-    LimitSight &sight = limit.used->sight;
-    sight.name = sight.name != nullptr ? sight.name : name_text(limit);
-    sight.job_id = lease.job_id;
-    sight.started = true;
-}
-
 } // namespace
 
 LimitVerdict
@@ -406,7 +366,8 @@ may_start(Limits &limits, const Queue &queue, const JobRow &job, TimestampTz *ag
         TimestampTz at = open_at(limits.current[i]);
         if (at <= limits.now)
             continue;
-        see_closed(limits, limits.current[i]);
+        LimitUsed &used = *limits.current[i].used;
+        see_closed(used.sight, limits.current[i].policy, used.held, used.started, used.paused_until > limits.now);
         limits.closed = limits.closed != 0 ? limits.closed : name_of(limits.current[i]);
         OnLimit action = limits.current[i].policy.on_limit;
         verdict = std::max(verdict, action == OnLimit::drop         ? LimitVerdict::drop
@@ -429,7 +390,7 @@ starts(Limits &limits, LeaseRow &lease)
         const LimitOnJob &limit = limits.current[i];
         LimitUsed &used = *limit.used;
         take_place(limits, limit, lease);
-        see_start(limit, lease);
+        see_start(used.sight, limit.policy, lease.job_id);
         int64 remembered_us = std::max(limit.policy.rate.period_us, spacing_us(limit.policy.throttle));
         if (remembered_us > 0) {
             used.last_at = std::max(used.last_at, limits.now);
@@ -484,13 +445,11 @@ place_freed(const LeaseRow &lease)
 void
 pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const text *reason, TimestampTz now)
 {
-    static constinit Statement pause = {R"sql(
-        with pause as (
-            insert into ojs_store.rate_limit (key, config, until, set_at) values ($1, null, $2, $3)
-        )
-        select ojs_store.record_event('rate_limit.dynamic_adjusted', $1,
-            jsonb_build_object('key', $1, 'until', ojs_store.time_text($2), 'reason', $4))
-    )sql", {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}, nullptr};
+    static constinit Statement pause = {
+        "with pause as (insert into ojs_store.rate_limit (key, config, until, set_at) values ($1, null, $2, $3))"
+        " select ojs_store.record_event('rate_limit.dynamic_adjusted', $1,"
+        " jsonb_build_object('key', $1, 'until', ojs_store.time_text($2), 'reason', $4))",
+        {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}, nullptr};
     JsonbValue stated;
     bool paused = false;
 
@@ -502,9 +461,8 @@ pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const
             return;
         paused = true;
         text *name = cstring_to_text_with_len(key.data(), static_cast<int>(key.size()));
-        with_spi([&] {
-            execute(pause, {PointerGetDatum(name), TimestampTzGetDatum(until), TimestampTzGetDatum(now), PointerGetDatum(reason)});
-        });
+        SpiArg when = TimestampTzGetDatum(until);
+        with_spi([&] { execute(pause, {PointerGetDatum(name), when, TimestampTzGetDatum(now), PointerGetDatum(reason)}); });
     };
     if (until <= now)
         return;

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "ojs/limit_policy.h"
 #include "ojs/rows.h"
 #include "ojs/tables.h"
 
@@ -15,10 +16,14 @@ struct LimitSight {
     const char *strategy; /* by which it held a job back; null: it did not */
     int64 limit;
     int64 current;
-    bool started;         /* a job */
-    pg_uuid_t job_id;     /* … this one */
-    text *name;           /* of the key, where it did either */
+    bool started;     /* a job */
+    pg_uuid_t job_id; /* … this one */
+    text *name;       /* of the key, where it did either */
 };
+
+/* The key's limit lets no job start now. */
+void see_closed(LimitSight &sight, const LimitPolicy &policy, int64 held, int64 started, bool paused);
+void see_start(LimitSight &sight, const LimitPolicy &policy, const pg_uuid_t &job_id);
 
 /* To be called in turn (limits.h), once for each key that the claim has met. */
 void tell_limit(Tables &tables, int64 key, const LimitSight &sight, TimestampTz now);
