@@ -115,7 +115,6 @@ cohort_divide(int64 jobs)
     };
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     each_of_mine([&](const Member &member, int) { all += member.max; });
-    jobs = std::min(jobs, all);
     /* Where the sum so far, rounded up, grows: each is within one of its exact part, and what is left over is spread. */
     each_of_mine([&](Member &member, int number) {
         upto += member.max;

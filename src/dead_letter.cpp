@@ -103,8 +103,8 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
         count_ended(end, ready.flags);
         remove_job(tables, ready.job_id, ready.job_tid, ready.flags);
     }
+    /* With this the command counter moves, so that the same claim may hand out the copy, if it asks for that queue. */
     with_spi([&] { (void)execute(count_move, {Int64GetDatum(queue.id)}); });
-    CommandCounterIncrement(); /* so that the same claim may hand out the copy, if it asks for that queue */
 }
 
 bool

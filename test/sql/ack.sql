@@ -132,5 +132,16 @@ select is((select array_agg(id) from ojs.ack_and_claim('anna', 'loop', '{}')), (
 select is((select count(*) from ojs.ack_and_claim('anna', 'loop', (:'ids'::uuid[])[3:5])), 0::bigint, 'OP-08: the last are finished, nothing is left');
 select is((select string_agg(distinct state, ' ') from ojs.jobs where queue = 'loop'), 'completed', 'OP-24: all done');
 
+-- Two queues in one call: each as it says ------------------------------------------------------------------------------
+
+select ojs.create_queue('ack.gone', '{"delete_on_ack": true}') is null as made \gset
+select pg_temp.held('ack.stays') as s1, pg_temp.held('ack.gone') as g1, pg_temp.held('ack.stays') as s2, pg_temp.held('ack.gone') as g2 \gset
+select is(done, 4, 'OP-24: jobs of two queues') from ojs.ack_many('w', array[:'s1', :'g1', :'s2', :'g2']::uuid[]);
+select is((select string_agg(queue, ' ') from ojs.jobs where id in (:'s1', :'g1', :'s2', :'g2')), 'ack.stays ack.stays', 'R-23: delete_on_ack of one of them is not that of the other');
+select pg_temp.held('ack.mortal', 'w', '{"expires_at": "+PT1H"}') as mortal \gset
+select is((select count(*) from ojs_store.later where job_id = :'mortal'), 1::bigint, 'a reminder of its expiry');
+select is(done, 1, 'the job is done') from ojs.ack_many('w', array[:'mortal']::uuid[]);
+select is((select count(*) from ojs_store.later where job_id = :'mortal'), 0::bigint, 'ENV-15: and the reminder goes with it');
+
 select * from finish();
 rollback;

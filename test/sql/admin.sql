@@ -123,5 +123,12 @@ select is((ojs.nack(:'twice')).state, 'discarded', 'DLV-01: nor is one that was 
 select pg_temp.held('once', 'w', '{"delivery": "at_most_once", "retry": {"max_attempts": 5}}') as thrice \gset
 select is((ojs.fail(:'thrice', '{"type": "t", "message": "m"}')).state, 'discarded', 'DLV-01: nor one that failed, whatever its policy');
 
+select ojs.create_queue('once.more', '{"expiry_counts_attempt": false}') is null as made \gset
+select pg_temp.held('once.more', 'w', '{"delivery": "at_most_once"}') as again \gset
+select pg_temp.clock('3 hours') \g /dev/null
+select is((select count(*) from ojs.claim('once.more', 'w2')), 0::bigint, 'DLV-01: nor one whose lapse costs no attempt');
+select is((select state from ojs.jobs where id = :'again'), 'discarded', 'DLV-01: it is discarded, too');
+select pg_temp.clock('0') \g /dev/null
+
 select * from finish();
 rollback;

@@ -222,6 +222,12 @@ from ojs.http('PUT', '/ojs/v1/admin/queues/own/config', '{"Content-Type": "appli
 select is(pg_temp.http_push('own', '{"OJS-Block-Timeout": "soon"}'), '400 invalid_request', 'BP-03: OJS-Block-Timeout is a number');
 select is(pg_temp.http_push('own', '{"OJS-Block-Timeout": "0"}'), '429 1 1 1 QUEUE_FULL', 'BP-03: 0 waits for nothing'), is(current_setting('ojs.block_timeout'), '-1', 'BP-03: and only in its request');
 
+-- The nearest of two bounds, whichever comes last in the order of locks.
+select is(pg_temp.bounded('near.a', 5), 'near.a', 'two queues'), is(pg_temp.bounded('near.b', 5), 'near.b', 'for five each'), is(pg_temp.pushes('near.a', 4), '4', 'one is nearly full');
+select is(headers ->> 'X-OJS-Queue-Pressure', '1', 'HTTP-08: the pressure of one') from ojs.http('POST', '/ojs/v1/jobs/batch', '{"Content-Type": "application/json"}', jsonb_build_object('jobs', pg_temp.batch('near.a near.b'))::text);
+select is(ojs.purge_queue('near.a', confirm => true), 5::bigint, 'it is emptied'), is(pg_temp.pushes('near.b', 3), '3', 'the other fills');
+select is(headers ->> 'X-OJS-Queue-Pressure', '1', 'HTTP-08: and of the other') from ojs.http('POST', '/ojs/v1/jobs/batch', '{"Content-Type": "application/json"}', jsonb_build_object('jobs', pg_temp.batch('near.a near.b'))::text);
+
 -- Size ---------------------------------------------------------------------------------------------------------------
 
 -- What docs/backpressure.md says that the size of a job is.

@@ -242,5 +242,24 @@ select pg_temp.cancelled_while_waiting() as cancelled \gset
 set local statement_timeout = 0;
 select ok(:'cancelled', 'OP-11: a wait can be cancelled');
 
+-- What is due in other queues, and between two rounds of upkeep ----------------------------------------------------------
+
+select pg_temp.held('not.mine') as lapsed \gset
+select pg_temp.push_all('mine', 'a') \g /dev/null
+select pg_temp.clock('1 hour') \g /dev/null
+select is((select count(*) from ojs.claim('mine', 'w')), 1::bigint, 'a claim in a transaction block');
+select is((select count(*) from ojs.leases where job_id = :'lapsed'), 1::bigint, 'Q-45: takes back nothing that it has no use for, and would hide from others');
+select is((select count(*) from ojs.claim('mine', 'w')), 0::bigint, 'an upkeep of this moment');
+select pg_temp.pushed('mortal', '{"expires_at": "+PT0.02S"}') as mortal \gset
+select pg_temp.clock('1 hour 40 milliseconds') \g /dev/null
+select is((select count(*) from ojs.claim('mortal', 'w')), 0::bigint, 'SM-15: a claim hands out no expired job, though no upkeep has been there');
+select is((select state || ' ' || (error ->> 'type') from ojs.jobs where id = :'mortal'), 'discarded expired', 'SM-15: but discards it');
+select pg_temp.pushed('later', '{"delay_until": "+PT1H"}') is null as pushed \gset
+select pg_temp.clock('3 hours') \g /dev/null
+select is(enqueued_at, scheduled_at, 'R-27: a claimed job was enqueued when it fell due') from ojs.claim('later', 'w');
+select ojs.create_queue('rated', '{"claim_rate": 1}') is null as made \gset
+select is((select count(*) from ojs.claim('{rated,rated}'::text[], 'w')), 0::bigint, 'Q-68 OP-06: a queue that is named twice is claimed from once');
+select pg_temp.clock('0') \g /dev/null
+
 select * from finish();
 rollback;

@@ -105,5 +105,19 @@ select is(lost, array[:'id']::uuid[], 'WRK-09: whose job was taken back hears th
 select is(pg_temp.refusal(format('select ojs.ack(%L, worker => %L)', :'id', 'dora')), 'OJ105 INVALID_STATE_TRANSITION', 'WRK-09: and its ack is refused');
 select pg_temp.clock('0') \g /dev/null
 
+-- By how much, and where upkeep looks.
+select pg_temp.pushed('own.length') is null as pushed \gset
+select id as long from ojs.claim('own.length', 'eve', lease => '5 minutes') \gset
+select pg_temp.clock('1 minute') \g /dev/null
+select is(extended, array[:'long']::uuid[], 'WRK-02: a beat') from ojs.beat('eve', array[:'long']::uuid[]);
+select is(lease_expires_at - ojs_store.now() between '299 s' and '5 minutes', true, 'WRK-02: extends a lease by its own length') from ojs.leases where job_id = :'long';
+select pg_temp.held('moved.on', 'fred') as moved \gset
+select ojs.extend(:'moved', '10 minutes') is null as extended \gset
+select is((select reap_at < deadline from ojs_store.lease where job_id = :'moved'), true, 'Q-42: an extension leaves the row where upkeep finds it');
+select pg_temp.clock('2 minutes') \g /dev/null
+select ojs.tick() is null as ticked \gset
+select is((select reap_at > ojs_store.now() from ojs_store.lease where job_id = :'moved'), true, 'Q-46: which moves it to where it may really end');
+select pg_temp.clock('0') \g /dev/null
+
 select * from finish();
 rollback;

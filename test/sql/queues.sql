@@ -462,5 +462,16 @@ select ojs.pause_queue('window') \g /dev/null
 select is((select count(*) from ojs.claim('window', 'w')), 0::bigint, 'Q-16: a paused queue hands out nothing');
 reset client_min_messages;
 
+-- A copy among the dead letters begins anew: neither its time nor its end is that of the first job.
+select ojs.create_queue('timed', '{"max_deliveries": 1, "dead_letter": "timed.dlq"}') is null as made \gset
+select ojs.push('test.job', queue => 'timed', delay => '1 minute', expires_at => now() + interval '2 minutes') is null as pushed \gset
+select pg_temp.clock('90 seconds') \g /dev/null
+select is(pg_temp.hand_back('timed'), 1, 'Q-52: delivered once'), is(pg_temp.hand_back('timed'), 0, 'Q-52: and moved');
+select is(concat_ws(' ', state, scheduled_at, expires_at), 'available', 'R-38: the copy has no time of its own, and no expiry') from ojs.jobs where queue = 'timed.dlq';
+select pg_temp.clock('1 hour') \g /dev/null
+select ojs.tick() is null as ticked \gset
+select is(cardinality(pg_temp.claim_ids('timed.dlq')), 1, 'R-38: it is there when the first job would have expired');
+select pg_temp.clock('0') \g /dev/null
+
 select * from finish();
 rollback;

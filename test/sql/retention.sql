@@ -193,5 +193,16 @@ select pg_temp.anew() \g /dev/null
 -- A standby or a long transaction aside, nobody need be privileged for it.
 select is((select count(*) from pg_proc where pronamespace = 'ojs_store'::regnamespace and has_function_privilege('public', oid, 'execute')), 0::bigint, 'PGX-12: nobody else removes jobs');
 
+-- A clock that is set back does not stop it.
+select ojs.create_queue('set.back', '{"retention": {"completed": "PT1S"}}') is null \g /dev/null
+select pg_temp.clock('30 days') \g /dev/null
+select ojs.tick() is null \g /dev/null
+select pg_temp.clock('1 day') \g /dev/null
+select pg_temp.held('set.back') as before \gset
+select is((select state from ojs.ack(:'before')), 'completed', 'a job ends');
+select pg_temp.clock('1 day 1 minute') \g /dev/null
+select ojs.tick() is null \g /dev/null
+select is((select count(*) from ojs.jobs where id = :'before'), 0::bigint, 'QC-05: after the clock was set back, too');
+
 select * from finish();
 rollback;

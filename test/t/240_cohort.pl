@@ -125,6 +125,24 @@ for my $round (1 .. 20) {
 }
 is($others, 0, 'Q-62: closed work sessions have given theirs back');
 
+# The one that divides goes while it counts: here it waits for a lock. The others are served all the same.
+$queue = queue_of(20);
+{
+    my ($locks, @two) = map { session() } 1 .. 3;
+    ask($locks, 'begin; lock table ojs_store.ready in access exclusive mode');
+    answer($locks);
+    my $counts = "(select min(pid) from pg_stat_activity where state = 'active' and wait_event_type = 'Lock' and query like '%''$queue''%' and pid <> pg_backend_pid())";
+    ask($two[$_], "select count(*) from ojs.claim('$queue', 'd$_', 10)") for 0, 1;
+    ok($node->poll_query_until('postgres', "select $counts is not null"), 'Q-50: a claim counts the jobs of its cohort');
+    my $divider = $node->safe_psql('postgres', "select $counts");
+    is($node->safe_psql('postgres', "select pg_terminate_backend($divider, 10000)"), 't', 'Q-50: its session ends');
+    ask($locks, 'rollback');
+    answer($locks);
+    my ($left) = grep { $_->{pid} != $divider } @two;
+    is(answer($left), '10', 'Q-50: the other one has jobs');
+    eval { $_->{handle}->kill_kill } for $locks, @two;
+}
+
 # Members that go.
 $queue = queue_of(20);
 my $long = '{"claim_jitter_ms": 5000}';

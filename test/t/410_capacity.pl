@@ -174,6 +174,8 @@ for my $preload (1, 0) {
         $one->query_safe(q{savepoint s; select count(*) from ojs.claim('a', 'v', 3)});
         is($sql->('select fill(\'a\')'), '0', 'BP-01: what it has claimed makes no room before its commit');
         is($one->query_safe(q{select fill('a')}), '3', 'BP-01: but for itself');
+        is($one->query_safe(q{select count(*) from ojs.claim('a', 'v', 1); select state from ojs.push('test.job', queue => 'a')}) =~ s/\n/ /r, '1 available', 'BP-01: and for itself again');
+        is($sql->(q{select count(*) from ojs.claim('a', 'x', 1); select fill('a')}) =~ s/\n/ /r, '1 1', 'BP-01: which takes no place twice: what another claims is free for others');
         $one->query_safe('rollback to s');
         is($one->query_safe(q{select fill('a')}), '0', 'BP-01: and not after a rollback');
         $one->query_safe('rollback');
