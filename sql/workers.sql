@@ -6,6 +6,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 begin
     if coalesce(worker, '') = '' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'worker must not be empty', '{"field": "worker"}', 'Name the worker, such as ''mailer-1''.');
+    elsif octet_length(worker) > 255 then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'worker must not be longer than 255 bytes', '{"field": "worker"}', 'Name the worker, such as ''mailer-1''.');
     end if;
 end $$;
 

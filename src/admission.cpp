@@ -7,6 +7,7 @@
  */
 #include "ojs/admission.h"
 
+#include "ojs/args.h"
 #include "ojs/cohort.h"
 #include "ojs/dead_letter.h"
 #include "ojs/guard.h"
@@ -89,9 +90,7 @@ Request
 read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok)
 {
     Request request = {};
-    if (worker == nullptr || VARSIZE_ANY_EXHDR(worker) == 0)
-        raise_field(Code::invalid_payload, "worker", "Name the worker that claims, such as 'mailer-1'.",
-                    "worker must not be empty");
+    require_worker(worker, "Name the worker that claims, such as 'mailer-1'.");
     if (max < 0)
         raise_field(Code::invalid_payload, "max", "Give a number from 0 to 1000.", "max must not be negative");
     request.worker = worker;

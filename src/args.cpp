@@ -27,6 +27,17 @@ elements(ArrayType *array, Oid type, int length, bool by_value, char align, cons
 
 } // namespace
 
+void
+require_worker(const text *worker, const char *hint)
+{
+    constexpr int longest = 255;
+
+    if (worker == nullptr || VARSIZE_ANY_EXHDR(worker) == 0)
+        raise_field(Code::invalid_payload, "worker", hint, "worker must not be empty");
+    if (VARSIZE_ANY_EXHDR(worker) > longest)
+        raise_field(Code::invalid_payload, "worker", hint, "worker must not be longer than %d bytes", longest);
+}
+
 Ids
 ids_arg(FunctionCallInfo fcinfo, int n, const char *field)
 {

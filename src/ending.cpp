@@ -6,6 +6,7 @@
  */
 #include "ojs/ending.h"
 
+#include "ojs/args.h"
 #include "ojs/dead_letter.h"
 #include "ojs/figures.h"
 #include "ojs/guc.h"
@@ -52,8 +53,7 @@ read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at,
 {
     Named named = {};
     named.worker = text_or_null(fcinfo, worker_at);
-    if (named.worker == nullptr || VARSIZE_ANY_EXHDR(named.worker) == 0)
-        raise_field(Code::invalid_payload, "worker", "Name the worker that holds the jobs.", "worker must not be empty");
+    require_worker(named.worker, "Name the worker that holds the jobs.");
     named.ids = ids_arg(fcinfo, ids_at, "job_ids");
     if (named.ids.n > max_named)
         raise(Code::batch_size_exceeded, Details().add("field", "job_ids").add("size", static_cast<int64>(named.ids.n)).add("maximum", static_cast<int64>(max_named)),

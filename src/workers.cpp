@@ -5,6 +5,7 @@
 
 #include "ojs/args.h"
 #include "ojs/guc.h"
+#include "ojs/job.h"
 #include "ojs/spi.h"
 #include "ojs/store.h"
 
@@ -131,7 +132,7 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
         state = cstring_to_text("quiet");
     else if (state != nullptr && said != "running" && said != "quiet" && said != "terminate")
         raise_field(Code::invalid_payload, "state", "Use running, quiet or terminate.",
-                    "\"%.*s\" is not a state of a worker", static_cast<int>(said.size()), said.data());
+                    "\"%s\" is not a state of a worker", clipped(said));
     if (info != nullptr && !JB_ROOT_IS_OBJECT(info))
         raise_field(Code::invalid_payload, "info", "Give a JSON object.", "info must be an object");
 

@@ -42,6 +42,9 @@ job_id_arg(FunctionCallInfo fcinfo, int n)
     return *PG_GETARG_UUID_P(n);
 }
 
+/* A worker's name. It is the key of a row, among other things. */
+void require_worker(const text *worker, const char *hint);
+
 /* One-dimensional arrays without holes; elements stay where the array has them. */
 struct Ids {
     const pg_uuid_t **ids;

@@ -35,6 +35,8 @@ select is(pg_temp.claimed('plain', 10), '', 'Q-16 OP-08: a held job is not hande
 select pg_temp.push_all('many', 'abcdefgh') \g /dev/null
 select is(pg_temp.refusal($$ select ojs.claim('many', null) $$), 'OJ100 INVALID_PAYLOAD worker', 'Q-13: no worker');
 select is(pg_temp.refusal($$ select ojs.claim('many', '') $$), 'OJ100 INVALID_PAYLOAD worker', 'Q-13: a worker without a name');
+select is(pg_temp.refusal(format('select ojs.claim(%L, %L)', 'many', repeat('x', 256))), 'OJ100 INVALID_PAYLOAD worker', 'Q-13: a name of more than 255 bytes');
+select is(length(pg_temp.refusal_detail(format('select ojs.claim(%L, %L)', repeat('q', 100000), 'w'))::text) < 400, true, 'ERR-06: no error repeats a long name');
 select is(pg_temp.refusal($$ select ojs.claim('many', 'w', -1) $$), 'OJ100 INVALID_PAYLOAD max', 'Q-14: a negative max');
 select is(pg_temp.claimed('many', 0), '', 'Q-14: max 0 claims nothing');
 select is(pg_temp.claimed('many'), 'a', 'Q-14: one by default');

@@ -94,6 +94,9 @@ select matches(pg_temp.refusal($$ select ojs.beat('anna', state => 'asleep') $$)
 select is(pg_temp.refusal($$ select ojs.beat('anna', info => '[]') $$), 'OJ100 INVALID_PAYLOAD info', 'WRK-01: info is an object');
 select is(pg_temp.refusal($$ select ojs.beat(null) $$), 'OJ100 INVALID_PAYLOAD worker', 'WRK-01: a worker must be given');
 select is(pg_temp.refusal($$ select ojs.beat('') $$), 'OJ100 INVALID_PAYLOAD worker', 'WRK-01: with a name');
+select is(pg_temp.refusal(format('select ojs.beat(%L)', worker)), refused, format('WRK-01: %s bytes are %s', octet_length(worker), refused)) from (values
+    (repeat('ä', 127) || 'x', 'accepted'), (repeat('ä', 128), 'OJ100 INVALID_PAYLOAD worker'), (repeat('x', 1000000), 'OJ100 INVALID_PAYLOAD worker')) w (worker, refused);
+select is(pg_temp.refusal(format('select ojs.beat(%L, state => %L)', 'w', repeat('x', 1000))), 'OJ100 INVALID_PAYLOAD state', 'WRK-01: a state that is none');
 select ojs.set_worker_state('anna', 'quiet') \g /dev/null
 select is(directive, 'quiet', 'WRK-05: what a worker is told comes with its next beat') from ojs.beat('anna');
 

@@ -90,6 +90,7 @@ select ojs.register_worker('odd', '{"pid": "many", "queues": "q", "concurrency":
 select is((hostname, pid, queues, concurrency, labels)::text, '(,,,,)', 'WRK-01: what cannot be read as such is only in info') from ojs.workers where worker = 'odd';
 select is(pg_temp.refusal($$ select ojs.register_worker('odd', '[]') $$), 'OJ100 INVALID_PAYLOAD info', 'WRK-04: info is an object');
 select is(pg_temp.refusal($$ select ojs.register_worker(null) $$), 'OJ100 INVALID_PAYLOAD worker', 'WRK-04: a worker has a name');
+select is(pg_temp.refusal(format('select ojs.register_worker(%L)', repeat('x', 256))), 'OJ100 INVALID_PAYLOAD worker', 'WRK-04: of at most 255 bytes');
 select is(status || '/' || active_jobs, 'running/2', 'WRK-01: a worker that only claims is listed with what it holds') from ojs.workers where worker = 'carla' and state = 'running';
 select is((status, state, directive, active_jobs)::text, '(running,,,1)', 'WRK-01: even if nothing else is known of it') from ojs.workers where worker = 'emma';
 select is((select count(*) from ojs_store.worker where name = 'emma'), 0::bigint, 'WRK-01: a claim writes no row for its worker');
