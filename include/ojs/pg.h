@@ -91,6 +91,7 @@ extern "C" {
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "storage/shmem.h"
+#include "storage/smgr.h"
 #include "storage/spin.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
@@ -198,6 +199,18 @@ update_tuple(Relation table, ItemPointer tid, TupleTableSlot *slot)
     return indexes == TU_All;
 #else
     return indexes;
+#endif
+}
+
+/* All index entries of a row. With `conflict`, an entry that may be there already in one of `keys` is no error. 16 added an
+ * argument. */
+inline void
+insert_index_tuples(ResultRelInfo *indexes, TupleTableSlot *slot, EState *state, bool *conflict, List *keys)
+{
+#if PG_VERSION_NUM >= 160000
+    list_free(ExecInsertIndexTuples(indexes, slot, state, false, conflict != nullptr, conflict, keys, false));
+#else
+    list_free(ExecInsertIndexTuples(indexes, slot, state, false, conflict != nullptr, conflict, keys));
 #endif
 }
 

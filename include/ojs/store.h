@@ -47,6 +47,7 @@ struct Table {
     Rel which;
     TupleTableSlot *slot;      /* what the last read left here */
     CatalogIndexState indexes; /* opened at the first insert */
+    bool all_plain;            /* these need no executor */
 };
 static_assert(std::is_trivially_destructible_v<Table>);
 
@@ -108,12 +109,19 @@ Outcome lock(Table &table, ItemPointer tid, bool wait);
 void replace(Table &table, ItemPointer tid, HeapTuple tuple);
 
 /*
- * For a table whose only index is unique, on its first column, and may be partial, as long as all rows written here are
- * ones that it holds. insert_unless_there() is INSERT … ON CONFLICT DO NOTHING without the wait: false, and nothing is
+ * For a table of which our only index is unique, on its first column, and may be partial, as long as all rows written here
+ * are ones that it holds. insert_unless_there() is INSERT … ON CONFLICT DO NOTHING without the wait: false, and nothing is
  * there, if a row with that key is there, or arriving. replace_keyed() leaves the key as it is, in a row locked before.
  */
 bool insert_unless_there(Table &table, Idx index, HeapTuple tuple);
 void replace_keyed(Table &table, Idx index, ItemPointer tid, HeapTuple tuple);
+
+/* For these verbs (indexes.cpp): whether the table has only the index that we made; whether none of its indexes is of an
+ * expression or of some of the rows; and the entries of a row in whatever indexes there are. insert_entries() is false if,
+ * `unless_there`, a row with the same first column may be there in a unique one. */
+bool only_ours(Relation rel);
+bool all_plain(CatalogIndexState indexes);
+bool insert_entries(Relation rel, TupleTableSlot *slot, bool unless_there);
 
 /* --- reading --- */
 
@@ -160,7 +168,8 @@ void key_uuid(ScanKey key, const pg_uuid_t &id);
 /* The row of job `id` as `snapshot` sees it, in the slot. */
 bool read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot);
 
-/* The committed (or own) row at tid, in the slot. The caller compares the id: rows of a table move. */
+/* The committed (or own) row at tid, in the slot. The caller compares the id: rows of a table move, and where it is written
+ * anew there may be no such block any more. */
 bool read_at(Table &table, ItemPointer tid);
 
 /* A walk through a stretch of a table's blocks, by a snapshot of its beginning; the rows come in a slot of its own. */

@@ -175,11 +175,20 @@ read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot)
     return found;
 }
 
+/* What the server remembers of the file's length is at most too little: whoever cuts a file off or writes another says so to all. */
+static bool
+has_block(Relation rel, BlockNumber block)
+{
+    BlockNumber known = rel->rd_smgr != nullptr ? rel->rd_smgr->smgr_cached_nblocks[MAIN_FORKNUM] : InvalidBlockNumber;
+    bool is_known = known != InvalidBlockNumber && block < known;
+    return is_known || block < RelationGetNumberOfBlocks(rel);
+}
+
 bool
 read_at(Table &table, ItemPointer tid)
 {
-    /* An invalid block number would ask for a new block. */
-    return ItemPointerIsValid(tid) && table_tuple_fetch_row_version(table.rel, tid, SnapshotSelf, table.slot);
+    return ItemPointerIsValid(tid) && has_block(table.rel, ItemPointerGetBlockNumber(tid)) &&
+           table_tuple_fetch_row_version(table.rel, tid, SnapshotSelf, table.slot);
 }
 
 BlockNumber

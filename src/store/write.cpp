@@ -70,15 +70,33 @@ close_and_unlock(Table &table, LOCKMODE mode)
 static CatalogIndexState
 indexes_of(Table &table)
 {
-    if (table.indexes == nullptr)
+    if (table.indexes == nullptr) {
         table.indexes = CatalogOpenIndexes(table.rel);
+        table.all_plain = all_plain(table.indexes);
+    }
     return table.indexes;
+}
+
+/* All entries of a tuple that is in the table by now. */
+static void
+insert_all_entries(Table &table, HeapTuple tuple)
+{
+    TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
+    ExecStoreHeapTuple(tuple, slot, false);
+    (void)insert_entries(table.rel, slot, false);
+    ExecDropSingleTupleTableSlot(slot);
 }
 
 void
 insert(Table &table, HeapTuple tuple)
 {
-    CatalogTupleInsertWithInfo(table.rel, tuple, indexes_of(table));
+    CatalogIndexState indexes = indexes_of(table);
+    if (table.all_plain)
+        CatalogTupleInsertWithInfo(table.rel, tuple, indexes);
+    else {
+        simple_heap_insert(table.rel, tuple);
+        insert_all_entries(table, tuple);
+    }
     watch(table, tuple, 1);
 }
 
@@ -95,8 +113,10 @@ insert_many(Table &table, HeapTuple *tuples, int n)
 {
     if (n == 0)
         return;
-    if (n == 1) {
-        insert(table, tuples[0]);
+    CatalogIndexState indexes = indexes_of(table);
+    if (n == 1 || !table.all_plain) {
+        for (int i = 0; i < n; i++)
+            insert(table, tuples[i]);
         return;
     }
     /* A descriptor of our own: the relation's is reference counted, and a thousand slots of it make resource
@@ -115,7 +135,7 @@ insert_many(Table &table, HeapTuple *tuples, int n)
         slots[n_together] = slot;
         together[n_together++] = tuples[i];
     }
-    CatalogTuplesMultiInsertWithInfo(table.rel, slots, n_together, indexes_of(table));
+    CatalogTuplesMultiInsertWithInfo(table.rel, slots, n_together, indexes);
     for (int i = 0; i < n_together; i++) {
         together[i]->t_self = slots[i]->tts_tid;
         watch(table, together[i], 1);
@@ -206,14 +226,25 @@ take_waiting(Table &table, ItemPointer tid)
 void
 replace(Table &table, ItemPointer tid, HeapTuple tuple)
 {
-    tuple->t_self = *tid;
-    CatalogTupleUpdateWithInfo(table.rel, tid, tuple, indexes_of(table));
+    CatalogIndexState indexes = indexes_of(table);
+    if (table.all_plain) {
+        tuple->t_self = *tid;
+        CatalogTupleUpdateWithInfo(table.rel, tid, tuple, indexes);
+        return;
+    }
+    TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
+    ExecStoreHeapTuple(tuple, slot, false);
+    if (update_tuple(table.rel, tid, slot))
+        (void)insert_entries(table.rel, slot, false);
+    ExecDropSingleTupleTableSlot(slot);
 }
 
 /* The index entry of the row in `slot`. UNIQUE_CHECK_PARTIAL: false, without waiting, if there may be another one. */
 static bool
 insert_key(Table &table, Idx index, TupleTableSlot *slot, IndexUniqueCheck check)
 {
+    if (!only_ours(table.rel))
+        return insert_entries(table.rel, slot, check == UNIQUE_CHECK_PARTIAL);
     Relation index_rel = index_open(index_oid(index), RowExclusiveLock);
     Datum values[INDEX_MAX_KEYS];
     bool nulls[INDEX_MAX_KEYS];
