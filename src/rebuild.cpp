@@ -19,6 +19,7 @@
 #include "ojs/sink.h"
 #include "ojs/spi.h"
 #include "ojs/store.h"
+#include "ojs/undecided.h"
 #include "ojs/wake.h"
 #include "ojs/worker.h"
 
@@ -187,6 +188,7 @@ struct QueueCount {
 
 struct Placing {
     DestReceiver receiver; /* first: the executor hands it back to us */
+    HTAB *undecided;       /* ids of jobs, or null (undecided.h) */
     MemoryContext context;
     Sink *ready;
     Sink *later;
@@ -261,6 +263,8 @@ place(Placing &placing, TupleTableSlot *slot)
 
     LaterRow row = {};
     row.job_id = *DatumGetUUIDP(value(o_id));
+    if (placing.undecided != nullptr && hash_search(placing.undecided, &row.job_id, HASH_FIND, nullptr) != nullptr)
+        return;
     row.queue = DatumGetInt64(value(o_queue));
     row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(value(o_tid)));
     row.npriority = DatumGetInt16(value(o_npriority));
@@ -343,6 +347,7 @@ place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
     set_for_body("maintenance_work_mem", "256MB");
 
     placing.receiver = {receive_job, receiver_starts, receiver_ends, receiver_ends, DestNone};
+    placing.undecided = undecided_jobs(); /* before the snapshot: what is resolved in between waits for the next pass */
     placing.ready = open_sink(store::Rel::ready, bulk);
     placing.later = open_sink(store::Rel::later, bulk);
     execute_latest_into(lost_jobs, {TimestampTzGetDatum(promoted_to(now())), created_before}, &placing.receiver);

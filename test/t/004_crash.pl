@@ -90,6 +90,27 @@ for my $preload (1, 0) {
     is($node->safe_psql('postgres', "select count(*) from ojs.claim('prepared', 'w')"), 1, "SM: and puts it back, $how");
     is($node->safe_psql('postgres', "select ojs_store.reconcile('0')"), 0, "SM: once, $how");
     is(health($node, 'hot_set,last_reconcile,jobs'), 1, "OBS-01: health counts it, $how");
+
+    # So does what it did with a job: until it is resolved, nobody knows whether that job is open.
+    $node->safe_psql('postgres', q{select ojs.create_queue('removed', '{"delete_on_ack": true}')});
+    for my $queue ('ended', 'removed', 'spared', 'woken') {
+        my ($call, $pending) = $queue eq 'woken' ? ('activate', 'true') : ('ack', 'false');
+        my $id = pushed($node, $queue, "pending => $pending");
+        $node->safe_psql('postgres', "select from ojs.claim('$queue', 'w')");
+        $node->safe_psql('postgres', "begin; select from ojs.$call('$id'); prepare transaction '$queue'");
+    }
+    my $queues = "'ended', 'removed', 'spared', 'woken'";
+    my $claim = "select string_agg(queue || ' ' || deliveries, ', ' order by queue) from ojs.claim(array[$queues], 'w', 10)";
+    $node->stop('immediate');
+    $node->start;
+    $node->safe_psql('postgres', 'select ojs.ready()');
+    is($node->safe_psql('postgres', "select ojs_store.reconcile('0')"), 0, "SM-28: what a prepared transaction has ended is not put back, $how");
+    is($node->safe_psql('postgres', $claim), '', "SM-28: and is nobody's, $how");
+    $node->safe_psql('postgres', $_) for "commit prepared 'ended'", "commit prepared 'removed'", "commit prepared 'woken'", "rollback prepared 'spared'";
+    is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 2, "SM: what is open then is put back, $how");
+    is($node->safe_psql('postgres', $claim), 'spared 1, woken 1', "SM-28: and nothing else, $how");
+    is($node->safe_psql('postgres', "select string_agg(queue || ' ' || state, ', ' order by queue) from ojs.jobs where queue in ($queues)"),
+        'ended completed, spared active, woken active', "SM-28: what ended has ended, $how");
     $node->stop;
 }
 
