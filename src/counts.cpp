@@ -20,6 +20,7 @@ Change *changes; /* in TopTransactionContext */
 int n_changes;
 bool lost_here[2];
 LWLock *counters_lock;
+pg_atomic_uint32 *committing;
 HTAB *counters;
 Recount *recount;
 Alarms *alarms;
@@ -218,6 +219,14 @@ committed()
     LWLockRelease(counters_lock);
 }
 
+/* Said before anybody can see that it has committed, and until it is added. */
+void
+say_committing(TransactionId xid)
+{
+    if (committing != nullptr)
+        pg_atomic_write_u32(&committing[my_process_number()], xid);
+}
+
 void
 prepared()
 {
@@ -255,10 +264,15 @@ extern "C" void
 counts_xact(XactEvent event, void *)
 {
     switch (event) {
+    case XACT_EVENT_PRE_COMMIT:
+        if (n_changes > 0)
+            say_committing(GetTopTransactionIdIfAny());
+        break;
     case XACT_EVENT_COMMIT:
         if (n_changes > 0 || lost_here[0] || lost_here[1]) {
             remember_changes();
             committed();
+            say_committing(InvalidTransactionId);
         }
         forget(); /* also the memory of what was rolled back */
         break;
@@ -271,6 +285,8 @@ counts_xact(XactEvent event, void *)
         forget();
         break;
     case XACT_EVENT_ABORT:
+        if (n_changes > 0)
+            say_committing(InvalidTransactionId); /* it may have been about to */
         drop_notes(0);
         forget();
         recount_given_up();
@@ -445,7 +461,9 @@ recount_size()
 Size
 counts_size()
 {
-    return add_size(MAXALIGN(recount_size()) + MAXALIGN(sizeof(Alarms)), hash_estimate_size(max_counters, sizeof(Counter)));
+    Size of_processes = mul_size(most_backends(), sizeof(pg_atomic_uint32));
+    return add_size(MAXALIGN(recount_size()) + MAXALIGN(sizeof(Alarms)) + MAXALIGN(of_processes),
+                    hash_estimate_size(max_counters, sizeof(Counter)));
 }
 
 void
@@ -457,12 +475,16 @@ counts_startup(LWLock *lock, bool found)
     control.entrysize = sizeof(Counter);
     counters = ShmemInitHash("ojs counters", max_counters, max_counters, &control, HASH_ELEM | HASH_BLOBS);
     recount = static_cast<Recount *>(ShmemInitStruct("ojs recount", recount_size(), &found_recount));
+    committing = static_cast<pg_atomic_uint32 *>(
+        ShmemInitStruct("ojs commits", mul_size(most_backends(), sizeof(pg_atomic_uint32)), &found_recount));
     counters_lock = lock;
     alarms = static_cast<Alarms *>(ShmemInitStruct("ojs alarms", sizeof(Alarms), &found_recount));
     if (!found) {
         memset(static_cast<void *>(recount), 0, recount_size());
         memset(static_cast<void *>(alarms), 0, sizeof(Alarms));
         pg_atomic_init_u32(&alarms->raised, 0);
+        for (int i = 0; i < most_backends(); i++)
+            pg_atomic_init_u32(&committing[i], InvalidTransactionId);
     }
 }
 

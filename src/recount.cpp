@@ -8,7 +8,9 @@
  *
  *     rows that the snapshot sees, less what this transaction itself has changed and not committed, plus `since`
  *
- * is exactly what has been committed and added. No session waits for a recount but those that want the figures.
+ * is exactly what has been committed and added, once those have added that the snapshot saw between the two: a commit says so
+ * before it can be seen (`committing`), and the recount waits for it at its end. No session waits for a recount but those
+ * that want the figures.
  */
 #include "ojs/counters.h"
 
@@ -212,12 +214,29 @@ put_right(HTAB *counted, Part part)
     return drifted;
 }
 
+/* Under the lock: somebody's rows were counted, and he has not added them yet. */
+bool
+to_be_added()
+{
+    for (int i = 0; i < most_backends(); i++) {
+        TransactionId xid = pg_atomic_read_u32(&committing[i]);
+        if (TransactionIdIsValid(xid) && counted_by_recount(xid))
+            return true;
+    }
+    return false;
+}
+
 void
 finish(Database &database, HTAB *counted, Part part)
 {
     int g = static_cast<int>(part);
     Oid table = store::relation_oid(store::Rel::ready);
     LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    while (to_be_added()) { /* what is added from here on would be counted twice */
+        LWLockRelease(counters_lock);
+        rest();
+        LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    }
     bool before = database.counted[g] == table;
     bool spoilt = recount->spoilt;
     bool drifted = put_right(counted, part);

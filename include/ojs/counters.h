@@ -40,6 +40,8 @@ struct Recount {
  * recount sees none in between. Only look-ups in memory and the taking of a snapshot happen under it.
  */
 extern LWLock *counters_lock;
+/* By process number: the transaction that is about to commit, until its changes have been added; 0: none. */
+extern pg_atomic_uint32 *committing;
 extern HTAB *counters; /* of Counter; null without preload */
 extern Recount *recount;
 
