@@ -116,8 +116,9 @@ before(const Due &a, const Due &b)
     return a.row.due_at < b.row.due_at;
 }
 
-/* The reminder that a job may have expired fell due: discard the job, or ask again later. */
-void
+/* The reminder that a job may have expired fell due: discard the job, or ask again later. False: another transaction is at
+ * the job, and the reminder stands. */
+bool
 heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
 {
     const pg_uuid_t &id = reminder.row.job_id;
@@ -127,7 +128,7 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
 
     Place place = locate(tables, id);
     if (place.table != nullptr && place.seen != store::Row::live)
-        return;
+        return false;
     if (place.table != nullptr) {
         read_job(tables, id, reminder.row.job_tid, job);
         std::optional<Expiry> expiry = expiry_of(job, place.row.deliveries);
@@ -135,10 +136,10 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
             ask_again = expiry->at;
         else if (expiry) {
             if (store::take(*place.table, &place.tid) != store::Outcome::ok)
-                return; /* just claimed: the reminder stands */
+                return false; /* just claimed */
             const LaterRow &was = place.row; /* the reminder goes with it */
             (void)expire(tables, job, end_waiting(id, was.queue, was.attempt, was.deliveries, now), *expiry);
-            return;
+            return true;
         }
     } else {
         /* Active: it may finish, but it may also come back. */
@@ -152,12 +153,19 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
             std::optional<Expiry> total = total_expiry_of(job);
             if (total && total->at > now)
                 ask_again = std::min(*ask_again, total->at);
+        } else {
+            Standing standing;
+            if (stand_now(tables, id, now, job, standing) && !terminal(standing.state))
+                return false; /* it moved while we looked, always to where we had looked before */
         }
     }
-    if (store::take(later, &reminder.tid) == store::Outcome::ok && ask_again) {
+    if (store::take(later, &reminder.tid) != store::Outcome::ok)
+        return false;
+    if (ask_again) {
         reminder.row.due_at = *ask_again;
         store::insert(later, form(later.rel, reminder.row));
     }
+    return true;
 }
 
 } // namespace
@@ -165,6 +173,8 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
 int
 reap(Tables &tables, Scope scope, int limit, TimestampTz now)
 {
+    if (limit <= 0)
+        return 0; /* who looks at nothing learns nothing of what there is */
     store::Table &table = tables.lease();
     ScanKeyData keys[2];
     lapsed_keys(keys, now);
@@ -227,10 +237,9 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
     int done = 0;
     for (int i = 0; i < n && done < limit; i++) {
         CHECK_FOR_INTERRUPTS();
-        if (due[i].row.kind == LaterKind::expiry) {
-            heed_reminder(tables, due[i], now);
-            done++;
-        } else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
+        if (due[i].row.kind == LaterKind::expiry)
+            done += heed_reminder(tables, due[i], now);
+        else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
             /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */
             make_ready(tables, due[i].row, due[i].row.deliveries > 0 ? place_of_returned() : store::next_seq());
             done++;

@@ -226,6 +226,17 @@ for (['dropped', '', qr/does not exist/], ['replaced by a log', q{; select ojs.c
     cmp_ok(time - $start, '<', 12, 'Q-66: soon, not when its time is over');
 }
 $_->{handle}->kill_kill for @ten, $cancelled, $timed;
+
+# Q-47: whose share is nothing has not looked at leases, and so does not believe that none has lapsed.
+my $empty = queue_of(0);
+$node->safe_psql('postgres', q{alter system set ojs.worker = off});
+$node->reload;
+awaits($node, 'select ' . workers() . ' = 0', 'the worker has gone');
+push_to('lapsed', 1);
+$node->safe_psql('postgres', q{select from ojs.claim('lapsed', 'w', 1, '100 ms')});
+awaits($node, 'select lease_expires_at < clock_timestamp() from ojs.leases where queue = \'lapsed\'', 'a lease lapses');
+is($node->safe_psql('postgres', "select count(*) from ojs.claim('$empty', 'w', 1); select count(*) from ojs.claim('lapsed', 'w')"), "0\n1",
+    'Q-47: its next claim gets what a lapsed lease leaves');
 $node->stop;
 
 # Without preload.
