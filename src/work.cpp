@@ -9,6 +9,7 @@
 #include "ojs/args.h"
 #include "ojs/guard.h"
 #include "ojs/guc.h"
+#include "ojs/limits.h"
 #include "ojs/moves.h"
 #include "ojs/wake.h"
 #include "ojs/worker.h"
@@ -50,19 +51,34 @@ forget_finished(Tables &tables)
     work.n = kept;
 }
 
-int
+void
 release_all(Tables &tables, TimestampTz at)
 {
-    int released = 0;
     for (int i = 0; i < work.n; i++) {
         LeaseRow lease;
         Holder holder = {nullptr, lease_id(work.given[i].token)};
-        if (take_lease(tables, work.given[i].job_id, holder, lease)) {
+        if (take_lease(tables, work.given[i].job_id, holder, lease))
             (void)release(tables, lease, 0, at);
-            released++;
-        }
     }
-    return released;
+}
+
+/* The same at the end of the session, which nothing can interrupt any more: what another transaction is at is left to that. */
+void
+release_free(Tables &tables, TimestampTz at)
+{
+    store::Table &leases = tables.lease();
+    for (int i = 0; i < work.n; i++) {
+        ItemPointerData tid;
+        LeaseRow lease;
+        if (store::find(leases, store::Idx::lease_job, work.given[i].job_id, &tid) != store::Row::live)
+            continue;
+        read(leases.slot, lease);
+        lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
+        if (lease.token != work.given[i].token || store::take(leases, &tid) != store::Outcome::ok)
+            continue;
+        place_freed(lease);
+        (void)release(tables, lease, 0, at);
+    }
 }
 
 extern "C" void
@@ -77,7 +93,7 @@ session_ends(int, Datum)
         PushActiveSnapshot(GetTransactionSnapshot());
         guarded([] {
             Tables tables;
-            release_all(tables, now());
+            release_free(tables, now());
             tables.close();
             return 0;
         });
@@ -159,7 +175,7 @@ OJS_FUNCTION(ojs_work_next)
             again.lease_ms = work.lease_ms;
             again.session = MyProcPid;
             forget_finished(tables);
-            again.max = work.max - work.n;
+            again.max = std::max(work.max - work.n, 0); /* a close that was rolled back may have left more */
             return again;
         });
         HandedOut out = hand_out(tables, request, now(), set);

@@ -82,6 +82,30 @@ like($stderr, qr/queue "nowhere" does not exist/, 'Q-67: an unknown queue is ref
 ($code, $stdout, $stderr) = $node->psql('postgres', q{select ojs.work_open('work', '')});
 like($stderr, qr/worker must not be empty/, 'Q-67: a worker must have a name');
 
+# Nothing can interrupt a session that ends: it waits for nobody, and leaves to another transaction what that is at.
+($session, $in, $out) = session(q{
+    select 'pid ' || pg_backend_pid();
+    select ojs.work_open('work', 'leaving', 2, '60 s');
+    select count(*) from ojs.work_next();
+});
+my ($leaving) = $$out =~ /pid (\d+)/;
+my $holds = $node->background_psql('postgres');
+$holds->query_safe(q{begin; select from ojs.extend((select job_id from ojs.leases where worker = 'leaving' limit 1), '50 s')});
+$session->kill_kill(grace => 0);
+awaits($node, "select not exists (select from pg_stat_activity where pid = $leaving)", 'Q-64: a session ends beside a transaction that is at its job');
+is(held('leaving'), 1, 'Q-64: and gives back the others');
+$holds->query_safe('commit');
+$holds->quit;
+is(held('leaving'), 1, 'Q-64: the lease that was extended runs out');
+
+# More may be held than a work session takes, where a close was rolled back.
+is($node->safe_psql('postgres', q{
+    select from ojs.work_open('work', 'again', 5);
+    select count(*) from ojs.work_next();
+    begin; select from ojs.work_close(); rollback;
+    select from ojs.work_open('work', 'again', 1);
+    select count(*) from ojs.work_next()}) =~ s/\n+/ /gr, '5 0', 'Q-63: who holds more than that gets nothing');
+
 # No exit hook runs where the server process itself is killed; a lease of work mode does not outlive its session even so.
 $node->safe_psql('postgres', q{select ojs.create_queue('kept', '{"leases_durable": true}'), count(ojs.push('test.job', queue => 'kept')) from generate_series(1, 2)});
 ($session, $in, $out) = session(q{
