@@ -45,9 +45,9 @@ insert_own_id(store::Table &jobs, HeapTuple tuple, const pg_uuid_t &id)
         store::Row seen = store::next(scan);
         if (seen == store::Row::live)
             raise_duplicate_id(id);
+        store::end(scan); /* who waits keeps no page of the index */
         if (seen != store::Row::none)
             store::wait_for(scan);
-        store::end(scan);
     }
 }
 

@@ -118,13 +118,13 @@ lock_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, bool 
             store::Scan scan;
             begin_key(scan, table, &scan_key, key);
             seen = store::next(scan);
+            store::end(scan); /* who waits keeps no page of the index */
             if (planted(Bug::unique_without_lock))
                 locked = seen == store::Row::live;
             else if (seen == store::Row::arriving)
                 store::wait_for(scan);
             else if (seen != store::Row::none)
                 locked = store::lock(table, &scan.tid, true) == store::Outcome::ok;
-            store::end(scan);
             if (planted(Bug::unique_without_lock) && !locked && seen != store::Row::none)
                 return true;
         }
