@@ -146,6 +146,10 @@ bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
         });
         CommandCounterIncrement();
         read_job(tables, id, row.job_tid, job);
+        if ((job.flags & job_at_most_once) && row.deliveries > 0) /* DLV-01 */
+            raise(Code::invalid_state_transition, Details().add("job_id", id).add("current_state", "discarded").add("attempted", "retry"),
+                  "Push a new job, if it is to run once more.", "cannot retry job %s: it may be delivered only once, and has been",
+                  DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
         row.job_id = id;
         row.npriority = static_cast<int16>(-job.priority);
         row.flags |= job.flags | job_has_events;

@@ -380,7 +380,7 @@ retry_delay_ms(const RetryPolicy &policy, int n)
         double random = static_cast<double>(random64() >> 11) * 0x1.0p-53;
         delay = std::min(delay * (0.5 + random), most);
     }
-    return std::max<int64>(1, std::llround(delay));
+    return std::llround(delay); /* 1 ms at least: half of that is rounded up */
 }
 
 } // namespace ojs

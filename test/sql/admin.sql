@@ -92,6 +92,13 @@ select pg_temp.unique_dead('{"n": 7}') as hidden \gset
 select is(pg_temp.twin(ojs.retry(:'hidden')), 'available', 'INT-09: a retry of a job whose args a hook has changed');
 select ojs.unregister_hook('hide') \g /dev/null
 
+-- What a job has been through goes with it, if its queue keeps nothing.
+select ojs.create_queue('nothing', '{"delete_on_ack": true}') is null as made \gset
+select pg_temp.dead('nothing') as gone \gset
+select ojs.retry(:'gone') \g /dev/null
+select ojs.ack(id) from ojs.claim('nothing', 'w') \g /dev/null
+select is((select count(*) from ojs_store.event where job_id = :'gone') + (select count(*) from ojs_store.job where id = :'gone'), 0::bigint, 'R-39 R-23: a job that was retried leaves nothing behind');
+
 -- Discard ------------------------------------------------------------------------------------------------------------
 
 select state, (ojs.discard(id, 'not wanted')).state as now, (select error ->> 'message' from ojs.jobs j where j.id = w.id) as why
@@ -122,6 +129,18 @@ select pg_temp.held('once', 'w', '{"delivery": "at_most_once"}') as twice \gset
 select is((ojs.nack(:'twice')).state, 'discarded', 'DLV-01: nor is one that was given back');
 select pg_temp.held('once', 'w', '{"delivery": "at_most_once", "retry": {"max_attempts": 5}}') as thrice \gset
 select is((ojs.fail(:'thrice', '{"type": "t", "message": "m"}')).state, 'discarded', 'DLV-01: nor one that failed, whatever its policy');
+select is((ojs.fail(pg_temp.held('once', 'w', '{"delivery": "at_most_once", "retry": {"on_exhaustion": "dead_letter"}}'), error)).state, 'discarded', 'DLV-01: whatever it reports')
+from unnest('{"{\"type\": \"t\", \"message\": \"m\"}","{\"code\": \"DEAD_LETTER\", \"message\": \"m\"}"}'::jsonb[]) error;
+select pg_temp.held('once', 'w', '{"delivery": "at_most_once", "retry": {"on_exhaustion": "dead_letter"}}') as lapsed \gset
+select pg_temp.clock('2 hours') \g /dev/null
+select ojs.tick() \g /dev/null
+select is(pg_temp.at(:'lapsed'), 'discarded/1/1', 'DLV-01: one whose lease runs out');
+select is((select count(*) from ojs.dead_letters where queue = 'once'), 0::bigint, 'DLV-01: none is kept for another try');
+select is(pg_temp.refusal(format('select ojs.retry(%L)', :'thrice')), 'OJ105 INVALID_STATE_TRANSITION', 'DLV-01: nor by hand'), is(pg_temp.at(:'thrice'), 'discarded/1/1', 'DLV-01: it stays discarded');
+select is(ojs.retry_many(jsonb_build_object('ids', array[:'thrice'])) #>> '{items,0,code}', 'INVALID_STATE_TRANSITION', 'DLV-01: nor with many');
+select pg_temp.pushed('unrun', '{"delivery": "at_most_once"}') as unrun \gset
+select ojs.discard(:'unrun') \g /dev/null
+select is((ojs.retry(:'unrun')).state, 'available', 'DLV-01: one that was never delivered can be retried');
 
 select ojs.create_queue('once.more', '{"expiry_counts_attempt": false}') is null as made \gset
 select pg_temp.held('once.more', 'w', '{"delivery": "at_most_once"}') as again \gset

@@ -188,6 +188,10 @@ select pg_temp.clock('2 minutes'); select is(pg_temp.claimed('patient'), 'a', 'R
 select pg_temp.clock('3 minutes'); select is(pg_temp.claimed('patient'), 'a', 'R-17: fourth, where a lapse costs no attempt');
 select is(pg_temp.at(pg_temp.named('patient', 'a')), 'active/1/4', 'R-17 Q-21: one attempt, four deliveries');
 select pg_temp.clock('0') \g /dev/null
+select pg_temp.held('patient', 'w', '{"retry": {"max_attempts": 1}}') as once \gset
+select pg_temp.clock('1 minute'); select ojs.tick() \g /dev/null
+select is(pg_temp.at(:'once'), 'available/0/1', 'R-17: nor the last attempt');
+select pg_temp.clock('0') \g /dev/null
 
 -- Expired jobs -------------------------------------------------------------------------------------------------------
 

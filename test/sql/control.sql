@@ -55,7 +55,7 @@ select is((select count(*) from ojs.claim('both', 'w')), 0::bigint, 'SM-05: and 
 select pg_temp.clock('2 hours') \g /dev/null
 select is((select count(*) from ojs.claim('both', 'w')), 1::bigint, 'SM-04: until its time has come');
 select id as past from ojs.push('test.job', queue => 'past', pending => true, scheduled_at => '2020-01-01Z') \gset
-select is(state, 'available', 'SM-05: activated after its time it is available') from ojs.activate(:'past');
+select is(state, 'available', 'SM-05: activated after its time it is available'), is(enqueued_at, (extra ->> 'activated_at')::timestamptz, 'R-27: since now, not since that time') from ojs.activate(:'past');
 select pg_temp.clock('0') \g /dev/null
 
 -- Info ---------------------------------------------------------------------------------------------------------------

@@ -108,6 +108,16 @@ select pg_temp.clock('25 hours') \g /dev/null
 select is((select count(*) from ojs.claim('clamped', 'w')), 1::bigint, 'Q-38: a delay is at most a day');
 select pg_temp.clock('0') \g /dev/null
 
+-- What a call answers is what can be read afterwards.
+create temp table answered (how text, job jsonb);
+insert into answered select 'fail', to_jsonb(f) from ojs.fail(pg_temp.held('answered.0'), '{"type": "t", "message": "m"}') f;
+insert into answered select 'fail for good', to_jsonb(f) from ojs.fail(pg_temp.held('answered.1'), '{"type": "t", "message": "m", "retryable": false}') f;
+insert into answered select 'requeue', to_jsonb(f) from ojs.fail(pg_temp.held('answered.2'), null, requeue => true) f;
+insert into answered select 'nack', to_jsonb(f) from ojs.nack(pg_temp.held('answered.3'), '1 hour') f;
+insert into answered select 'extend', to_jsonb(f) from ojs.extend(pg_temp.held('answered.4'), '1 hour') f;
+select is(a.job - 'deduplicated', to_jsonb(j) - 'deduplicated', 'OP-17 OP-19: ' || how || ' answers with the job as it is read later')
+from answered a join ojs.jobs j on j.id = (a.job ->> 'id')::uuid;
+
 -- ojs.nack_many ------------------------------------------------------------------------------------------------------
 
 select array_agg(p.id order by n) as ids from generate_series(1, 5) n, ojs.push('test.job', to_jsonb(array[n]), queue => 'many') p \gset

@@ -255,6 +255,18 @@ select is((select string_agg(error, ' ') from ojs_store.hook_failure where error
 create temp table told (message text);
 set local client_min_messages = warning;
 select ojs.unregister_hook(name) from ojs.hooks;
+-- Who cancels the call does not mean the hook only.
+create function hooks.cancelled(job jsonb) returns jsonb language plpgsql as $$ begin raise exception 'stop' using errcode = '57014'; end $$;
+select ojs.push('t', queue => 'stops') is null;
+select ojs.register_hook('cancelled', 'before_execute', 'hooks.cancelled(jsonb)');
+create function pg_temp.cancelled(statement text) returns boolean language plpgsql as $$ begin execute statement; return false; exception when query_canceled then return true; end $$;
+select ok(pg_temp.cancelled($$select ojs.claim('stops', 'w')$$), 'MW-06: a cancelled claim ends with its hook');
+select is((select count(*) from ojs.leases where queue = 'stops'), 0::bigint, 'MW-06: and has claimed nothing');
+select ojs.unregister_hook('cancelled');
+-- The jobs of a batch keep their numbers through the hooks.
+select ojs.register_hook('unchanged', 'enqueue', 'hooks.unchanged(jsonb)'), ojs.drain_queue('draining');
+select is(pg_temp.refusal_detail($$select ojs.push_many('[{"type": "t", "args": []}, {"type": "t", "args": [], "queue": "draining"}]')$$) #>> '{details,index}', '1', 'MW-02 OP-04: an error behind the hooks names the job, too');
+select ojs.unregister_hook('unchanged');
 
 -- Whose rights -----------------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,14 @@ select ok(lease_expires_at - clock_timestamp() between interval '19 min' and '20
 select is(pg_temp.token(:'a') is not null, true, 'R-80: the lease is the same');
 select is(extended || cancelled || lost, '{}', 'WRK-01: a beat without jobs') from ojs.beat('anna');
 select is(extended || lost, array[:'a', :'d']::uuid[], 'Q-35: a job named twice counts once, in the order of the first') from ojs.beat('anna', array[:'a', :'d', :'a', :'d']::uuid[]);
+select id as long from ojs.push('test.job', queue => 'own') \gset
+select count(*) as claimed from ojs.claim('own', 'anna', lease => '7 minutes') \gset
+select pg_temp.clock('1 minute') \g /dev/null
+select ojs.beat('anna', array[:'long']::uuid[]) \g /dev/null
+select is(lease_expires_at - claimed_at > '7 minutes 59 s' and lease_expires_at - claimed_at < '9 minutes', true, 'WRK-02: without one each lease is renewed by its own length') from ojs.leases where job_id = :'long';
+select state as failed from ojs.fail(:'long', '{"code": "DISCARD", "message": "m"}') \gset
+select is(concat(cancelled, lost), format('{}{%s}', :'long'), 'WRK-03: a job that ended otherwise is lost, not cancelled') from ojs.beat('anna', array[:'long']::uuid[]);
+select pg_temp.clock('0') \g /dev/null
 select is(directive, 'quiet', 'WRK-01 R-65: drain') from ojs.beat('anna', state => 'drain');
 select is(state, 'quiet', 'R-65: is quiet') from ojs_store.worker where name = 'anna';
 select matches(pg_temp.refusal($$ select ojs.beat('anna', state => 'asleep') $$), '^OJ100 INVALID_PAYLOAD state', 'WRK-01: an unknown state');

@@ -28,6 +28,7 @@ select is(pg_temp.said(pg_temp.held('nan'), 'NaN', 'm'), '-/m/-', 'PRG-02: what 
 select is(pg_temp.refusal(format('select ojs.progress(%L, null)', :'id')), 'OJ100 INVALID_PAYLOAD progress', 'PRG-03: a report must say something');
 select is(pg_temp.refusal(format('select ojs.progress(%L, 1, repeat(%L, 65537))', :'id', 'x')), 'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: not too much');
 select is(pg_temp.refusal(format('select ojs.progress(%L, 1, null, to_jsonb(repeat(%L, 65535)))', :'id', 'x')), 'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: nor of data');
+select is(pg_temp.refusal(format('select ojs.progress(%L, 1, repeat(%L, 40000), to_jsonb(repeat(%L, 40000)))', :'id', 'x', 'x')), 'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: nor of both together');
 select is(length(pg_temp.said(:'id', 1, repeat('x', 65000))), 65006, 'PRG-03: 64 KiB are not too much');
 select is(pg_temp.refusal($$ select ojs.progress('01a1fe98-d88c-7353-99b6-b56eba94d8eb', 0.5) $$), 'OJ300 NOT_FOUND', 'PRG-01: an unknown job');
 select is(pg_temp.refusal('select ojs.progress(null, 0.5)'), 'OJ100 INVALID_PAYLOAD job_id', 'PRG-01: no job at all');
@@ -57,6 +58,18 @@ select is(pg_temp.shown(:'id'), '0.1/anew/-', 'PRG-02: kept when a job is given 
 select id is null as claimed from ojs.claim('end', 'w2') \gset
 select is(ojs.ack(:'id') is null, false, 'PRG-02: an attempt that reported nothing ends');
 select is(pg_temp.shown(:'id'), '-/-/-', 'PRG-02: and shows nothing');
+
+select pg_temp.held('silent') as id \gset
+select is(pg_temp.said(:'id', 0.3), '0.3/-/-', 'PRG-02: an attempt reports');
+select ojs.nack(:'id') is null as given_back \gset
+select id is null as claimed from ojs.claim('silent', 'w2') \gset
+select ojs.nack(:'id') is null as given_back \gset
+select is(pg_temp.shown(:'id'), '-/-/-', 'PRG-02: the next one does not, so there is nothing to show');
+-- A crash forgets a delivery, and its number comes again.
+select id is null as claimed from ojs.claim('silent', 'w2') \gset
+select is(pg_temp.said(:'id', 0.4), '0.4/-/-', 'PRG-02: a third one does');
+update ojs_store.progress set started_at = started_at - interval '1 minute' where job_id = :'id';
+select is(pg_temp.shown(:'id'), '-/-/-', 'PRG-02: an attempt is told by the moment at which it began');
 
 select pg_temp.held('ack') as id \gset
 select is(pg_temp.said(:'id', 0.87, 'nearly', '[7]'), '0.87/nearly/[7]', 'PRG-02: a job that reports');

@@ -2,7 +2,7 @@
 begin;
 create extension if not exists pgtap;
 create extension if not exists ojs;
-select plan(134);
+select no_plan();
 
 -- How a statement is refused: SQLSTATE, code, field, and what is wrong with the report.
 create function pg_temp.refusal(statement text) returns text language plpgsql as $$
@@ -96,6 +96,21 @@ select is(pg_temp.effective('{"initial_interval": "PT10M"}') ->> 'max_interval',
     'R-44: an omitted max_interval is raised to initial_interval');
 select is((ojs.push('a.b', retry => jsonb_build_object('max_attempts', n))).max_attempts, n, 'R-16: max_attempts '
     || n) from unnest(array[0, 1, 25]) n;
+
+-- What a queue says for its jobs, and what a job says of it.
+create function pg_temp.inherited(base jsonb, own jsonb) returns jsonb language plpgsql as $$
+begin
+    perform ojs.configure_queue('base', jsonb_build_object('default_retry', base));
+    return (ojs.push('a.b', queue => 'base', retry => own)).retry;
+end $$;
+select is(pg_temp.inherited(base, own) - '{backoff_coefficient,jitter,non_retryable_errors,on_exhaustion,max_attempts}'::text[], expected, format('RET-01: %s and %s', base, own))
+from (values
+    ('{"initial_interval": "PT5S"}'::jsonb, '{"max_interval": "PT10S"}'::jsonb, '{"initial_interval": "PT5S", "max_interval": "PT10S"}'::jsonb),
+    ('{"initial_interval": "PT5S"}', '{"initial_interval_ms": 2000}', '{"initial_interval": "PT2S", "initial_interval_ms": 2000, "max_interval": "PT5M"}'),
+    ('{"initial_interval_ms": 5000}', '{"initial_interval": "PT2S"}', '{"initial_interval": "PT2S", "max_interval": "PT5M"}'),
+    ('{"backoff_strategy": "linear"}', '{"strategy": "constant"}', '{"strategy": "constant", "initial_interval": "PT1S", "max_interval": "PT5M"}'),
+    ('{"max_interval": "PT10S"}', '{"initial_interval": "PT1M"}', '{"initial_interval": "PT1M", "max_interval": "PT5M"}'),
+    ('{"max_interval": "PT10S"}', '{"initial_interval": "PT10M"}', '{"initial_interval": "PT10M", "max_interval": "PT10M"}')) i (base, own, expected);
 
 -- RET-11: what is refused ------------------------------------------------------------------------------------------
 
@@ -245,7 +260,7 @@ from (values
           "details": {"error_class": "A.B", "host": "h"}, "retryable": true}'),
     ('{"type": "T", "code": "c", "message": "", "details": {"error_class": "A.B"}}',
         '{"code": "c", "type": "T", "message": "", "attempt": 1, "details": {"error_class": "A.B"}}'),
-    ('{"type": "T", "message": "m", "attempt": 9, "occurred_at": "x", "code": null, "backtrace": null, "x_more": [1]}',
+    ('{"type": "T", "message": "m", "attempt": 9, "occurred_at": "x", "code": null, "backtrace": null, "x_null": null, "x_more": [1]}',
         '{"code": "T", "type": "T", "message": "m", "attempt": 1, "x_more": [1]}'),
     ('{"type": "T", "message": "m", "backtrace": ["at a", "at b"]}',
         '{"code": "T", "type": "T", "message": "m", "attempt": 1, "backtrace": ["at a", "at b"]}'),
@@ -264,6 +279,7 @@ from (values ((select jsonb_agg('frame ' || i) from generate_series(1, 80) i), '
 select is(jsonb_array_length(frames), 50, 'ERR-02: at most 50 frames, ' || name) from traced where name <> 'long';
 select is((select sum(length(f)) from jsonb_array_elements_text(frames) f), 10000::bigint,
     'ERR-02: at most 10,000 characters') from traced where name = 'long';
+select is(jsonb_array_length(frames), 4, 'ERR-02: and no empty frames after them') from traced where name = 'long';
 set local ojs.redact_backtrace = on;
 select is(pg_temp.error('{"type": "T", "message": "m", "backtrace": ["at a"]}') ? 'backtrace', false,
     'ERR-04: ojs.redact_backtrace');

@@ -82,6 +82,15 @@ select cmp_ok(sum(got), '>', 200::bigint, 'SCH-01: most jobs on the way') from s
 select is((select count(*) from ojs.jobs where queue = 'any' and deliveries > 1), 0::bigint, 'SCH-01: each once');
 select pg_temp.clock('0') \g /dev/null
 
+-- What expires in two ways expires by the sooner; it ran out of time, not of attempts, so it is no dead letter.
+create temp table two as select name, pg_temp.pushed('two', options || jsonb_build_object('retry', '{"on_exhaustion": "dead_letter"}'::jsonb, 'expires_at', now() + expires)) as id
+from (values ('expired', '{"enqueue_ttl": 60}'::jsonb, '10 s'::interval), ('enqueue_ttl_expired', '{"enqueue_ttl": 10}', '60 s'), ('total_timeout', '{"enqueue_ttl": 60, "total_timeout": 10}', '60 s')) t (name, options, expires);
+select pg_temp.clock('11 s') \g /dev/null
+select ojs.tick() \g /dev/null
+select is(state || ' ' || (error ->> 'type'), 'discarded ' || name, 'SCH-03 TMO-04 TMO-05: the sooner counts: ' || name) from two join ojs.jobs using (id);
+select is((select array_agg(name) from two join ojs.dead_letters using (id)), '{total_timeout}', 'DLQ-01 TMO-05: only a total timeout is the end of all attempts');
+select pg_temp.clock('0') \g /dev/null
+
 -- Expiry -------------------------------------------------------------------------------------------------------------------------
 
 select pg_temp.pushed('exp', jsonb_build_object('expires_at', to_char(now() at time zone 'UTC' + interval '10 s', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))) as waits,

@@ -89,6 +89,15 @@ select pg_temp.running('both', '{"heartbeat_timeout": 40, "timeout": 30}') as id
 select pg_temp.beat(:'id') \g /dev/null
 select pg_temp.go('41 s') \g /dev/null
 select is(pg_temp.how(:'id'), 'retryable timeout execution 30 41', 'TMO-01: and so is a timeout');
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.held('lapse2', 'w', '{"timeout": 60}') as id, pg_temp.running('both3', '{"heartbeat_timeout": 30, "timeout": 40}') as stalled \gset
+select pg_temp.beat(:'stalled') \g /dev/null
+select pg_temp.go('61 s') \g /dev/null
+select is(pg_temp.how(:'id'), 'available visibility_timeout', 'TMO-01: a lease that ran out before the timeout is what counts'), is(pg_temp.how(:'stalled'), 'retryable stalled stalled 30 61', 'TMO-03: and a silence');
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.running('brief', '{"heartbeat_timeout": 0.001}') as id \gset
+select pg_temp.beat(:'id') \g /dev/null
+select is(reap_at - beat_at, '100 ms', 'TMO-03: the shortest heartbeat_timeout is as good as 100 ms') from ojs_store.lease where job_id = :'id';
 
 -- Enqueue TTL ----------------------------------------------------------------------------------------------------------
 
@@ -132,7 +141,7 @@ from (values (:'waiting'::uuid, 'available'), (:'pending', 'pending'), (:'schedu
 select is(pg_temp.how(:'retryable'), 'discarded total_timeout total 100 101', 'TMO-05: retryable or available again'), is((select count(*) from ojs.dead_letters where id = :'retryable'), 1::bigint, 'TMO-05: on_exhaustion decides where it goes');
 select is(pg_temp.how(:'done'), 'completed', 'TMO-05: what is done is done');
 select is((select count(*) from ojs_store.later l join ojs.jobs j on j.id = l.job_id where j.queue like 'total%'), 0::bigint, 'TMO-05: no reminder stays');
-select is((started_at is not null, completed_at is not null)::text, '(t,t)', 'R-26: the one that ran') from ojs.jobs where id = :'running';
+select is((started_at is not null, completed_at is not null, jsonb_array_length(errors))::text, '(t,t,1)', 'R-26 TMO-05: the one that ran, with one error') from ojs.jobs where id = :'running';
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.pushed('lazy2', '{"total_timeout": 5}') as waiting, pg_temp.running('lazy3', '{"total_timeout": 5}') as running \gset
 select pg_temp.clock('6 s') \g /dev/null
@@ -148,6 +157,16 @@ select pg_temp.held('dead', 'w2', '{"total_timeout": 20}') as id \gset
 select ojs.beat('w2', array[:'id']::uuid[], lease => '1 hour') \g /dev/null
 select pg_temp.go('40 s') \g /dev/null
 select is(pg_temp.how(:'id'), 'discarded total_timeout total 20 40', 'TMO-05: a dead worker''s job, too');
+
+-- A reminder that falls due while the job runs asks again in time for the next limit, however long the lease.
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.running('again', '{"enqueue_ttl": 10, "total_timeout": 100}') as id \gset
+select pg_temp.go('11 s') \g /dev/null
+select ojs.nack(:'id') \g /dev/null
+select pg_temp.go('99 s') \g /dev/null
+select is(pg_temp.how(:'id'), 'available', 'TMO-05: given back');
+select pg_temp.go('101 s') \g /dev/null
+select is(pg_temp.how(:'id'), 'discarded total_timeout total 100 101', 'TMO-05: it ends by a tick, in time');
 
 -- What a job without such limits does not pay for.
 select pg_temp.clock('0') \g /dev/null

@@ -48,6 +48,12 @@ select is((select count(*) from ojs_store.ready r join ojs.jobs j on r.job_id = 
 select is((select array_agg(distinct -npriority) from ojs_store.ready r join ojs.jobs j on r.job_id = j.id where j.queue = 'budget'), '{1,2}', 'SM-04: those of higher priority first');
 select is(ojs.tick(10) ->> 'more', 'true', 'PGX-05: ten more');
 select is(pg_temp.tick(10), '{"reaped": 0, "promoted": 5, "more": false}', 'PGX-05: the rest');
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.pushed('soonest', jsonb_build_object('scheduled_at', now() + n * interval '1 second', 'tag', n::text)) from unnest('{3,1,2,5,4}'::int[]) n \g /dev/null
+select pg_temp.clock('2 minutes') \g /dev/null
+select ojs.tick(2) \g /dev/null
+select is((select string_agg(extra ->> 'tag', '' order by extra ->> 'tag') from ojs.jobs j join ojs_store.ready r on r.job_id = j.id where j.queue = 'soonest'), '12', 'SM-04: of equal ones those that fell due first');
+select ojs.purge_queue('soonest', confirm => true) \g /dev/null
 select is(left(pg_temp.refusal('select ojs.tick(0)'), 21), 'OJ100 INVALID_PAYLOAD', 'PGX-05: a budget of nothing');
 select is(left(pg_temp.refusal('select ojs.tick(-1)'), 21), 'OJ100 INVALID_PAYLOAD', 'PGX-05: or less');
 select count(*) as claimed from ojs.claim('budget', 'w', 25) \gset

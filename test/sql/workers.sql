@@ -48,6 +48,9 @@ select is(pg_temp.refusal($$ select ojs.set_worker_state('anna', 'terminate') $$
 select is(pg_temp.beat('berta', 'terminate'), 'terminate', 'WRK-05: one that terminates by itself');
 select is(pg_temp.refusal($$ select ojs.set_worker_state('berta', 'quiet') $$), 'OJ105 INVALID_STATE_TRANSITION', 'WRK-05: does not come back either');
 
+select pg_temp.tell('cleo', 'quiet') \g /dev/null
+select is(pg_temp.beat('cleo', 'terminate'), 'terminate', 'WRK-05: nor is it told to be quiet');
+
 select pg_temp.tell('carla', 'quiet') \g /dev/null
 select is(pg_temp.claims('carla', 'told'), 0::bigint, 'WRK-06: a worker without heartbeats heeds it, too');
 select pg_temp.tell('carla', 'running') \g /dev/null
@@ -158,9 +161,10 @@ select ojs.extend(:'job', '1 hour', worker => 'dead-3') \g /dev/null
 select is(pg_temp.dead('61 s'), '1/1', 'WRK-07: then it is dead; an extension is no heartbeat');
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.held('dead4', 'dead-4') as job \gset
+select pg_temp.clock('20 s') \g /dev/null
 select pg_temp.beat('dead-4', 'running', array[:'job']::uuid[]) \g /dev/null
 update ojs_store.worker set seen_at = seen_at - interval '1 hour' where name = 'dead-4';
-select is(pg_temp.dead('1 s'), '0/0', 'WRK-07: a beat that could not write its worker''s row counts by the leases it extended');
+select is(pg_temp.dead('40 s'), '0/0', 'WRK-07: a beat that could not write its worker''s row counts by the leases it extended');
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.beat('dead-4') \g /dev/null
 

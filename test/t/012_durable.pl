@@ -75,6 +75,13 @@ is(flushed("do \$\$ begin perform ojs.push('test.job', queue => 'fast'); begin i
 is(flushed("select ojs.push('test.job', queue => 'fast'); show synchronous_commit; insert into mine values (null)"), 't', 'R-79: the setting is back for the next statement');
 is($node->safe_psql('postgres', "select ojs.push('test.job', queue => 'fast') is null; show synchronous_commit"), "f\non", 'R-79: and reads so');
 
+$session->query_safe('create function note(job jsonb) returns jsonb language sql as $$ insert into public.mine values (null) returning $1 $$; '
+    . 'create function pass(job jsonb) returns jsonb language sql as $$ select $1 $$; select ojs.register_hook(\'hook\', \'enqueue\', \'pass(jsonb)\')');
+is(flushed("select ojs.push('test.job', queue => 'fast')"), 'f', 'R-79: a hook that writes nothing changes nothing');
+$session->query_safe("select ojs.unregister_hook('hook'), ojs.register_hook('hook', 'enqueue', 'note(jsonb)')");
+is(flushed("select ojs.push('test.job', queue => 'fast')"), 't', 'R-79: what a hook writes is the caller\'s');
+$session->query_safe("select ojs.unregister_hook('hook')");
+
 # A crash of the server.
 $session->quit;
 $node->safe_psql('postgres', "select ojs.push('test.job', queue => 'safe', args => '[\"kept\"]')");
