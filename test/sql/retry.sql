@@ -175,15 +175,15 @@ from (select (pg_temp.delays('{"initial_interval": "PT2S", "max_interval": "PT2S
     from generate_series(1, 100)) d;
 
 create temp table waiting as select (c).id, (c).queue
-    from pg_temp.claimed('{"initial_interval": "PT10S", "jitter": false}') c;
+    from pg_temp.claimed('{"initial_interval": "PT100S", "jitter": false}') c;
 select is((ojs.fail(id, '{"type": "X", "message": "x"}')).state, 'retryable', 'RET-06: (a job waits for its retry)')
     from waiting;
-set local ojs.clock_offset = '9900ms';
+set local ojs.clock_offset = '95s';
 select is((select count(*) from waiting, ojs.claim(queue, 'w')), 0::bigint, 'RET-06: not claimable before its time');
-set local ojs.clock_offset = '10100ms';
+set local ojs.clock_offset = '100100ms';
 create temp table again as select c.* from waiting, ojs.claim(waiting.queue, 'w') c;
 select is((select attempt from again), 2, 'RET-06 OP-09: but 100 ms after it');
-select is((select extra ->> 'retry_delay_ms' from again), '10000', 'RET-13: the claim tells the delay');
+select is((select extra ->> 'retry_delay_ms' from again), '100000', 'RET-13: the claim tells the delay');
 reset ojs.clock_offset;
 
 -- RET-07 to RET-10: verdicts ---------------------------------------------------------------------------------------
