@@ -20,7 +20,7 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
         'official', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:' || name, 'version', '1.0.0') order by name) filter (where official),
         'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name, 'version', '1.0.0') order by name) filter (where not official))
-    from (values ('admin-api', true), ('bulk-operations', true), ('dead-letter', true), ('durable-execution', true), ('rate-limiting', true), ('progress', false)) e (name, official)
+    from (values ('admin-api', true), ('dead-letter', true), ('durable-execution', true), ('rate-limiting', true), ('progress', false)) e (name, official)
 $$;
 
 create function ojs.manifest() returns jsonb
