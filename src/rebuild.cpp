@@ -49,7 +49,8 @@ constinit Statement clear_later = {clear_later_sql, {}, nullptr};
 /*
  * Numbers: kinds 1 to 4 of `later` are scheduled, retryable, pending, released, and 5 expiry; 0 stands for a job that
  * may run at most once and had begun, 6 for one that is held under a durable lease, null for one that is claimable. Kinds
- * of `event`: 1 failed, 4 activated, 5 moved, 6 revived, 7 claimed, 8 leased. Flags: 1 pending, 4 expires, 32 has events, 512 reported.
+ * of `event`: 1 failed, 4 activated, 5 moved, 6 revived, 7 claimed, 8 leased; their order is that of standing.cpp. Flags:
+ * 1 pending, 4 expires, 32 has events, 512 reported.
  */
 constexpr char lost_jobs_sql[] = R"sql(
     with newest as materialized (
@@ -58,7 +59,7 @@ constexpr char lost_jobs_sql[] = R"sql(
             event.worker, event.data
         from ojs_store.event
         where not exists (select from ojs_store.done where done.job_id = event.job_id)
-        order by event.job_id, event.kind = 5, event.at desc, event.ctid desc
+        order by event.job_id, event.kind = 5, event.deliveries desc, event.kind in (7, 8), event.at desc, event.ctid desc
     )
     select
         job.id, job.ctid as tid, job.seq,

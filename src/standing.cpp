@@ -166,9 +166,13 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     }
     index_endscan(scan);
     index_close(index, NoLock);
-    /* A job's events follow one another by deliveries and, within one delivery, by time. */
+    /* A job's events follow one another by deliveries: who delivers it may have looked at the clock before whoever gave it
+     * back. Within one, what says that it is held comes before how that ended; then they go by time. */
     std::sort(rows, rows + n, [](const EventRow &a, const EventRow &b) {
-        return a.deliveries != b.deliveries ? a.deliveries < b.deliveries : a.at < b.at;
+        auto held = [](const EventRow &row) { return row.kind == EventKind::claimed || row.kind == EventKind::leased; };
+        if (a.deliveries != b.deliveries)
+            return a.deliveries < b.deliveries;
+        return held(a) != held(b) ? held(a) : a.at < b.at;
     });
 
     const EventRow *last = nullptr;

@@ -19,13 +19,22 @@ sub fill {
         select ojs.tick();
         select ojs.push('test.job', '["first"]', queue => q, timeout => '10 minutes') from unnest('{kept,plain}'::text[]) q;
         select ojs.push('test.job', '["over"]', queue => 'kept', options => '{"delivery": "at_most_once"}');
-        select ojs.push('test.job', format('["%s"]', what)::jsonb, queue => 'kept') from unnest('{acked,released,short,cancelled}'::text[]) what;
+        select ojs.push('test.job', format('["%s"]', what)::jsonb, queue => 'kept') from unnest('{acked,released,short,cancelled,late}'::text[]) what;
+        -- Handed out again at an earlier time than it was given back: by a clock that was set back, or by who had begun before.
+        select ojs.push('test.job', '["turned"]', queue => 'kept', priority => 1);
+        set ojs.clock_offset = '1 min';
+        select ojs.nack(id) from ojs.claim('kept', 'w');
+        reset ojs.clock_offset;
         create table held as select * from ojs.claim('{kept,plain}'::text[], 'w', max => 100, lease => '1 hour');
         select ojs.extend(id, '2 hours') from held where args = '["back"]';
         select ojs.ack(id) from held where args = '["acked"]';
         select ojs.nack(id, '1 hour') from held where args = '["released"]';
         select ojs.extend(id, '1 second') from held where args = '["short"]';
-        select ojs.cancel(id) from held where args = '["cancelled"]'});
+        select ojs.cancel(id) from held where args = '["cancelled"]';
+        set ojs.clock_offset = '1 min';
+        select ojs.extend(id, '3 hours') from held where args = '["late"]';
+        reset ojs.clock_offset;
+        select ojs.nack(id, '1 hour') from held where args = '["late"]'});
     my $session = $node->background_psql('postgres', on_error_stop => 0);
     $session->query_safe(q{select ojs.push('test.job', '["bound"]', queue => 'kept'); select ojs.work_open('kept', 'bound'); select ojs.work_next()});
     return $session;
@@ -36,14 +45,15 @@ my $leases = q{select string_agg(format('%s %s %s %s', h.args ->> 0, l.worker, l
     from held h join ojs.leases l on l.job_id = h.id where h.args <> '["short"]'};
 
 my $after = 'acked kept completed 1/1, back kept active 2/2, back plain available 1/1, bound kept available 1/1, cancelled kept cancelled 1/1, '
-    . 'first kept active 1/1, first plain available 0/0, over kept active 1/1, released kept available 0/1, short kept available 1/1';
+    . 'first kept active 1/1, first plain available 0/0, late kept available 0/1, over kept active 1/1, released kept available 0/1, '
+    . 'short kept available 1/1, turned kept active 1/2';
 
 sub check {
     my ($node, $how) = @_;
     # Leases that ran out, or whose session has gone, are taken back by whoever comes first.
-    ok($node->poll_query_until('postgres', "select ojs.tick() is not null and (select count(*) = 3 from ojs.leases)"), "Q-60: leases in such a queue stand, $how");
+    ok($node->poll_query_until('postgres', "select ojs.tick() is not null and (select count(*) = 4 from ojs.leases)"), "Q-60: leases in such a queue stand, $how");
     is($node->safe_psql('postgres', $standing), $after, "Q-60, R-17: with their counts, and the others are claimable, $how");
-    is($node->safe_psql('postgres', $leases), 'back w t 120, first w t 60, over w t 60', "Q-60: with their holders, tokens and deadlines, $how");
+    is($node->safe_psql('postgres', $leases), 'back w t 120, first w t 60, over w t 60, turned w t 60', "Q-60: with their holders, tokens and deadlines, $how");
     is($node->safe_psql('postgres', "select count(*) from ojs.claim('kept', 'other', max => 9) where args <> '[\"short\"]' and args <> '[\"bound\"]'"), 0, "Q-60: nobody else gets the jobs, $how");
     my $id = q{(select id from held where queue = 'kept' and args = '["back"]')};
     is($node->safe_psql('postgres', "select state from ojs.ack($id, lease_id => (select lease_id from held where id = $id), worker => 'w')"), 'completed',
