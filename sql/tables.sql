@@ -1,6 +1,9 @@
 -- tables.sql: storage. A logged truth that is only inserted into, and an unlogged hot set that can be rebuilt from it.
 -- The hot path reaches these tables directly (src/store), past triggers, CHECKs, NOT NULLs, defaults and partial
 -- indexes: so its tables have none that matter. Column order is fixed in include/ojs/rows.h.
+--
+-- Every logged table has a replica identity, so that a publication FOR ALL TABLES stops nothing: its primary key, the
+-- unique index that it has anyhow, or the whole row where no unique index holds all rows.
 
 create sequence ojs_store.seq;
 
@@ -16,12 +19,14 @@ create table ojs_store.queue (
 );
 create index queue_name on ojs_store.queue (name);
 create index queue_id on ojs_store.queue (id);
+alter table ojs_store.queue replica identity full;
 
 -- How many jobs each queue has moved to its dead-letter queue. A move inserts a row, the tick adds them up.
 create table ojs_store.queue_count (
     queue bigint not null,
     dead_lettered bigint not null
 );
+alter table ojs_store.queue_count replica identity full;
 
 -- LOGGED TRUTH -----------------------------------------------------------------------------------------------------
 
@@ -46,6 +51,7 @@ create table ojs_store.job (
     options jsonb                       -- specversion, schema, tags, own lease length, …, and all unknown attributes
 );
 create unique index job_id on ojs_store.job (id);
+alter table ojs_store.job replica identity using index job_id;
 
 -- What happened to an open job and a rebuild must know. Never on the plain path push, claim, ack.
 create table ojs_store.event (
@@ -60,6 +66,7 @@ create table ojs_store.event (
     data jsonb                          -- the error, in the form of ERR-A, or what was changed
 );
 create index event_job on ojs_store.event (job_id);
+alter table ojs_store.event replica identity full;
 
 -- What happened to the leases of queues with lease_log, for those who look; nothing else reads it. In the order of
 -- numbers.
@@ -75,7 +82,8 @@ create table ojs_store.lease_log (
     deliveries int not null,
     worker text not null
 );
-create index lease_log_seq on ojs_store.lease_log (seq, number);
+create unique index lease_log_seq on ojs_store.lease_log (seq, number);
+alter table ojs_store.lease_log replica identity using index lease_log_seq;
 
 -- Exactly one row per finished job.
 create table ojs_store.done (
@@ -92,6 +100,7 @@ create table ojs_store.done (
     error jsonb
 );
 create unique index done_job on ojs_store.done (job_id);
+alter table ojs_store.done replica identity using index done_job;
 
 -- The dead letters among them, in the order in which retention lets them go.
 create table ojs_store.dead_letter (
@@ -100,6 +109,7 @@ create table ojs_store.dead_letter (
     died_at timestamptz not null
 );
 create unique index dead_letter_job on ojs_store.dead_letter (job_id);
+alter table ojs_store.dead_letter replica identity using index dead_letter_job;
 create index dead_letter_order on ojs_store.dead_letter (queue, died_at);
 
 -- Who holds which fingerprint. Written at push only: what a claim of uniqueness is worth is looked up in the jobs'
@@ -111,6 +121,7 @@ create table ojs_store.uniq (
     held boolean not null               -- false: retention has removed all of them, and the tick will remove the row
 ) with (fillfactor = 60);
 create unique index uniq_held on ojs_store.uniq (fingerprint) where held;
+alter table ojs_store.uniq replica identity full;
 
 -- Deduplication keys that producers chose. A marker outlives its job until its time is over.
 create table ojs_store.deduplication (
@@ -131,6 +142,7 @@ create table ojs_store.checkpoint (
     state jsonb not null
 ) with (fillfactor = 70);
 create unique index checkpoint_job on ojs_store.checkpoint (job_id);
+alter table ojs_store.checkpoint replica identity using index checkpoint_job;
 
 create table ojs_store.progress (
     job_id uuid not null,
@@ -142,6 +154,7 @@ create table ojs_store.progress (
     data jsonb
 ) with (fillfactor = 70);
 create unique index progress_job on ojs_store.progress (job_id);
+alter table ojs_store.progress replica identity using index progress_job;
 
 -- UNLOGGED HOT SET -------------------------------------------------------------------------------------------------
 -- Empty after a crash, a restore or a promotion, then rebuilt. A claim's rows live for seconds and die by the
@@ -232,12 +245,14 @@ create table ojs_store.record (
     subject text not null,              -- the queue, worker, cron entry or job it is about
     data jsonb not null
 );
-create index record_at on ojs_store.record (at);
+create unique index record_at on ojs_store.record (at, id);
+alter table ojs_store.record replica identity using index record_at;
 
 -- Up to where listeners were told of events (ojs.notify_events). No row: nobody wants that.
 create table ojs_store.told_until (
     cursor text not null
 );
+alter table ojs_store.told_until replica identity full;
 
 -- Tokens of what has been done once (ojs.once).
 create table ojs_store.once (
@@ -268,6 +283,7 @@ create table ojs_store.rate_limit (
     until timestamptz,                  -- null: for good
     set_at timestamptz not null
 );
+alter table ojs_store.rate_limit replica identity full;
 
 -- One row while the server is in maintenance (src/maintenance.cpp).
 create table ojs_store.maintenance (
@@ -276,6 +292,7 @@ create table ojs_store.maintenance (
     ends_at timestamptz,                -- when it is meant to be over; only a call ends it
     begun_by text not null              -- the role
 );
+alter table ojs_store.maintenance replica identity full;
 
 -- Workers that have sent a beat, registered, or been told something.
 create table ojs_store.worker (
@@ -337,6 +354,7 @@ create table ojs_store.hook_failure (
     failed_at timestamptz not null,
     error text not null                 -- the SQLSTATE: what else the error said may not be for everybody
 );
+alter table ojs_store.hook_failure replica identity full;
 
 -- What a call answered that brought an idempotency key, for a day. No answer: the call is under way.
 create table ojs_store.idempotency (
