@@ -136,6 +136,7 @@ begin
     if until <= ojs_store.now() then
         perform ojs_store.raise('INVALID_PAYLOAD', 'until is in the past', '{"field": "until"}', 'Give a time to come, or null for good.');
     end if;
+    perform ojs_store.lock_setting('ojs_store.rate_limit', key);
     delete from ojs_store.rate_limit r where r.key = set_rate_limit.key;
     if config is not null then
         insert into ojs_store.rate_limit (key, config, until, set_at) values (key, config, until, clock_timestamp());

@@ -42,18 +42,29 @@ begin
     return found_queue;
 end $$;
 
--- Makes the queue what it is to be, whether or not there is one: config null leaves it as it is, state null too.
+-- Calls that configure the same thing take turns, until the end of the transaction: each reads what the one before has
+-- written. Pushes, claims and acks do not ask for this lock.
+create function ojs_store.lock_setting(contents_of regclass, name text) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_lock_setting';
+
+-- Gives the queue this configuration and state, and creates it if there is none. Null keeps what it has.
 create function ojs_store.set_queue(name text, config jsonb, state text) returns ojs_store.queue
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    before ojs_store.queue := ojs_store.queue_named(name);
-    after ojs_store.queue;
-    wanted jsonb := ojs_store.queue_config(name, before.config, config);
+    before ojs_store.queue;
+    wanted jsonb;
     at timestamptz;
 begin
-    -- Never older than what is there, whatever clocks do.
-    select greatest(clock_timestamp(), max(q.revised_at) + interval '1 microsecond') into at
+    perform ojs_store.lock_setting('ojs_store.queue', name);
+    before := ojs_store.queue_named(name);
+    wanted := ojs_store.queue_config(name, before.config, config);
+    -- Applications call this at each start: nothing to write, and no session has to look at its queues anew.
+    if wanted = before.config and coalesce(state, before.state) = before.state then
+        return before;
+    end if;
+    -- Always newer than what is there, and than what a push makes of a dropped queue (src/queue.cpp), whatever clocks do.
+    select greatest(clock_timestamp(), max(q.revised_at) + interval '2 microseconds') into at
     from ojs_store.queue q where q.name = set_queue.name;
     update ojs_store.queue q set
         config = wanted,
@@ -201,13 +212,15 @@ create function ojs.drop_queue(name text, strategy text default 'reject', target
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    queue ojs_store.queue := ojs_store.queue_found(name);
+    queue ojs_store.queue;
     other ojs_store.queue;
     live bigint;
     own_limits text := 'queue:' || name;
     at timestamptz := ojs_store.now();
     n bigint := 0;
 begin
+    perform ojs_store.lock_setting('ojs_store.queue', name);
+    queue := ojs_store.queue_found(name);
     case coalesce(strategy, 'reject')
     when 'reject' then
         select (select count(*) from ojs_store.ready r where r.queue = queue.id)

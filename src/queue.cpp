@@ -285,7 +285,7 @@ id_of(std::string_view name)
         hash_bytes_extended(reinterpret_cast<const unsigned char *>(name.data()), static_cast<int>(name.size()), 0));
 }
 
-/* Any deliberate setting is newer than -infinity; a queue that is made anew after it was dropped must be newer yet. */
+/* Any deliberate setting is newer than -infinity, and than the revision that follows the drop of a queue. */
 Queue
 make(std::string_view name, TimestampTz revised_at)
 {
@@ -372,7 +372,7 @@ queue_to_move_to(std::string_view name)
     const Queue *queue = look_up(name);
     if (queue != nullptr && queue->state != QueueState::deleted)
         return queue;
-    return remember(make(name, queue == nullptr ? DT_NOBEGIN : std::max(GetCurrentTimestamp(), queue->revised_at + 1)));
+    return remember(make(name, queue == nullptr ? DT_NOBEGIN : queue->revised_at + 1));
 }
 
 const Jsonb *

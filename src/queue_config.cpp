@@ -18,6 +18,7 @@ namespace
 {
 
 constexpr Code invalid = Code::invalid_payload;
+constexpr uint16 setting_lock_kind = 0x6a73; /* field 4 is 1 or 2 for the keys that SQL functions take */
 
 enum class Kind { flag, choice, lease, jitter, count, count32, fraction, block, seconds, duration, queue, retry, retention, rate, patterns, texts, replay };
 
@@ -368,6 +369,17 @@ OJS_FUNCTION(ojs_effective_config)
             out.add(key, member);
     });
     return JsonbPGetDatum(out.finish());
+}
+
+/* ojs_store.lock_setting(contents_of regclass, name text): until the end of the transaction; two names may share a lock */
+OJS_FUNCTION(ojs_lock_setting)
+{
+    std::string_view name = view(PG_GETARG_TEXT_PP(1));
+    uint32 hash = hash_bytes(reinterpret_cast<const unsigned char *>(name.data()), static_cast<int>(name.size()));
+    LOCKTAG tag;
+    SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, PG_GETARG_OID(0), hash, setting_lock_kind);
+    (void)LockAcquire(&tag, ExclusiveLock, false, false);
+    PG_RETURN_VOID();
 }
 
 /* ojs_store.wake(queue text): all who wait for this queue look again once this transaction has committed */

@@ -29,6 +29,9 @@ select is(config, '{"lease_ms": 60000}', 'Q-01: stored is what was set'), is(sta
 select is(ojs.create_queue('mail', '{"max_deliveries": 4}') -> 'config' -> 'lease_ms', '60000', 'Q-02: creating it again adds settings');
 select is(pg_temp.config_of('mail', 'max_deliveries'), '4', 'Q-02: these');
 select is(ojs.create_queue('mail', '{"type": "queue"}') ->> 'type', 'queue', 'Q-02: with an equal type');
+select revised_at as revised from ojs_store.queue where name = 'mail' \gset
+select ojs.create_queue('mail', '{"lease_ms": 60000, "max_deliveries": 4}'), ojs.resume_queue('mail') \g /dev/null
+select is(revised_at, :'revised', 'writes no row where nothing changes (Q-02)') from ojs_store.queue where name = 'mail';
 select is(pg_temp.refusal($$ select ojs.create_queue('mail', '{"type": "log"}') $$), 'OJ313 TOPIC_EXISTS_INCOMPATIBLE type', 'Q-02: not with another');
 select is(pg_temp.refusal($$ select ojs.configure_queue('mail', '{"type": "log"}') $$), 'OJ313 TOPIC_EXISTS_INCOMPATIBLE type', 'Q-02: nor later');
 select is(ojs.create_queue('audit', '{"type": "log"}') ->> 'type', 'log', 'Q-02: a log');
