@@ -43,17 +43,17 @@ SQL_CODE = \
 	sql/envelope.sql \
 	sql/manifest.sql \
 	sql/reset.sql \
-	sql/http_read.sql \
-	sql/http_errors.sql \
-	sql/http.sql \
-	sql/http_jobs.sql \
-	sql/http_bulk.sql \
-	sql/http_workers.sql \
-	sql/http_reports.sql \
-	sql/http_queues.sql \
-	sql/http_cron.sql \
-	sql/http_admin.sql \
-	sql/http_system.sql
+	sql/http/read.sql \
+	sql/http/errors.sql \
+	sql/http/serve.sql \
+	sql/http/jobs.sql \
+	sql/http/bulk.sql \
+	sql/http/workers.sql \
+	sql/http/reports.sql \
+	sql/http/queues.sql \
+	sql/http/cron.sql \
+	sql/http/admin.sql \
+	sql/http/system.sql
 # What speaks of all of the above: always last, and in every update script.
 SQL_LAST = sql/grants.sql sql/dump.sql
 
@@ -157,7 +157,7 @@ lint: ## check layers, symbols, settings, SQL parts and versions
 	@test/run lint
 
 format: ## format the C++ files
-	clang-format -i $(wildcard src/*.cpp src/*/*.cpp include/ojs/*.h gateway/*.cpp gateway/*.h)
+	clang-format -i $(wildcard src/*.cpp src/*/*.cpp include/ojs/*/*.h gateway/*.cpp gateway/*.h)
 
 gateway: ## build the HTTP server build/ojs-gateway (docs/gateway.md)
 	@scripts/install-deps gateway

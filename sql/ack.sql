@@ -1,4 +1,4 @@
--- ack.sql: jobs that are done. C++: src/ack.cpp.
+-- ack.sql: jobs that are done. C++: src/work/ack.cpp.
 
 create function ojs.ack(job_id uuid, result jsonb default null, lease_id text default null, worker text default null)
 returns ojs.job

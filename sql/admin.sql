@@ -1,4 +1,4 @@
--- admin.sql: jobs past their normal life. C++: src/admin.cpp.
+-- admin.sql: jobs past their normal life. C++: src/admin/job_admin.cpp.
 
 create function ojs.retry(job_id uuid, overrides jsonb default '{}') returns ojs.job
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_retry';

@@ -1,4 +1,4 @@
--- canonical.sql: canonical JSON and fingerprints. C++: src/canonical.cpp, src/fingerprint.cpp.
+-- canonical.sql: canonical JSON and fingerprints. C++: src/job/canonical.cpp, src/job/unique_key.cpp.
 
 create function ojs.canonical_json(jsonb) returns text
 language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_canonical_json';

@@ -1,4 +1,4 @@
--- checkpoint.sql: what a job goes on from in its next attempt. C++: src/checkpoint.cpp; the claim: src/reports.cpp.
+-- checkpoint.sql: what a job goes on from in its next attempt. C++: src/work/checkpoint.cpp; the claim: src/state/reported.cpp.
 
 create function ojs.checkpoint(job_id uuid, state jsonb) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_checkpoint';

@@ -1,4 +1,4 @@
--- claim.sql: taking jobs. C++: src/claim.cpp, src/admission.cpp and src/handout.cpp.
+-- claim.sql: taking jobs. C++: src/claim/claim.cpp, src/claim/request.cpp and src/claim/scan.cpp.
 
 create function ojs.claim(
     queue text,

@@ -1,4 +1,4 @@
--- control.sql: what a producer may still do about its job. C++: src/control.cpp.
+-- control.sql: what a producer may still do about its job. C++: src/push/cancel.cpp.
 
 create function ojs.cancel(job_id uuid, idempotent boolean default false) returns ojs.job
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_cancel';

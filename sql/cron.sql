@@ -1,5 +1,5 @@
--- cron.sql: jobs by the clock. An entry is a row of ojs_store.cron; ticks run those that are due. C++: src/cron.cpp,
--- src/cron_expression.cpp.
+-- cron.sql: jobs by the clock. An entry is a row of ojs_store.cron; ticks run those that are due. C++: src/upkeep/cron.cpp,
+-- src/upkeep/cron_expression.cpp.
 
 create function ojs_store.cron_zone(name text) returns text
 language c strict stable parallel safe as 'MODULE_PATHNAME', 'ojs_cron_zone';

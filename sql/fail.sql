@@ -1,4 +1,4 @@
--- fail.sql: jobs that were not done. C++: src/fail.cpp.
+-- fail.sql: jobs that were not done. C++: src/work/fail.cpp.
 
 create function ojs.fail(
     job_id uuid,

@@ -1,4 +1,4 @@
--- hooks.sql: functions of one's own in the way of a push, a claim, or the end of an attempt. C++: src/hooks.cpp.
+-- hooks.sql: functions of one's own in the way of a push, a claim, or the end of an attempt. C++: src/job/hooks.cpp.
 
 create function ojs_store.add_hook(name text, point text, function regprocedure, place text, other text, role name) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

@@ -1,4 +1,4 @@
--- info.sql: reading jobs, leases and queues. C++: src/info.cpp.
+-- info.sql: reading jobs, leases and queues. C++: src/admin/info.cpp.
 
 create function ojs.info(job_id uuid) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_info';

@@ -1,4 +1,4 @@
--- lease.sql: keeping jobs. C++: src/lease.cpp.
+-- lease.sql: keeping jobs. C++: src/work/extend.cpp.
 
 create function ojs.extend(job_id uuid, lease interval, lease_id text default null, worker text default null)
 returns ojs.job

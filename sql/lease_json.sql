@@ -1,5 +1,5 @@
 -- lease_json.sql: claim, ack, nack and extend with the request and reply bodies of the Queues document; jobs are named by
--- their numbers. The same implementation as the typed functions. C++: src/lease_seqs.cpp.
+-- their numbers. The same implementation as the typed functions. C++: src/work/lease_json.cpp.
 
 create function ojs_store.held(queue text, worker text, out seq bigint, out job_id uuid) returns setof record
 language c volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_held';

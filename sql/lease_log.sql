@@ -1,4 +1,4 @@
--- lease_log.sql: what happened to the leases of queues that have lease_log on. C++: src/lease_trace.cpp.
+-- lease_log.sql: what happened to the leases of queues that have lease_log on. C++: src/state/lease_log.cpp.
 
 -- For what takes leases away by SQL: 8 purged, 9 discarded with its queue. Flag 131072 is lease_logged.
 create function ojs_store.log_lease(lease ojs_store.lease, step smallint) returns void

@@ -1,6 +1,6 @@
--- limits.sql: rate limits, as administrators set and read them. What claims make of them: src/limits.cpp.
+-- limits.sql: rate limits, as administrators set and read them. What claims make of them: src/limits/rate_limits.cpp.
 
--- What a rate limit says in numbers, that of `over` laid over it (src/limit_policy.cpp). Refuses what is none.
+-- What a rate limit says in numbers, that of `over` laid over it (src/job/limit_policy.cpp). Refuses what is none.
 create function ojs_store.limit_numbers(
     config jsonb, over jsonb,
     out concurrency int, out rate int, out rate_period interval, out throttle int, out throttle_period interval

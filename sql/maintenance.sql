@@ -1,4 +1,4 @@
--- maintenance.sql: the whole server pauses (ADM-05). What that means to claims and upkeep: include/ojs/maintenance.h.
+-- maintenance.sql: the whole server pauses (ADM-05). What that means to claims and upkeep: include/ojs/queue/maintenance.h.
 
 -- Up to when jobs that wait for a time have been let go.
 create function ojs_store.promoted_to() returns timestamptz

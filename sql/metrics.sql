@@ -1,4 +1,4 @@
--- metrics.sql: what has happened to jobs, for whoever watches a server. C++: src/figures.cpp, src/metrics.cpp.
+-- metrics.sql: what has happened to jobs, for whoever watches a server. C++: src/counters/job_metrics.cpp, src/admin/metrics.cpp.
 
 -- What shared memory says; nothing without preload, and on a standby what it has counted itself: nothing.
 create function ojs_store.shared_figures(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record
@@ -69,7 +69,7 @@ end $$;
 
 -- METRICS ----------------------------------------------------------------------------------------------------------
 
--- What shared_figures() would say of the jobs that are kept. Cells (see include/ojs/figures.h, there from 0): 1 enqueued,
+-- What shared_figures() would say of the jobs that are kept. Cells (see include/ojs/counters/job_metrics.h, there from 0): 1 enqueued,
 -- 2 retried, 3 expired, 4 to 17 by the time waited, then three times 16 by the time run, and those that never ran:
 -- from 18 completed, from 35 discarded, from 52 cancelled.
 create function ojs_store.figures_of_rows(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record

@@ -1,4 +1,4 @@
--- progress.sql: how far jobs have come. C++: src/progress.cpp; reading: src/reports.cpp.
+-- progress.sql: how far jobs have come. C++: src/work/progress.cpp; reading: src/state/reported.cpp.
 
 create function ojs.progress(job_id uuid, progress numeric, message text default null, data jsonb default null) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_progress';

@@ -1,4 +1,4 @@
--- push.sql: producing jobs. C++: src/push.cpp.
+-- push.sql: producing jobs. C++: src/push/push.cpp.
 
 create function ojs.push(
     type text,

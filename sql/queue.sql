@@ -1,4 +1,4 @@
--- queue.sql: administration of queues. C++: src/queue_config.cpp, src/queue.cpp, src/error.cpp.
+-- queue.sql: administration of queues. C++: src/admin/queue_config.cpp, src/queue/queue.cpp, src/pg/error.cpp.
 -- A queue is one row of ojs_store.queue, or for a while several of one name, of which the newest counts: so every
 -- change is made to all rows of the name.
 
@@ -306,7 +306,7 @@ begin
     ), taken as (
         delete from ojs_store.ready where queue = source returning *
     ), waiting as (
-        -- Places of jobs that were delivered before are negative, and grow by the same sequence (src/moves.cpp).
+        -- Places of jobs that were delivered before are negative, and grow by the same sequence (src/state/transitions.cpp).
         insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, flags, attempt, deliveries)
         select job_id, destination,
             case when place < 0 then -4611686018427387904 else 0 end + nextval('ojs_store.seq'),

@@ -1,4 +1,4 @@
--- queue_stats.sql: looking at queues. C++: src/queue_stats.cpp.
+-- queue_stats.sql: looking at queues. C++: src/admin/queue_stats.cpp.
 
 -- Where a queue's jobs are: what is committed, and the caller's own changes. From the counters in shared memory, or where
 -- there are none by counting the rows.

@@ -1,4 +1,4 @@
--- replay.sql: dead letters that a rule of their queue tries again. C++: src/replay.cpp, src/admin.cpp.
+-- replay.sql: dead letters that a rule of their queue tries again. C++: src/upkeep/replay.cpp, src/admin/job_admin.cpp.
 
 -- How often a job has come back from its end; whatever a producer has written in its place counts as never.
 create function ojs_store.replay_count(meta jsonb) returns int

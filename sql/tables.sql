@@ -1,6 +1,6 @@
 -- tables.sql: storage. A logged truth that is only inserted into, and an unlogged hot set that can be rebuilt from it.
 -- The hot path reaches these tables directly (src/store), past triggers, CHECKs, NOT NULLs, defaults and partial
--- indexes: so its tables have none that matter. Column order is fixed in include/ojs/rows.h.
+-- indexes: so its tables have none that matter. Column order is fixed in include/ojs/store/rows.h.
 --
 -- Every logged table has a replica identity, so that a publication FOR ALL TABLES stops nothing: its primary key, the
 -- unique index that it has anyhow, or the whole row where no unique index holds all rows.
@@ -31,7 +31,7 @@ alter table ojs_store.queue_count replica identity full;
 -- LOGGED TRUTH -----------------------------------------------------------------------------------------------------
 
 -- The envelope as it was pushed. What is rarely used is in options. Here and in `done`, what is mostly null comes last: a row
--- does without its last nulls (src/rows.cpp).
+-- does without its last nulls (src/store/rows.cpp).
 create table ojs_store.job (
     id uuid not null,
     seq bigint not null,
@@ -78,7 +78,7 @@ create table ojs_store.lease_log (
     at timestamptz not null,
     deadline timestamptz not null,
     token bigint not null,
-    step smallint not null,             -- LeaseStep in lease_trace.h
+    step smallint not null,             -- LeaseStep in lease_log.h
     deliveries int not null,
     worker text not null
 );
@@ -212,8 +212,8 @@ create unlogged table ojs_store.later (
 create index later_job on ojs_store.later (job_id);
 create index later_due on ojs_store.later (due_at);
 
--- What jobs that were handed out take of rate limits (src/limits.cpp). A place (kind 0) is taken while the lease exists,
--- a start (kind 1) counts until its time is over. Kind 2: what was told of the key (src/limit_events.cpp).
+-- What jobs that were handed out take of rate limits (src/limits/rate_limits.cpp). A place (kind 0) is taken while the lease exists,
+-- a start (kind 1) counts until its time is over. Kind 2: what was told of the key (src/limits/rate_limit_events.cpp).
 create unlogged table ojs_store.limit_use (
     key bigint not null,                -- hash of the name
     kind smallint not null,             -- limit_use in rows.h
@@ -263,7 +263,7 @@ create table ojs_store.once (
 );
 create index once_at on ojs_store.once (at);
 
--- How far retention has come in tables that it goes through block by block, round and round (src/sweep.cpp). The rows stand
+-- How far retention has come in tables that it goes through block by block, round and round (src/upkeep/block_scan.cpp). The rows stand
 -- from the beginning: whoever made them later could have to be waited for.
 create table ojs_store.sweep (
     what text collate "C" not null primary key,
@@ -285,7 +285,7 @@ create table ojs_store.rate_limit (
 );
 alter table ojs_store.rate_limit replica identity full;
 
--- One row while the server is in maintenance (src/maintenance.cpp).
+-- One row while the server is in maintenance (src/queue/maintenance.cpp).
 create table ojs_store.maintenance (
     since timestamptz not null,
     reason text,

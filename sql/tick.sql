@@ -1,4 +1,4 @@
--- tick.sql: upkeep by whoever calls. C++: src/tick.cpp, src/upkeep.cpp and src/retention.cpp.
+-- tick.sql: upkeep by whoever calls. C++: src/upkeep/tick.cpp, src/state/reap.cpp and src/upkeep/retention.cpp.
 
 create function ojs.tick(budget int default null) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_tick';

@@ -1,4 +1,4 @@
--- types.sql: the row types of the public functions. include/ojs/rows.h has the column numbers. At the end what passes between
+-- types.sql: the row types of the public functions. include/ojs/store/rows.h has the column numbers. At the end what passes between
 -- ojs.http and its handlers.
 
 create type ojs.job as (

@@ -1,4 +1,4 @@
--- work.sql: work bound to the session. C++: src/work.cpp.
+-- work.sql: work bound to the session. C++: src/work/session.cpp.
 
 create function ojs.work_open(queue text, worker text, max int default 1, lease interval default null) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_work_open';

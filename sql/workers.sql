@@ -1,5 +1,5 @@
--- workers.sql: the processes that work: what they are told, and which there are. C++: src/workers.cpp (beats, and who
--- claims nothing), src/dead_workers.cpp (whose heartbeats stopped).
+-- workers.sql: the processes that work: what they are told, and which there are. C++: src/state/client_workers.cpp (beats, and who
+-- claims nothing), src/state/dead_workers.cpp (whose heartbeats stopped).
 
 create function ojs_store.check_worker(worker text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -82,7 +82,7 @@ begin
         perform ojs_store.changed('ojs_store.worker');
     end if;
     perform ojs_store.record_started(register_worker.worker);
-    -- heartbeat_timeout is heartbeat_timeout_us in include/ojs/workers.h.
+    -- heartbeat_timeout is heartbeat_timeout_us in include/ojs/state/client_workers.h.
     return jsonb_build_object('ok', true, 'server_time', to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
         'heartbeat_interval', 5, 'heartbeat_timeout', 30,
         'visibility_timeout_default', trim_scale(extract(epoch from current_setting('ojs.default_lease')::interval)::numeric));

@@ -1,19 +1,65 @@
 /*
  * module.cpp: the library's entry points: the magic block and _PG_init.
  */
-#include "ojs/counts.h"
-#include "ojs/guard.h"
-#include "ojs/guc.h"
-#include "ojs/error.h"
-#include "ojs/figures.h"
-#include "ojs/hints.h"
-#include "ojs/hooks.h"
-#include "ojs/pressure.h"
-#include "ojs/queue.h"
-#include "ojs/store.h"
-#include "ojs/upkeep.h"
-#include "ojs/wake.h"
-#include "ojs/worker.h"
+#include "ojs/counters/queue_counters.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/pg/error.h"
+#include "ojs/counters/job_metrics.h"
+#include "ojs/claim/scan_hints.h"
+#include "ojs/job/hooks.h"
+#include "ojs/counters/pressure.h"
+#include "ojs/queue/queue.h"
+#include "ojs/store/store.h"
+#include "ojs/state/reap.h"
+#include "ojs/shared/shmem.h"
+#include "ojs/shared/wakeup.h"
+#include "ojs/background/launcher.h"
+
+namespace
+{
+
+enum Lock { lock_shared, lock_counters, lock_metrics, n_locks };
+
+ojs::RequestHook next_request_hook;
+shmem_startup_hook_type next_startup_hook;
+
+extern "C" void
+on_request()
+{
+    if (next_request_hook != nullptr)
+        next_request_hook();
+    ojs::shmem_request();
+    RequestAddinShmemSpace(add_size(MAXALIGN(ojs::counts_size()), ojs::figures_size()));
+    RequestNamedLWLockTranche("ojs", n_locks);
+}
+
+extern "C" void
+on_startup()
+{
+    if (next_startup_hook != nullptr)
+        next_startup_hook();
+    LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+    LWLockPadded *locks = GetNamedLWLockTranche("ojs");
+    bool found = ojs::shmem_startup(&locks[lock_shared].lock);
+    ojs::counts_startup(&locks[lock_counters].lock, found);
+    ojs::figures_startup(&locks[lock_metrics].lock, found);
+    LWLockRelease(AddinShmemInitLock);
+}
+
+/* Shared memory and the launcher, if the library is being preloaded. */
+void
+preload()
+{
+    if (!process_shared_preload_libraries_in_progress)
+        return;
+    next_request_hook = ojs::chain_request_hook(on_request);
+    next_startup_hook = shmem_startup_hook;
+    shmem_startup_hook = on_startup;
+    ojs::register_launcher();
+}
+
+} // namespace
 
 extern "C" {
 #ifdef PG_MODULE_MAGIC_EXT /* 18 lets a module say who it is */
@@ -42,7 +88,7 @@ _PG_init(void)
         ojs::figures_init();
         ojs::pressure_init();
         ojs::counts_init(); /* after waking, so called before it: who is woken finds its job counted */
-        ojs::shared_init();
+        preload();
     });
 }
 }

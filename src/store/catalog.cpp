@@ -3,9 +3,9 @@
  * something about one of them changes (DROP/CREATE EXTENSION, REINDEX
  * CONCURRENTLY, ALTER), which the relation cache tells us.
  */
-#include "ojs/error.h"
-#include "ojs/rows.h"
-#include "ojs/store.h"
+#include "ojs/pg/error.h"
+#include "ojs/store/rows.h"
+#include "ojs/store/store.h"
 
 namespace ojs::store
 {

@@ -4,7 +4,7 @@
  * Ours are plain. But whoever administers the database may add one, of an expression or of some of the rows, and REINDEX
  * CONCURRENTLY has two of one index for a while: a row that is missing in the new one would be missing for good.
  */
-#include "ojs/store.h"
+#include "ojs/store/store.h"
 
 namespace ojs::store
 {

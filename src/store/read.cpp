@@ -1,9 +1,9 @@
 /*
  * read.cpp: finding rows: dirty walks along an index, and reads by a snapshot.
  */
-#include "ojs/store.h"
+#include "ojs/store/store.h"
 
-#include "ojs/plant.h"
+#include "ojs/pg/plant.h"
 
 namespace ojs::store
 {

@@ -1,7 +1,7 @@
 /*
  * write.cpp: opening the tables, and the verbs that change them.
  */
-#include "ojs/store.h"
+#include "ojs/store/store.h"
 
 namespace ojs::store
 {

@@ -1,0 +1,48 @@
+/*
+ * request.h: a claim's parameters, and what it must pass on a queue that has rules for claims: claim_rate, and
+ * claim_jitter_ms.
+ */
+#pragma once
+
+#include "ojs/claim/scan.h"
+
+namespace ojs
+{
+
+/* Reads the parameters that claims have in common; raises on bad ones. */
+Request read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok);
+
+/* Counts a claim against the claim_rate of its queues; RATE_LIMITED beyond. */
+void admit(const Request &request);
+/* The same for work mode: beyond, a NOTICE, and the wait for the next second if that begins before `until`. False: it
+ * does not. */
+bool admit_or_tell(const Queue &queue, const text *worker, TimestampTz until);
+
+/* For a request with claim_rules: waits for the window of its first queue that has one, and for its share of that queue's
+ * jobs. False: there is nothing to share. */
+bool await_share(const Request &request, Share *share);
+
+/*
+ * Reads a request, has it admitted once, and waits for its share. The queues may have changed in that time, so it is
+ * then read again.
+ */
+template <typename Read>
+Request
+read_admitted(Tables &tables, bool &admitted, Read read)
+{
+    Request request = read();
+    Share share;
+    if (!request.claim_rules)
+        return request;
+    tables.close_and_unlock();
+    if (!admitted)
+        admit(request);
+    admitted = true;
+    if (!await_share(request, &share))
+        return request;
+    request = read();
+    request.share = share;
+    return request;
+}
+
+} // namespace ojs

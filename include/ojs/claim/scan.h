@@ -1,0 +1,45 @@
+/*
+ * scan.h: handing out ready jobs: the walk in claim order, and their leases.
+ */
+#pragma once
+
+#include "ojs/queue/queue.h"
+#include "ojs/store/tables.h"
+
+namespace ojs
+{
+
+/* What a claim may take of a queue whose jobs are shared out (request.h). */
+struct Share {
+    int64 queue;
+    int quota; /* -1: none is shared out */
+};
+
+struct Request {
+    Queue *queues; /* copies: the cache may change under a call */
+    int n;
+    text *worker;
+    int max;
+    std::optional<int64> lease_ms;
+    int32 session;    /* the work session that the leases are bound to, or 0 */
+    bool claim_rules; /* of one of the queues at least */
+    Share share;
+};
+static_assert(std::is_trivially_destructible_v<Request>);
+
+struct Delivery {
+    pg_uuid_t job_id;
+    int64 token;
+};
+
+struct HandedOut {
+    int jobs;
+    bool wrote; /* something was written, even if no job was handed out */
+    Delivery *deliveries;
+    TimestampTz free_at; /* when a limit that jobs wait for may let one start; DT_NOEND: unknown, or there is none */
+};
+
+/* Claims up to request.max jobs and puts them into `set` as rows of ojs.claimed_job. */
+HandedOut hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set);
+
+} // namespace ojs

@@ -1,0 +1,60 @@
+/*
+ * scan_hints.h: what a session remembers of the index of `ready`: per queue, priority and class the place of the first row
+ * that may count (a hint), and rows that a limit keeps back.
+ *
+ * Within a class places only grow, so nothing comes in below a hint, except what took long from drawing its number to
+ * being stored: that is found by the walk from the start which every claim makes before it comes back short, and by every
+ * claim after half a second. A rollback brings rows back, and forgets all hints.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs
+{
+
+enum { returned, fresh, n_classes }; /* served in this order */
+
+/*
+ * Rows that a walk passed over one after the other, all for the same limit. As long as that keeps one of them back, it keeps
+ * back the others, so the next walk need not look at them; now and then it does, since a row may have come in between.
+ */
+struct HeldBack {
+    uint64 limit; /* which; 0: this is none */
+    int64 from;   /* places */
+    int64 to;
+    int64 rows;
+    TimestampTz since; /* when they were looked at */
+};
+
+struct Level {
+    int16 npriority;
+    int64 hint[n_classes];
+    HeldBack held_back[n_classes]; /* the longest */
+};
+
+/* A queue's part of the index. */
+struct Levels {
+    int64 queue; /* key */
+    int n;
+    int room;
+    Level *level; /* by npriority */
+    TimestampTz since;
+};
+
+Levels &levels_of(int64 queue);
+Level &add_level(Levels &levels, int at, int16 npriority);
+
+bool hints_are_old(const Levels &levels, TimestampTz now);
+void start_anew(Levels &levels, TimestampTz now);
+
+/* The walk, in the stretch `current`, passes over the row at `place` for `limit`: up to which place it need not look at
+ * others. */
+int64 passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 place, TimestampTz now);
+
+/* The stretch that the walk was in is over. */
+void end_stretch(HeldBack &current, HeldBack &longest, TimestampTz now);
+
+void hints_init(); /* once, at load */
+
+} // namespace ojs

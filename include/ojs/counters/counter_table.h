@@ -1,0 +1,118 @@
+/*
+ * counter_table.h: what queue_counters.cpp and recount.cpp share: the counters in shared memory, and this transaction's changes.
+ */
+#pragma once
+
+#include "ojs/counters/queue_counters.h"
+#include "ojs/shared/shmem.h"
+
+namespace ojs
+{
+
+constexpr int max_counters = 8192; /* queues with jobs, in all databases; beyond, everybody counts the rows */
+
+/* What is to be told of a bounded queue: see pressure.h. */
+enum class Alarm : uint8 { off, due, told };
+
+/* A queue's counters. One that is not there counts as zeros, so an idle one may be removed. */
+struct Counter {
+    MarkKey key;
+    pg_atomic_uint64 n[n_where];
+    pg_atomic_uint64 reserved;       /* places of open transactions (reservation.cpp); not part of n */
+    pg_atomic_uint64 since[n_where]; /* by commits that the snapshot of the running recount does not see */
+    pg_atomic_uint64 bytes, reserved_bytes, bytes_since; /* the same of sizes, where the queue bounds them */
+    Alarm warned, refused; /* under the lock, exclusively */
+};
+
+/* The recount that runs; one at a time. */
+struct Recount {
+    bool running;
+    bool spoilt; /* rows of the part changed unnoticed meanwhile */
+    Oid database;
+    Part part;
+    TransactionId xmax; /* its snapshot */
+    int n_running;
+    TransactionId running_xids[FLEXIBLE_ARRAY_MEMBER];
+};
+
+/*
+ * Held in shared mode to add to counters that exist; exclusively for everything else, so that who reads or begins a
+ * recount sees none in between. Only look-ups in memory and the taking of a snapshot happen under it.
+ */
+extern LWLock *counters_lock;
+/* By process number: the transaction that is about to commit, until its changes have been added; 0: none. */
+extern pg_atomic_uint32 *committing;
+extern HTAB *counters; /* of Counter; null without preload */
+extern Recount *recount;
+
+/* Pushes that were refused, until that has been told: the first of each queue. */
+struct Refusal {
+    Oid database; /* invalid: free */
+    int64 queue;
+    Load depth;
+    Load bound;
+    char job_type[256];
+};
+struct Alarms {
+    pg_atomic_uint32 raised; /* how often something came to be told */
+    Refusal refusals[64];
+};
+extern Alarms *alarms;
+
+/* Under the lock, exclusively. Null: no room. */
+Counter *counter_of(Oid database, int64 queue);
+
+/* Which queue a row belongs to and what it counts as; false: a reminder, which is no job. */
+bool where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where);
+
+/* Whether a row of ready or later, which is no reminder, is one of a job whose size counts; and that job. */
+struct SizedJob {
+    pg_uuid_t id;
+    ItemPointerData tid;
+};
+bool sized(store::Rel rel, HeapTupleHeader row, SizedJob &job);
+
+/* Whether a transaction that has ended is one whose rows the running recount counts. */
+bool counted_by_recount(TransactionId xid);
+
+/* What this transaction has changed and not committed yet. */
+struct Change {
+    int64 queue;
+    int level; /* of the subtransaction */
+    int32 n[n_where];
+    int32 reserved;
+    int64 bytes;
+    int64 reserved_bytes;
+};
+extern Change *changes;
+extern int n_changes;
+/* The note of the running subtransaction about a queue; good until the next note. */
+Change &change_of(int64 queue);
+
+/* This transaction has changed rows unnoticed. */
+extern bool lost_here[2];
+
+/* Whether these shared counters can be used at all; null: count. */
+Database *counting_database();
+
+/* --- reservation.cpp --- */
+
+void give_back(const Change &change);
+Load load_of(Counter &counter); /* what waits, and what open transactions have places for */
+/* A transaction that is being prepared: its places are kept by locks, since nobody hears when it ends. */
+void keep_while_prepared();
+
+/* --- recount.cpp --- */
+
+/* Whether the counters of a part can be read, under the lock, as right; counts the rows first where that is needed. */
+bool settled(Database &database, Part part);
+
+/* Makes the shared counters of this database right; `again`: even if somebody else has just done so. False: another
+ * recount takes too long to be waited for. */
+bool recount_rows(Part part, bool again);
+/* At the end of a transaction: a recount that it has not finished. */
+void recount_given_up();
+/* What has just been committed, for the counts that this session remembers without preload. */
+void remember_changes();
+
+} // namespace ojs

@@ -1,0 +1,41 @@
+/*
+ * hot_set.h: the unlogged tables hold every open job, or are rebuilt from the logged ones first.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs
+{
+
+/*
+ * The hot set is valid before anything reads or writes it: checked once per session, and again after whatever empties
+ * `feed`. Where it is not, has it rebuilt by a process of its own and waits for that; in the transaction that created the
+ * extension, or where no process can be had, rebuilds in place.
+ */
+void ensure_hot_set();
+
+/* What `feed` says at this moment, whatever the caller's snapshot. */
+struct Feed {
+    bool stands;   /* the hot set holds every open job */
+    bool restored; /* it did, but rows came into the logged tables past it */
+    bool ours;     /* what is said so was written by this very transaction, or the tables were made by it */
+};
+Feed read_feed();
+
+/* The rebuild itself, inside the caller's transaction (rebuild.cpp). Returns false if the hot set was valid already.
+ * `cause` may be null: found out. */
+bool rebuild_hot_set(const char *cause);
+
+/* Whether a rebuild or a reconcile pass is under way in another process. */
+bool rebuild_under_way();
+
+/*
+ * Safety net: reinserts open jobs, created before `created_before`, that are missing from the hot set, and logs a WARNING.
+ * Returns their number, or -1 if another process is already doing so.
+ */
+int64 reconcile_hot_set(TimestampTz created_before);
+/* Calls it every five minutes, or more rarely where a pass takes long. For every tick. */
+void reconcile_if_due();
+
+} // namespace ojs

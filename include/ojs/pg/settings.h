@@ -1,0 +1,48 @@
+/*
+ * settings.h: the ojs.* settings. docs/settings.md is the reader's copy.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs
+{
+
+constexpr int max_block_ms = 30000; /* a statement that waits keeps its snapshot */
+
+/* One variable per setting, in the order of settings.cpp; times in milliseconds, sizes in the unit that the name's documentation gives. */
+struct Settings {
+    int block_timeout_ms; /* -1: as the queue says */
+    double clock_offset_ms;
+    bool conformance_mode;
+    int deduplication_ttl_s;
+    int default_lease_ms;
+    int event_retention_s;
+    char *events_off;
+    int max_args_depth;
+    int max_args_elements;
+    int max_batch_size;
+    int max_envelope_size; /* bytes */
+    int max_events;
+    int max_meta_size;     /* bytes */
+    int max_result_size;   /* bytes */
+    bool notify;
+    int notify_interval_ms;
+    bool redact_backtrace;
+    bool strict_queues;
+    int tenancy;
+    char *tenant;
+    int tick_interval_ms;
+    bool worker;
+};
+extern Settings settings;
+
+void guc_init();
+
+/* Grows whenever this session's ojs.clock_offset is set: what was remembered of times no longer holds. */
+extern uint64 clock_generation;
+
+/* The database's clock, moved by ojs.clock_offset. Each call of a function reads it once. */
+TimestampTz now();
+
+} // namespace ojs

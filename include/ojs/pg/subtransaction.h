@@ -1,0 +1,25 @@
+/*
+ * subtransaction.h: a part of a call that may fail without the call failing: a subtransaction around it.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs
+{
+
+ErrorData *attempt_call(void (*body)(void *), void *arg);
+
+/*
+ * Runs body() in a subtransaction. Null: it went well, and what it did stays. Else nothing of it does, and this is the
+ * error, which the caller judges: ReThrowError() for one that it cannot answer for. Tables that the body opens must be
+ * closed by it; what it allocates stays.
+ */
+template <typename Body>
+ErrorData *
+attempt(Body body)
+{
+    return attempt_call([](void *arg) { (*static_cast<Body *>(arg))(); }, &body);
+}
+
+} // namespace ojs

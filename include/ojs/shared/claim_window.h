@@ -1,0 +1,35 @@
+/*
+ * claim_window.h: claims that share out a queue's jobs (claim_jitter_ms, Q-48 to Q-50).
+ *
+ * The first claim of a queue opens a window; those that arrive before it closes are one cohort with it. Whoever of them
+ * first finds it closed divides: it counts the jobs, holding no lock, and gives each member its quota. Each then claims up
+ * to that in its own transaction, as any claim. What the members are at lives in shared memory; without it there are no
+ * cohorts.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs
+{
+
+/* Joins the cohort of a queue, or opens one. */
+void cohort_join(int64 queue, int max, int64 window_ms);
+
+/* Waits for the window to close, holding no lock. Nothing: this claim has its quota. Else it is the one to divide: it
+ * counts the jobs that could be claimed, up to this number, and calls cohort_divide(). */
+std::optional<int64> cohort_wait();
+
+/* Every member gets its part of `jobs` in proportion to its max. */
+void cohort_divide(int64 jobs);
+
+/* What this claim may take. */
+int cohort_quota();
+
+/* Whether nobody else gathers for this queue or has yet to claim: what this claim makes available for all, nobody lacks. */
+bool cohort_is_over();
+
+/* This claim has taken what it took, or is given up. Where it was to divide, another does. */
+void cohort_leave();
+
+} // namespace ojs

@@ -1,0 +1,157 @@
+/*
+ * shmem.h: what the processes of a cluster share when the library is preloaded: per database its worker and who
+ * wants what, per queue whether somebody may be listening, the claims that wait, those that share a queue's jobs, and how
+ * often workers claimed. All of it hints: the tables are the truth, and everything here is empty after a restart.
+ * Without preload there is none of it, and nothing needs it.
+ *
+ * One LWLock (`lock`) guards everything but the atomics, and another the counters (counter_table.h). It is held for look-ups in memory only.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs
+{
+
+constexpr int max_databases = 1000; /* one beyond works as if not preloaded */
+constexpr int max_marks = 4096;     /* queues somebody may listen to; beyond, transactions notify themselves */
+constexpr int max_waiter_queues = 16;
+constexpr int max_mark_name = 128;
+constexpr int max_calls = 4096; /* workers of queues with a claim_rate, in a second; beyond, sessions count */
+
+enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
+
+/* Slots are taken at first use and never freed before a restart. */
+struct Database {
+    Oid oid;
+    pg_atomic_uint32 worker;  /* number of the upkeep worker's process, plus 1; 0: none runs */
+    pg_atomic_uint32 waiters; /* claims that wait here */
+    pg_atomic_uint32 wanted;  /* marks of this database that are `wanted` */
+    pg_atomic_uint32 pending; /* … that are `pending` */
+    pg_atomic_uint32 crowded; /* some marks found no room: the tick notifies whatever queue has work */
+    pg_atomic_uint32 asked;   /* a session wants a worker here */
+    pg_atomic_uint32 absent;  /* the last worker found no extension */
+    pg_atomic_uint32 poked;   /* something is due sooner than the worker thinks */
+    pg_atomic_uint32 uncountable; /* some queues found no room among the counters: all are counted by their rows */
+    pg_atomic_uint32 prepared;    /* prepared transactions have changed rows: see queue_counters.cpp */
+    Oid counted[2];               /* by Part: the counters hold the rows of this table `ready`; under their lock */
+    Oid figures_of;               /* the table `ready` of the extension that job_metrics.cpp counts for; under its lock */
+    TimestampTz figures_since;    /* … since when */
+    bool hour_known;              /* … and knows what the hour before that was like */
+    int worker_pid;
+    TimestampTz worker_started_at;
+};
+
+struct MarkKey {
+    int64 queue;
+    Oid database;
+    uint32 unused; /* zero: keys are compared as bytes */
+};
+
+/* A queue somebody may be listening to. */
+struct Mark {
+    MarkKey key;
+    bool wanted;         /* a claim came back short since the last NOTIFY */
+    bool pending;        /* a NOTIFY is due */
+    uint64 changes;      /* commits that met this mark */
+    TimestampTz sent_at; /* the last NOTIFY */
+    int name_length;
+    char name[max_mark_name]; /* known once pending */
+};
+
+/* A claim that waits; indexed by process number. */
+struct Waiter {
+    Oid database;
+    int32 n; /* more than max_waiter_queues: any queue of the database */
+    bool woken;
+    int64 queues[max_waiter_queues];
+};
+
+enum class Turn : uint32 {
+    gathers,    /* until its window closes */
+    is_divided, /* the divider counts jobs */
+    claims      /* has its quota */
+};
+
+/* A claim that shares a queue's jobs with others (claim_window.h); indexed by process number. */
+struct Member {
+    Oid database;
+    Turn turn;
+    int32 divider; /* process number */
+    int32 max;
+    int32 quota;
+    int64 queue;
+    TimestampTz at; /* gathers: when the window closes; claims: since when */
+};
+
+struct CallsKey {
+    int64 queue;
+    uint64 worker; /* hash of its name */
+    Oid database;
+    uint32 unused; /* zero: keys are compared as bytes */
+};
+
+/* A worker's claims on a queue with a claim_rate (claim_rate.h). */
+struct Calls {
+    CallsKey key;
+    TimestampTz since; /* when its second began */
+    int64 n;
+};
+
+struct Shared {
+    LWLock *lock;
+    HTAB *marks;               /* of Mark */
+    HTAB *calls;               /* of Calls */
+    pg_atomic_uint32 launcher; /* process number plus 1 */
+    int n_waiting;
+    Database databases[max_databases];
+    Waiter *waiters;
+    int *waiting; /* process numbers of the waiters, the oldest first */
+    int n_members;
+    Member *members;
+    int *arrived; /* process numbers of the members, the oldest first */
+};
+
+extern Shared *shared; /* null without preload */
+
+/* This database's slot; null without preload or when there is no room. */
+Database *my_database();
+/* The slot of any database, made if need be; null when there is no room. */
+Database *database_slot(Oid oid);
+
+int my_process_number();
+void set_latch(uint32 process_number_plus_1); /* nothing for 0 */
+
+/* Sleeps until this process's latch is set or the time is over; ends the session where its client is gone, which would
+ * be given jobs else. `what` and `event`: for pg_stat_activity. */
+void sleep_ms(int64 ms, const char *what, uint32 *event);
+
+/* The session wants an upkeep worker in its database, now or once its transaction has committed; then one that runs
+ * already looks at once. */
+void ask_for_worker();
+void ask_for_worker_at_commit(); /* wakeup.cpp */
+
+/* --- waking (waiters.cpp) --- */
+
+/* A queue has work, as everybody can see by now; under the lock. True: the worker has a NOTIFY to send. */
+bool tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool may_notify);
+
+/* Adds the NOTIFYs for a queue to the transaction. */
+void notify_queue(const char *name, int name_length);
+
+/* Leaves the waiters, if this process is one. `passing`: without looking for the job it was woken for, which then is
+ * the next one's. */
+void stop_waiting(bool passing);
+
+/* Whether the library was preloaded, so that there is shared memory. */
+bool shared_memory();
+/* Whether the upkeep worker of this database runs and will send notifications. */
+bool worker_running();
+/* Sets the worker's latch: something is due sooner than it thinks. Does nothing without a worker. */
+void worker_poke();
+
+/* For module.cpp: asks for shared memory, and lays it out under AddinShmemInitLock. Returns whether it was there already. */
+void shmem_request();
+bool shmem_startup(LWLock *lock);
+
+} // namespace ojs

@@ -1,0 +1,50 @@
+/*
+ * wakeup.h: telling those who wait that a queue has work.
+ *
+ * A call that makes jobs claimable says so with wake_queue(). Nothing happens
+ * before the commit, nothing at all after a rollback, of a savepoint too. With
+ * the background worker of this database running, the commit marks the queue in
+ * shared memory, sets the latches of claims that wait for it, and the worker
+ * sends the NOTIFY; otherwise one NOTIFY per queue and transaction is sent by
+ * the transaction itself, unless ojs.notify is off.
+ *
+ * A prepared transaction forgets its marks: its COMMIT PREPARED may come from any
+ * session, or after a restart. The worker looks again at the queues that somebody
+ * waits for each tick; without it, claims that wait poll, and listeners look now
+ * and then, as they should anyway.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs
+{
+
+void wake_init(); /* at load: transaction callbacks */
+
+/* `jobs` jobs of this queue become claimable when the current (sub)transaction commits. */
+void wake_queue(int64 queue, std::string_view name, int jobs);
+
+/* A claim came back short: someone may be listening or about to wait for these queues. Called before the claim's
+ * closing look at the queue, so that a job which comes later sees the mark. Cheap; nothing without preload. */
+void wake_wanted(const int64 *queues, int n);
+
+/*
+ * Waits until one of the queues may have work, `until` has passed, or a while has; the caller looks again and decides.
+ * Registers as a waiter on entry and leaves on exit (also on error). Holds no locks.
+ * Without preload it sleeps a short while (growing from 5 ms to 100 ms with `round`).
+ */
+void wake_wait(const int64 *queues, int n, TimestampTz until, int round);
+
+/* --- for the worker --- */
+
+/* Sends the NOTIFYs that are due, in a transaction of its own, and says when the next one is (DT_NOEND: none). */
+TimestampTz wake_send_due();
+
+/* Whether some process waits for queues of this database or may listen to them. */
+bool wake_anyone();
+
+/* Inside a transaction: wakes those who wait for a queue that has work all the same. */
+void wake_look_again();
+
+} // namespace ojs

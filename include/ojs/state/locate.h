@@ -1,0 +1,60 @@
+/*
+ * locate.h: finding an open job by its id, wherever it is.
+ */
+#pragma once
+
+#include "ojs/state/transitions.h"
+
+namespace ojs
+{
+
+/* A job that nobody holds: its row in ready, or the one in later that is not a reminder of its expiry. */
+struct Place {
+    store::Table *table; /* null: it is in neither */
+    ItemPointerData tid;
+    store::Row seen; /* live, arriving or leaving */
+    LaterRow row;    /* kind only where it is in later */
+};
+
+Place locate(Tables &tables, const pg_uuid_t &id);
+
+constexpr int
+state_bit(State state)
+{
+    return 1 << static_cast<int>(state);
+}
+constexpr int open_states = state_bit(State::scheduled) | state_bit(State::available) | state_bit(State::pending) |
+                            state_bit(State::active) | state_bit(State::retryable);
+
+/*
+ * Cancels a job if it is in one of `states` (bits of open ones), held or not, waiting for a transaction that is moving
+ * it; `was` is the state it was in. False: it is in none of them, or does not exist.
+ */
+bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was);
+
+/* The same in whatever open state. False: it has ended, or does not exist; then `standing` says how it stands, and
+ * `exists` whether. */
+bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
+                 State &was);
+
+/* Locks the row of an open job where it is, waiting if need be, so that it moves no more until this transaction ends.
+ * Nothing for one that has ended. */
+void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);
+
+/* The same, and from then on its hot rows bear `flag`. False: the job has ended, or does not exist. */
+bool flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now);
+
+/* Where the job stands by a snapshot of this moment. */
+bool stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing);
+
+/* What an answer says beside the job. */
+struct Remark {
+    std::optional<State> previous; /* what the job was (OP-20) */
+    std::optional<pg_uuid_t> twin; /* an open job with its uniqueness key (INT-09), and … */
+    State twin_state;
+};
+
+/* The end of a call that has changed one job: closes the tables and answers the job as it stands now. */
+Datum answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &remark = {});
+
+} // namespace ojs

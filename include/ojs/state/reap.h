@@ -1,0 +1,53 @@
+/*
+ * reap.h: what time does to jobs: leases lapse, waiting jobs fall due, jobs expire. Claims do it for what they need,
+ * the tick for everything.
+ */
+#pragma once
+
+#include "ojs/store/tables.h"
+
+namespace ojs
+{
+
+/* Which jobs: all, or those of some queues only. */
+struct Scope {
+    const int64 *queues; /* null: all */
+    int n;
+
+    bool
+    has(int64 queue) const
+    {
+        return queues == nullptr || std::find(queues, queues + n, queue) != queues + n;
+    }
+};
+
+/* Ends leases that are past their deadline or their execution timeout, at most `limit`; how many. */
+int reap(Tables &tables, Scope scope, int limit, TimestampTz now);
+
+/*
+ * Makes jobs that fell due claimable and discards those that expired, at most `limit`, the first in claim order first
+ * (of the earliest `upkeep_batch` due); how many.
+ */
+int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
+
+/* How many jobs of a queue these two would make available, counted up to `most`. */
+int64 count_due(Tables &tables, int64 queue, int64 most, TimestampTz now);
+
+/*
+ * Finds the workers that sent heartbeats and then none for heartbeat_timeout_us, and takes their jobs back, at most
+ * `limit`, before the leases end (WRK-07).
+ */
+struct Recovered {
+    int workers;
+    int jobs;
+};
+Recovered recover_from_dead(Tables &tables, int limit, TimestampTz now);
+
+constexpr int upkeep_batch = 1000;
+
+/* No lease runs out before this, as far as this session knows; for who looks for such without reaping. */
+TimestampTz no_lease_before(TimestampTz now);
+
+void upkeep_init(); /* once, at load */
+
+} // namespace ojs

@@ -1,0 +1,49 @@
+/*
+ * status.h: where a job stands, derived from where its rows are: a `done` row
+ * says completed, cancelled or discarded; else a lease says active; else a row
+ * in `later` says scheduled, retryable, pending or (released with a delay)
+ * available; else the job is available. All by one snapshot.
+ */
+#pragma once
+
+#include "ojs/job/envelope.h"
+#include "ojs/queue/queue.h"
+#include "ojs/store/tables.h"
+
+namespace ojs
+{
+
+/* False: there is no such job. `job` points into the tables' slots. In recovery the logged tables alone answer. */
+bool stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Standing &standing);
+
+/* How a finished job reads, but for its history. */
+void from_done(const DoneRow &row, Standing &standing);
+
+/* Fills error, errors and next_attempt_at from the job's events. */
+void read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing);
+
+/* What must be looked up of a job that is handed out, by the flags of its hot row: its history, its checkpoint. */
+void read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Standing &standing);
+
+/* Leaves the row of job `id` in the slot of `job`, whose tts_tid says where it is; by the place a hot row remembers. */
+void find_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid);
+/* The envelope of job `id`, by the place a hot row remembers; raises only if the store is broken. */
+void read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job);
+
+/*
+ * Says why a call could not be carried out on job `id` as it stands (ERR-B, SM-21 to SM-23). An active job is in the
+ * way of a call that needs its lease because the caller does not hold it, and of any other because it is active.
+ */
+enum class Needs { lease, open, pending };
+[[noreturn]] void raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now);
+
+/* What a call about one job answers: ojs.job, with its history where there is one. */
+Datum job_answer(Tables &tables, const JobRow &job, Standing &standing);
+
+/* The same as the JSON envelope. */
+Jsonb *job_json(const JobRow &job, const Standing &standing, std::string_view queue_name);
+
+/* The name of a queue for a row that must have one. */
+std::string_view queue_name(int64 id);
+
+} // namespace ojs

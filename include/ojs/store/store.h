@@ -1,0 +1,189 @@
+/*
+ * store.h: direct access to the extension's own tables.
+ *
+ * The verbs here know PostgreSQL and nothing of OJS. They do what the executor
+ * would, without its start-up cost: which triggers, CHECKs, defaults and NOT
+ * NULLs it would apply is the caller's business, and so are permissions.
+ *
+ * Rows are found with a dirty snapshot: what counts is what is there now, not
+ * what was there when the caller's statement began. A row that another open
+ * transaction inserted or deleted is `busy`.
+ *
+ * Every SQL function that writes begins with begin_write() and ends with
+ * end_write(), so that two calls inside one statement see each other.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs::store
+{
+
+enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, maintenance, count };
+
+enum class Idx {
+    job_id,
+    event_job,
+    done_job,
+    ready_order,
+    ready_job,
+    lease_job,
+    lease_reap,
+    later_job,
+    later_due,
+    queue_name,
+    queue_id,
+    uniq_held,
+    limit_use_key,
+    checkpoint_job,
+    progress_job,
+    dead_letter_job,
+    count
+};
+
+/* An open table. Closed by close(), or by the abort of the transaction. */
+struct Table {
+    Relation rel;
+    Rel which;
+    TupleTableSlot *slot;      /* what the last read left here */
+    CatalogIndexState indexes; /* opened at the first insert */
+    bool all_plain;            /* these need no executor */
+};
+static_assert(std::is_trivially_destructible_v<Table>);
+
+/* --- the extension's identity (catalog.cpp) --- */
+
+Oid relation_oid(Rel rel);
+Oid index_oid(Idx index);
+Oid owner();                       /* who owns the extension's objects */
+Oid composite_type(bool claimed);  /* ojs.job, ojs.claimed_job */
+int64 next_seq();
+bool installed();                  /* false: no such extension in this database */
+void catalog_init();               /* once, at load: hears of changes to these relations */
+uint64 catalog_generation(Rel rel); /* grows whenever that relation's cached description was dropped */
+
+/* --- calls that write --- */
+
+/* Refuses read-only transactions, recovery and parallel workers, as the executor would for `what`. */
+void begin_write(const char *what);
+void end_write();
+
+/*
+ * What the call that is under way has written: to be waited for at commit, or (`durable` false) such that a crash may
+ * take it back. A call whose writes are all of that kind, in a transaction without other writes, commits without waiting
+ * for the disk; one that notes nothing follows the caller's setting. async_commit.cpp.
+ */
+void note_write(bool durable);
+void begin_noting_writes(); /* by begin_write and end_write */
+void end_noting_writes();
+void commit_init(); /* once, at load */
+
+/* --- tables --- */
+
+Table open(Rel rel, LOCKMODE mode);
+void close(Table &table); /* keeps the lock until the transaction ends */
+void close_and_unlock(Table &table, LOCKMODE mode); /* for a caller that has written nothing */
+
+/* --- writing --- */
+
+/* Inserts `tuple` (its t_self says where) and its index entries. */
+void insert(Table &table, HeapTuple tuple);
+void insert_many(Table &table, HeapTuple *tuples, int n);
+
+enum class Outcome { ok, busy, gone };
+
+/* Called for each row of ready, lease, later and done that is inserted (1) or deleted (-1) here. */
+using Watcher = void (*)(Rel rel, HeapTupleHeader row, int change);
+extern Watcher watcher;
+void watch(const Table &table, HeapTuple tuple, int change); /* for a caller that writes past these verbs */
+
+/*
+ * Deletes the row at tid as FOR UPDATE SKIP LOCKED would: lock it if that needs
+ * no waiting, recheck, delete. One caller only gets `ok`.
+ */
+Outcome take(Table &table, ItemPointer tid);
+/* The same, but waits for a transaction that has the row; `gone` when that one took or moved it. */
+Outcome take_waiting(Table &table, ItemPointer tid);
+/* Locks the row at tid, waiting if need be, so that replace() cannot fail; leaves the row in the slot. */
+Outcome lock(Table &table, ItemPointer tid, bool wait);
+void replace(Table &table, ItemPointer tid, HeapTuple tuple);
+
+/*
+ * For a table of which our only index is unique, on its first column, and may be partial, as long as all rows written here
+ * are ones that it holds. insert_unless_there() is INSERT … ON CONFLICT DO NOTHING without the wait: false, and nothing is
+ * there, if a row with that key is there, or arriving. replace_keyed() leaves the key as it is, in a row locked before.
+ */
+bool insert_unless_there(Table &table, Idx index, HeapTuple tuple);
+void replace_keyed(Table &table, Idx index, ItemPointer tid, HeapTuple tuple);
+
+/* For these verbs (indexes.cpp): whether the table has only the index that we made; whether none of its indexes is of an
+ * expression or of some of the rows; and the entries of a row in whatever indexes there are. insert_entries() is false if,
+ * `unless_there`, a row with the same first column may be there in a unique one. */
+bool only_ours(Relation rel);
+bool all_plain(CatalogIndexState indexes);
+bool insert_entries(Relation rel, TupleTableSlot *slot, bool unless_there);
+
+/* --- reading --- */
+
+/* arriving: inserted by a transaction that is still open; leaving: deleted by one. */
+enum class Row { none, live, arriving, leaving };
+
+/* A walk along an index, dirty. */
+struct Scan {
+    Table *table;
+    Relation index;
+    IndexScanDesc desc;
+    SnapshotData dirty;
+    ItemPointerData tid;  /* of the row in the table's slot */
+    ScanDirection direction; /* forward unless changed before the first next() */
+    bool kill_dead;
+    bool saw_dead;       /* an entry that led nowhere was passed */
+};
+
+/*
+ * `scan` must not move afterwards: its snapshot is pointed at.
+ *
+ * With kill_dead, entries that lead nowhere (their deleter has committed, or their inserter aborted) are marked dead
+ * now, and not only when no snapshot could see the row any more: that is what keeps claims flat under a long-running
+ * snapshot. Only for unlogged tables whose rows are never updated: nobody reads those through an index and an older
+ * snapshot, no standby hears of it, and an entry stands for one row version.
+ */
+void begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead);
+void rescan(Scan &scan, ScanKey keys, int n);
+Row next(Scan &scan);
+void end(Scan &scan);
+
+/*
+ * The value of one column of the first index entry that fits, whether or not its row still exists; false: no entry
+ * does. Leaves the scan to be begun anew with rescan().
+ */
+bool first_entry(Scan &scan, ScanKey keys, int n, int column, Datum *value);
+
+/* The row of job `id` along an index on job_id, as it is now; `none` only when it is certainly not there. */
+Row find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid);
+
+/* All rows of job `id`, for tables that may hold several: begin/next with this key. */
+void key_uuid(ScanKey key, const pg_uuid_t &id);
+
+/* The row of job `id` as `snapshot` sees it, in the slot. */
+bool read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot);
+
+/* The committed (or own) row at tid, in the slot. The caller compares the id: rows of a table move, and where it is written
+ * anew there may be no such block any more. */
+bool read_at(Table &table, ItemPointer tid);
+
+/* A walk through a stretch of a table's blocks, by a snapshot of its beginning; the rows come in a slot of its own. */
+struct BlockWalk {
+    TableScanDesc desc;
+    Snapshot snapshot;
+    TupleTableSlot *slot;
+};
+BlockNumber blocks_of(Table &table);
+void begin(BlockWalk &walk, Table &table, BlockNumber first, BlockNumber n);
+bool next(BlockWalk &walk);
+void end(BlockWalk &walk);
+
+/* The open transaction that made the row in the slot busy ends before this returns. */
+void wait_for(const Scan &scan);
+
+} // namespace ojs::store

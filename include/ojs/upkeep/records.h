@@ -1,0 +1,17 @@
+/*
+ * records.h: what upkeep does for events.
+ */
+#pragma once
+
+#include "ojs/pg/pg.h"
+
+namespace ojs
+{
+
+/* Removes at most `limit` of those with rows of their own that are too old, and now and then of those that are too many; how many. */
+int prune_records(int limit, TimestampTz now);
+
+/* Notifies listeners of at most `limit` new events, where an administrator wants that. */
+void tell_events(int limit);
+
+} // namespace ojs

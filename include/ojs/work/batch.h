@@ -1,0 +1,60 @@
+/*
+ * batch.h: finishing jobs that one holds: what ack, ack_many and ack_and_claim have in common.
+ */
+#pragma once
+
+#include "ojs/pg/args.h"
+#include "ojs/job/hooks.h"
+#include "ojs/state/transitions.h"
+
+namespace ojs
+{
+
+/* A batch of jobs as a worker names them; lease_ids and results are empty or as long as ids. */
+struct Named {
+    Ids ids;
+    Texts lease_ids;
+    Jsons results;
+    text *worker;
+};
+
+/* Reads and checks the parameters; `results_at` < 0: the call has none. */
+Named read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at, int results_at);
+
+/* Positions of the ids in the order in which their rows are locked. */
+int *locking_order(const Ids &ids);
+
+/* The jobs whose attempt a call ends, for the after_execute hooks; nothing is noted where there are none. */
+struct Ended {
+    Hooks hooks;
+    Jsonb **jobs;
+    int n;
+};
+static_assert(std::is_trivially_destructible_v<Ended>);
+
+Ended ended_of(int most);
+void note_ended(Ended &ended, Tables &tables, const LeaseRow &lease, Standing standing);
+/* Run the hooks, once all that the call writes is written. */
+void attempts_ended(const Ended &ended);
+void attempt_ended(Datum job); /* of a call about one job: the ojs.job that it answers */
+
+/*
+ * Completes the named jobs that the worker holds; done[i] says which. Strict: raises for the first it does not hold.
+ */
+int complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now, Ended &ended);
+
+inline Holder
+holder_of(const Named &named, int i)
+{
+    return {named.worker, named.lease_ids.n > 0 ? named.lease_ids.texts[i] : nullptr};
+}
+
+/* (done, skipped in request order[, deadline]) */
+Datum many_answer(FunctionCallInfo fcinfo, int n, const Ids &ids, const bool *done, std::optional<TimestampTz> deadline);
+
+/* A result that is too large is refused, while the job is still held (RES-01). */
+void check_result(const Jsonb *result);
+/* What is stored of it: nothing, where the job's result_ttl is 0. */
+Jsonb *result_to_keep(Tables &tables, const LeaseRow &lease, Jsonb *result);
+
+} // namespace ojs

@@ -1,0 +1,281 @@
+-- admin.sql: what administrators look at: lists by pages and filters, and the server's settings.
+
+-- A page by number: its entries, and how many there are in all.
+create function ojs_http.numbered_page(request ojs_http.request, entries jsonb[], total bigint, more jsonb default '{}') returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('items', coalesce(to_jsonb(entries), '[]'), 'pagination', jsonb_build_object('total', total,
+        'page', ojs_http.query_number(request, 'page', 1, 1, 1000000), 'per_page', ojs_http.query_number(request, 'per_page', 20, 1, 100))) || more)
+$$;
+
+create function ojs_http.page_start(request ojs_http.request) returns int
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select (ojs_http.query_number(request, 'page', 1, 1, 1000000) - 1) * ojs_http.query_number(request, 'per_page', 20, 1, 100)
+$$;
+
+create function ojs_http.query_time(request ojs_http.request, name text) returns timestamptz
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    return nullif(request.query ->> name, '')::timestamptz;
+exception when data_exception then
+    perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a time', name), jsonb_build_object('field', name),
+        format('Give ?%s=2026-01-31T12:00:00Z.', name));
+end $$;
+
+-- One of several words, or null.
+create function ojs_http.query_word(request ojs_http.request, name text, variadic words text[]) returns text
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    given text := nullif(request.query ->> name, '');
+begin
+    if given <> all (words) then
+        perform ojs_http.raise('INVALID_PAYLOAD', format('%s has no such value', name), jsonb_build_object('field', name),
+            format('Give one of %s.', array_to_string(words, ', ')));
+    end if;
+    return given;
+end $$;
+
+-- Whether a type is what a filter says: the same, or beginning as what stands before its *.
+create function ojs_http.is_like(type text, pattern text) returns boolean
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case when pattern like '%*' then starts_with(type, left(pattern, -1)) else coalesce(type = nullif(pattern, ''), true) end
+$$;
+
+-- JOBS -------------------------------------------------------------------------------------------------------------
+
+create function ojs_http.admin_jobs(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    of_queue text := nullif(request.query ->> 'queue', '');
+    of_type text := request.query ->> 'type';
+    state_is text := ojs_http.query_word(request, 'state', 'available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded');
+    since timestamptz := coalesce(ojs_http.query_time(request, 'since'), '-infinity');
+    until timestamptz := coalesce(ojs_http.query_time(request, 'until'), 'infinity');
+    sort text := coalesce(ojs_http.query_word(request, 'sort', 'created_at', 'scheduled_at', 'priority'), 'created_at');
+    direction text := coalesce(ojs_http.query_word(request, 'order', 'asc', 'desc'), 'desc');
+    entries jsonb[];
+    total bigint;
+begin
+    perform ojs_http.upkeep();
+    execute format($query$
+        with found as (
+            select row(j.*)::ojs.job as job, j.id, j.%1$I as key from ojs.jobs j
+            where ($1 is null or j.queue = $1) and ojs_http.is_like(j.type, $2) and ($3 is null or j.state = $3)
+                and j.created_at between $4 and $5
+        ), page as (
+            select * from found order by key %2$s nulls last, id %2$s limit $6 offset $7
+        )
+        select (select array_agg(ojs.envelope(p.job) order by p.key %2$s nulls last, p.id %2$s) from page p), (select count(*) from found)
+        $query$, sort, direction)
+    into entries, total
+    using of_queue, of_type, state_is, since, until, ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request);
+    return ojs_http.numbered_page(request, entries, total);
+end $$;
+
+-- QUEUES -----------------------------------------------------------------------------------------------------------
+
+-- All queues together; rates are means over the last hour.
+create function ojs_http.admin_stats(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    stats jsonb;
+begin
+    perform ojs_http.upkeep();
+    select jsonb_build_object(
+        'queues', count(*),
+        'workers', (select count(*) from ojs.workers where status in ('running', 'quiet', 'terminate')),
+        'jobs', jsonb_build_object('available', coalesce(sum(s.available), 0), 'active', coalesce(sum(s.active), 0),
+            'scheduled', coalesce(sum(s.scheduled), 0), 'retryable', coalesce(sum(s.retryable), 0), 'pending', coalesce(sum(s.pending), 0),
+            'completed', coalesce(sum(s.completed), 0), 'cancelled', coalesce(sum(s.cancelled), 0), 'discarded', coalesce(sum(s.discarded), 0)),
+        'throughput', jsonb_build_object('processed_per_minute', round(coalesce(sum(s.completed_last_hour), 0) / 60, 3),
+            'failed_per_minute', round(coalesce(sum(s.failed_last_hour), 0) / 60, 3)),
+        'maintenance', ojs.health() -> 'maintenance' <> 'null',
+        'uptime_seconds', floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time())),
+        'computed_at', ojs_http.rfc3339(ojs_http.now()))
+    into stats from ojs.queue_stats() s;
+    return ojs_http.reply(200, stats);
+end $$;
+
+create function ojs_http.admin_queues(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    entries jsonb[];
+begin
+    perform ojs_http.upkeep();
+    select array_agg(jsonb_build_object('name', p.name, 'state', p.state, 'paused', p.state = 'paused', 'created_at', ojs_http.rfc3339(p.created_at),
+        'counts', (select to_jsonb(s) - '{queue,paused,computed_at}'::text[] from ojs.queue_stats(p.name) s)) order by p.name)
+    into entries
+    from (
+        select * from ojs.queues order by name
+        limit ojs_http.query_number(request, 'per_page', 20, 1, 100) offset ojs_http.page_start(request)
+    ) p;
+    return ojs_http.numbered_page(request, entries, (select count(*) from ojs.queues));
+end $$;
+
+create function ojs_http.admin_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    found_queue ojs_http.response;
+    queue jsonb;
+begin
+    perform ojs_http.upkeep();
+    found_queue := ojs_http.queue(request);
+    queue := found_queue.body;
+    return ojs_http.reply(200, queue || jsonb_build_object('counts', (queue -> 'stats') - '{queue,depth}'::text[], 'configuration', queue -> 'config',
+        'paused', queue -> 'state' = '"paused"'));
+end $$;
+
+-- A limit on the queue as a whole lies over what its settings say.
+create function ojs_http.set_queue_rate_limit(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs.queue_info(request.names[1]);
+    request.names[1] := 'queue:' || request.names[1];
+    return ojs_http.set_rate_limit(request);
+end $$;
+
+-- WORKERS ----------------------------------------------------------------------------------------------------------
+
+create function ojs_http.admin_workers(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    entries jsonb[];
+    summary jsonb;
+begin
+    select array_agg(ojs_http.worker_json(p.entry) order by p.worker) into entries
+    from (
+        select w as entry, w.worker from ojs.workers w order by w.worker
+        limit ojs_http.query_number(request, 'per_page', 20, 1, 100) offset ojs_http.page_start(request)
+    ) p;
+    select jsonb_build_object('total', count(*), 'running', count(*) filter (where status = 'running'),
+        'quiet', count(*) filter (where status in ('quiet', 'terminate')), 'stale', count(*) filter (where status in ('stale', 'dead')))
+    into summary from ojs.workers;
+    return ojs_http.numbered_page(request, entries, (summary ->> 'total')::bigint, jsonb_build_object('summary', summary));
+end $$;
+
+-- DEAD LETTERS -----------------------------------------------------------------------------------------------------
+
+-- What arguments must contain, as JSON: what is no array stands for one of them.
+create function ojs_http.query_args(request ojs_http.request) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    args jsonb;
+begin
+    args := nullif(request.query ->> 'args', '')::jsonb;
+    return case when jsonb_typeof(args) = 'array' then args when args is not null then jsonb_build_array(args) end;
+exception when data_exception then
+    perform ojs_http.raise('INVALID_PAYLOAD', 'args must be JSON', '{"field": "args"}', 'Give ?args={"customer":7}, encoded.');
+end $$;
+
+-- Those that the query string describes.
+create function ojs_http.chosen_dead_letters(request ojs_http.request) returns setof ojs.job
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select d.* from ojs.dead_letters d
+    where coalesce(d.queue = nullif(request.query ->> 'queue', ''), true)
+        and ojs_http.is_like(d.type, request.query ->> 'type')
+        and coalesce(d.error ->> 'type' = nullif(request.query ->> 'error_type', ''), true)
+        and coalesce(d.args @> ojs_http.query_args(request), true)
+        and d.discarded_at between coalesce(ojs_http.query_time(request, 'since'), '-infinity') and coalesce(ojs_http.query_time(request, 'until'), 'infinity')
+$$;
+
+create function ojs_http.admin_dead_letters(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    entries jsonb[];
+    total bigint;
+begin
+    with found as materialized (
+        select d as job, d.id from ojs_http.chosen_dead_letters(request) d
+    ), page as (
+        select * from found order by id desc limit ojs_http.query_number(request, 'per_page', 20, 1, 100) offset ojs_http.page_start(request)
+    )
+    select (select array_agg(ojs.envelope(p.job) order by p.id desc) from page p), (select count(*) from found) into entries, total;
+    return ojs_http.numbered_page(request, entries, total);
+end $$;
+
+-- With how long they are kept: those of the queue, or of all queues that say nothing themselves.
+create function ojs_http.dead_letter_stats(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    of_queue text := nullif(request.query ->> 'queue', '');
+    stats jsonb := ojs.dead_letter_stats(of_queue);
+    config jsonb := coalesce((select ojs.queue_info(q.name) -> 'config' from ojs.queues q where q.name = of_queue), ojs_http.default_policy());
+begin
+    return ojs_http.reply(200, stats || jsonb_build_object('retention', jsonb_build_object(
+        'max_age', config -> 'dead_letter_ttl', 'max_count', config -> 'dead_letter_max_size')));
+end $$;
+
+-- RATE LIMITS ------------------------------------------------------------------------------------------------------
+
+create function ojs_http.rate_limit_json(r ojs.rate_limits) returns jsonb
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp set intervalstyle = iso_8601 as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+        'key', r.key,
+        'concurrency', case when r.concurrency is not null then jsonb_build_object(
+            'limit', r.concurrency, 'active', r.active, 'available', greatest(r.concurrency - r.active, 0)) end,
+        'rate', case when r.rate is not null then jsonb_build_object('limit', r.rate, 'period', r.rate_period::text,
+            'current_count', r.started, 'window_resets_at', ojs_http.rfc3339(r.window_resets_at)) end,
+        'throttle', case when r.throttle is not null then jsonb_build_object('limit', r.throttle, 'period', r.throttle_period::text,
+            'next_allowed_at', ojs_http.rfc3339(r.next_allowed_at)) end,
+        'paused_until', ojs_http.rfc3339(r.paused_until), 'override', r.override, 'override_expires_at', ojs_http.rfc3339(r.override_until),
+        'waiting_count', r.waiting))
+$$;
+
+create function ojs_http.rate_limits(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    entries jsonb[];
+    page int := ojs_http.page_start(request);
+begin
+    entries := array(select ojs_http.rate_limit_json(r) from ojs.rate_limits r order by r.key);
+    return ojs_http.numbered_page(request, entries[page + 1 : page + ojs_http.query_number(request, 'per_page', 20, 1, 100)],
+        cardinality(entries), jsonb_build_object('rate_limits', to_jsonb(entries)));
+end $$;
+
+create function ojs_http.rate_limit(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    found_limit ojs.rate_limits;
+begin
+    select * into found_limit from ojs.rate_limits r where r.key = request.names[1];
+    if not found then
+        perform ojs_http.raise('NOT_FOUND', format('rate limit %s does not exist', left(request.names[1], 64)),
+            jsonb_build_object('resource_type', 'rate_limit', 'resource_id', left(request.names[1], 64)), 'GET /ojs/v1/rate-limits lists them.');
+    end if;
+    return ojs_http.reply(200, ojs_http.rate_limit_json(found_limit));
+end $$;
+
+create function ojs_http.set_rate_limit(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    until timestamptz;
+begin
+    begin
+        until := ojs_http.text_field(body, 'expires_at')::timestamptz;
+    exception when data_exception then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'expires_at must be a time', '{"field": "expires_at"}', 'Write it as 2026-01-31T12:00:00Z.');
+    end;
+    if until <= ojs_http.now() then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'expires_at is in the past', '{"field": "expires_at"}', 'Give a time to come, or leave it out.');
+    end if;
+    perform ojs.set_rate_limit(request.names[1], body - '{key,expires_at}'::text[], until);
+    return ojs_http.rate_limit(request);
+end $$;
+
+-- Takes back what an administrator has set; what jobs and queues say counts again.
+create function ojs_http.unset_rate_limit(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_http.rate_limit(request);
+    perform ojs.set_rate_limit(request.names[1], null);
+    return ojs_http.reply(204, null);
+end $$;
+
+-- SETTINGS ---------------------------------------------------------------------------------------------------------
+
+create function ojs_http.system_config(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('version', ojs.version(), 'limits', ojs.manifest() -> 'payload_limits',
+        'config', jsonb_object_agg(s.name, current_setting(s.name) order by s.name)))
+    from pg_settings s where s.name like 'ojs.%'
+$$;

@@ -1,0 +1,155 @@
+-- errors.sql: errors as HTTP answers.
+
+-- The HTTP status of an OJS code, and its name in the HTTP binding. Null for a code that is none.
+create function ojs_http.status_of(code text, details jsonb, path text, out status int, out name text) returns record
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    of_topic boolean := starts_with(path, '/v0/');
+begin
+    case code
+    when 'INVALID_PAYLOAD' then
+        status := 400; name := case when details ->> 'reason' = 'malformed' then 'invalid_payload' else 'invalid_request' end;
+    when 'INVALID_JOB_TYPE', 'INVALID_QUEUE', 'INVALID_ARGS', 'INVALID_METADATA', 'INVALID_CRON_EXPRESSION', 'QUEUE_NAME_TOO_LONG',
+            'JOB_TYPE_TOO_LONG', 'UNIQUE_KEY_INVALID' then
+        status := 400; name := 'invalid_request';
+    when 'INVALID_RETRY_POLICY' then
+        status := 422; name := 'invalid_request';
+    when 'SCHEMA_VALIDATION_FAILED' then
+        status := 422; name := 'schema_validation';
+    when 'PAYLOAD_TOO_LARGE', 'METADATA_TOO_LARGE', 'RESULT_TOO_LARGE' then
+        status := 413; name := lower(code);
+    when 'BATCH_SIZE_EXCEEDED' then
+        status := case when of_topic then 400 else 413 end; name := 'batch_too_large';
+    when 'NOT_FOUND' then
+        status := 404; name := case when of_topic then coalesce(details ->> 'reason', 'not_found') else 'not_found' end;
+    when 'DUPLICATE_JOB' then
+        status := 409; name := 'duplicate';
+    when 'INVALID_STATE_TRANSITION', 'JOB_ALREADY_COMPLETED', 'JOB_ALREADY_CANCELLED', 'LEASE_NOT_HELD' then
+        status := 409; name := 'conflict';
+    when 'TOPIC_NOT_A_QUEUE' then
+        status := 409; name := 'not_a_queue';
+    when 'TOPIC_EXISTS_INCOMPATIBLE' then
+        status := 409; name := lower(code);
+    when 'QUEUE_PAUSED' then
+        status := 422; name := 'queue_paused';
+    when 'UNSUPPORTED_FEATURE' then
+        status := 422; name := 'unsupported';
+    when 'PERMISSION_DENIED' then
+        status := 403; name := 'permission_denied';
+    when 'RATE_LIMITED' then
+        status := 429; name := case when of_topic then 'throttled' else 'rate_limited' end;
+    when 'QUEUE_FULL' then
+        status := 429; name := 'QUEUE_FULL';
+    when 'UNAVAILABLE' then
+        status := 503; name := 'backend_error';
+    when 'METHOD_NOT_ALLOWED' then
+        status := 405; name := 'method_not_allowed';
+    else
+        null;
+    end case;
+end $$;
+
+create function ojs_http.error_body(
+    name text, code text, message text, retryable boolean, details jsonb, hint text, request_id text
+) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object('error', jsonb_strip_nulls(jsonb_build_object(
+        'code', name,
+        'type', case when code = 'INVALID_RETRY_POLICY' then 'validation_error' end,
+        'message', message,
+        'retryable', retryable,
+        'details', details,
+        'hint', nullif(hint, ''),
+        'docs_url', 'https://openjobspec.org/errors/' || code,
+        'doc_url', 'https://openjobspec.org/errors/' || code,
+        'request_id', request_id)))
+$$;
+
+-- The answer to a request that raised: an error of ojs speaks for itself; of any other only what can give nothing away.
+-- `stage` is what was being done: reading the path, the body, or the work itself.
+create function ojs_http.problem(
+    stage text, path text, request_id text, state text, message text, detail text, hint text, context text
+) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    said jsonb;
+    code text;
+    details jsonb := '{}';
+    status int;
+    name text;
+    headers jsonb := '{}';
+    retryable boolean := false;
+begin
+    if stage <> 'work' and left(state, 2) in ('22', '54') then
+        code := 'INVALID_PAYLOAD';
+        details := '{"reason": "malformed"}';
+        message := case stage when 'path' then 'the path or the query string cannot be decoded' else 'the body is not valid JSON' end;
+        hint := case stage when 'path' then 'Encode it as UTF-8 in percent notation.' else 'Send one JSON document as UTF-8.' end;
+    elsif left(state, 2) = 'OJ' or state in ('42501', '57P03') then
+        begin
+            said := detail::jsonb;
+            code := said ->> 'code';
+            details := coalesce(said -> 'details', '{}');
+            retryable := coalesce(said -> 'retryable' = 'true', false);
+        exception when data_exception then
+            null; -- a hook's own detail
+        end;
+    end if;
+    select s.status, s.name into status, name from ojs_http.status_of(code, details, path) s;
+
+    if status is null then
+        details := '{}';
+        case
+        when state = '42501' then
+            code := 'PERMISSION_DENIED'; status := 403; name := 'permission_denied';
+            message := 'this connection''s role may not do that';
+            hint := 'Connect as a member of ojs_producer, ojs_worker, ojs_observer or ojs_admin, as the request needs.';
+        when left(state, 2) in ('08', '40', '53', '55', '57') or state = '25006' then
+            code := 'UNAVAILABLE'; status := 503; name := 'backend_error'; retryable := true;
+            message := case when state = '25006' then 'this server is read-only' else 'the database cannot serve this request at the moment' end;
+            hint := case when state = '25006' then 'Ask the primary server.' else 'Try again.' end;
+        when state = 'P0001' or left(state, 2) = 'OJ' then
+            -- A hook says no, in its own words.
+            code := 'REJECTED'; status := 422; name := 'x_rejected';
+            hint := nullif(hint, '');
+        when context ~ '(^|\n)hook "' then
+            -- One that failed says no, too; what it said is for those who look into the server.
+            raise log 'ojs.http: a hook failed request % with %', request_id, state using detail = context;
+            code := 'REJECTED'; status := 422; name := 'x_rejected';
+            message := 'a hook of this server failed, so the job was not pushed';
+            hint := 'The server''s log tells more under this request_id.';
+        else
+            raise log 'ojs.http: request % failed with %: %', request_id, state,
+                case when left(state, 2) = '22' then 'the message may quote data' else message end using detail = context;
+            code := 'BACKEND_ERROR'; status := 500; name := 'backend_error'; retryable := true;
+            message := 'the request failed inside the server';
+            hint := 'The server''s log tells more under this request_id.';
+        end case;
+    end if;
+
+    if status in (429, 503) then
+        headers := jsonb_build_object('Retry-After', coalesce(ceil((details ->> 'retry_after_seconds')::numeric), 1)::text);
+    end if;
+    if code = 'BATCH_SIZE_EXCEEDED' then
+        headers := headers || jsonb_strip_nulls(jsonb_build_object('X-OJS-Max-Batch-Size', details ->> 'maximum'));
+    end if;
+    if code = 'QUEUE_FULL' then
+        headers := headers || jsonb_strip_nulls(jsonb_build_object(
+            'X-OJS-Queue-Depth', details ->> 'depth', 'X-OJS-Queue-Bound', details ->> 'bound'));
+    end if;
+    return ojs_http.reply(status, ojs_http.error_body(name, code, message, retryable, details, hint, request_id), headers);
+end $$;
+
+-- No handler for that path, or not for that method.
+create function ojs_http.no_route(method text, path text, allowed text, request_id text) returns ojs_http.response
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case when allowed is null then
+        ojs_http.reply(404, ojs_http.error_body('not_found', 'NOT_FOUND', 'there is nothing at this path', false,
+            '{"resource_type": "path"}', 'Jobs are at /ojs/v1/jobs; docs/http.md lists all paths.', request_id))
+    else
+        ojs_http.reply(405, ojs_http.error_body('method_not_allowed', 'METHOD_NOT_ALLOWED',
+            format('this path does not take the method %s', left(method, 16)), false, jsonb_build_object('allowed', allowed),
+            format('It takes %s.', allowed), request_id), jsonb_build_object('Allow', allowed))
+    end
+$$;

@@ -1,0 +1,177 @@
+-- jobs.sql: jobs over HTTP: pushing, looking, cancelling, activating; and what administrators may do to one.
+
+-- What the HTTP binding asks of a job beyond the SQL functions: args must be an array as it is (R-01).
+create function ojs_http.check_args(job jsonb, index int) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if jsonb_typeof(job) = 'object' and coalesce(jsonb_typeof(job -> 'args'), 'array') <> 'array' then
+        perform ojs_http.raise('INVALID_ARGS',
+            format('%sargs must be an array, not %s', 'jobs[' || index || ']: ', jsonb_typeof(job -> 'args')),
+            jsonb_strip_nulls(jsonb_build_object('field', 'args', 'expected', 'array', 'received', jsonb_typeof(job -> 'args'), 'index', index)),
+            'Give the arguments as a JSON array.');
+    end if;
+end $$;
+
+-- What the last push of this session is to be warned of: depth, bound and pressure of a queue; null where nothing.
+create function ojs_http.pressure() returns jsonb
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_push_pressure';
+
+create function ojs_http.pressure_headers() returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_strip_nulls(jsonb_build_object('X-OJS-Queue-Depth', p ->> 'depth', 'X-OJS-Queue-Bound', p ->> 'bound',
+        'X-OJS-Queue-Pressure', p ->> 'pressure'))
+    from ojs_http.pressure() p
+$$;
+
+-- How long the push of a request may wait at the bound of a queue; what it was before comes back.
+create function ojs_http.set_block_timeout(request ojs_http.request) returns text
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    before text := coalesce(current_setting('ojs.block_timeout', true), '-1'); -- unknown until the library is loaded
+    seconds text := request.headers ->> 'ojs-block-timeout';
+begin
+    if seconds !~ '^[0-9]{1,9}(\.[0-9]+)?$' then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'OJS-Block-Timeout is no number of seconds', '{"field": "OJS-Block-Timeout"}',
+            'Send a number from 0 to 30.');
+    end if;
+    if seconds is not null then
+        perform set_config('ojs.block_timeout', least(seconds::numeric * 1000, 30000)::int::text, true);
+    end if;
+    return before;
+end $$;
+
+-- What a job's limits on starts leave at the moment: the one of which the least is left. A job that asks for more than that
+-- is pushed all the same, and waits.
+create function ojs_http.limit_headers(job jsonb) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    moment timestamptz := ojs_http.now();
+    said jsonb;
+begin
+    if not job ? 'rate_limit' then
+        return '{}';
+    end if;
+    select jsonb_build_object('X-RateLimit-Limit', used.allowed::text, 'X-RateLimit-Remaining', used.remaining::text,
+        'X-RateLimit-Reset', ceil(extract(epoch from case when used.remaining > 0 then moment else used.free_at end))::text)
+    into said
+    from jsonb_array_elements(case jsonb_typeof(job -> 'rate_limit') when 'array' then job -> 'rate_limit' else jsonb_build_array(job -> 'rate_limit') end) as stated(config)
+    cross join lateral (select coalesce(stated.config ->> 'key', 'queue:' || (job ->> 'queue')) as name) as key
+    left join lateral (
+        select r.config from ojs_store.rate_limit r
+        where r.key = key.name and r.config is not null and (r.until is null or r.until > moment) order by r.set_at desc limit 1
+    ) set_ on true
+    cross join lateral ojs_store.limit_numbers(stated.config, set_.config) n
+    cross join lateral (
+        select count(*) as started, min(u.at) as oldest, max(u.at) as newest from ojs_store.limit_use u
+        where u.key = hashtextextended(key.name, 0) and u.kind = 1 and u.at > moment - coalesce(n.rate_period, n.throttle_period)
+    ) starts
+    cross join lateral (
+        select coalesce(n.rate, n.throttle) as allowed, greatest(coalesce(n.rate, n.throttle) - starts.started, 0) as remaining,
+            case when n.rate is not null then starts.oldest + n.rate_period else starts.newest + n.throttle_period / greatest(n.throttle, 1) end as free_at
+    ) used
+    where used.allowed is not null
+    order by used.remaining, used.free_at desc
+    limit 1;
+    return jsonb_strip_nulls(coalesce(said, '{}'));
+end $$;
+
+create function ojs_http.push(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job jsonb := ojs_http.object(request);
+    before text := ojs_http.set_block_timeout(request);
+begin
+    perform ojs_http.check_args(job, null);
+    job := ojs.push_job(job);
+    perform set_config('ojs.block_timeout', before, true);
+    if job -> 'dropped' = 'true' then
+        return ojs_http.reply(200, job);
+    end if;
+    return ojs_http.reply(case when job -> 'deduplicated' = 'true' then 200 else 201 end, jsonb_build_object('job', job),
+        jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id')) || ojs_http.pressure_headers()
+            || ojs_http.limit_headers(job));
+end $$;
+
+-- All or none, unless the batch says otherwise.
+create function ojs_http.push_batch(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    body jsonb := ojs_http.object(request);
+    jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
+    pushed jsonb;
+    created int;
+    before text;
+begin
+    if not ojs_http.is_atomic(body, 'atomic') then
+        return ojs_http.push_bulk(request);
+    elsif jobs = '[]' then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'jobs is empty', '{"field": "jobs"}', 'Give at least one job.');
+    end if;
+    before := ojs_http.set_block_timeout(request);
+    perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs) with ordinality as j(job, place);
+    select coalesce(jsonb_agg(coalesce(ojs.info(r.id), jsonb_build_object('status', r.status)) order by r.index), '[]'),
+        count(*) filter (where r.status = 'created')
+    into pushed, created
+    from ojs.push_many(jobs, ojs_http.text_field(body, 'deduplication_key'), idempotency_key => ojs_http.idempotency_key(request, body)) r;
+    perform set_config('ojs.block_timeout', before, true);
+    return ojs_http.reply(case when created > 0 then 201 else 200 end, jsonb_build_object('jobs', pushed, 'count', jsonb_array_length(pushed)),
+        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(pushed)::text) || ojs_http.pressure_headers());
+end $$;
+
+create function ojs_http.info(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+begin
+    perform ojs_http.upkeep();
+    return ojs_http.reply(200, jsonb_build_object('job', ojs.info(id)));
+end $$;
+
+create function ojs_http.info_flat(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(r.status, r.body -> 'job') from ojs_http.info(request) r
+$$;
+
+create function ojs_http.cancel(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('job', ojs.envelope(ojs.cancel(ojs_http.job_named(request, null)))))
+$$;
+
+create function ojs_http.activate(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('job',
+        ojs.envelope(ojs.activate(ojs_http.job_named(request, null))) || jsonb_build_object('previous_state', 'pending')))
+$$;
+
+create function ojs_http.retry(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request, false);
+    job jsonb := ojs.envelope(ojs.retry(ojs_http.job_named(request, null), coalesce(ojs_http.field(body, 'override', 'object'), body)));
+begin
+    return ojs_http.reply(200, jsonb_build_object('job', job || jsonb_strip_nulls(jsonb_build_object('re_enqueued_at', job -> 'enqueued_at'))));
+end $$;
+
+create function ojs_http.discard(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('job', ojs.envelope(
+        ojs.discard(ojs_http.job_named(request, null), ojs_http.text_field(ojs_http.object(request, false), 'reason')))))
+$$;
+
+create function ojs_http.no_such_job(id uuid) returns void
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.raise('NOT_FOUND', format('job %s does not exist', id), jsonb_build_object('resource_type', 'job', 'resource_id', id, 'job_id', id),
+        'Check the id; finished jobs are removed after their retention.')
+$$;
+
+create function ojs_http.delete_job(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+begin
+    if not ojs.delete_job(id) then
+        perform ojs_http.no_such_job(id);
+    end if;
+    return ojs_http.reply(204, null);
+end $$;

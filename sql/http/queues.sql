@@ -1,0 +1,293 @@
+-- queues.sql: queues and dead letters over HTTP, and the topics of the Queues document.
+
+-- PAGES ------------------------------------------------------------------------------------------------------------
+
+-- A cursor names the last entry of a page; clients cannot read anything out of it, and need not.
+create function ojs_http.cursor_of(key text) returns text
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select encode(convert_to(key, 'UTF8'), 'hex')
+$$;
+
+create function ojs_http.page_key(request ojs_http.request) returns text
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    cursor_text text := nullif(request.query ->> 'cursor', '');
+begin
+    return convert_from(decode(cursor_text, 'hex'), 'UTF8');
+exception when data_exception then
+    perform ojs_http.raise('INVALID_PAYLOAD', 'cursor is none that this server gave out', '{"field": "cursor"}', 'Begin without a cursor.');
+end $$;
+
+-- One page of a list, of which the caller has read one entry more than it shows, with the keys of all of them.
+create function ojs_http.page(field text, entries jsonb[], keys text[], total bigint, most int, skipped int) returns ojs_http.response
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object(
+        field, coalesce(to_jsonb(entries[:most]), '[]'),
+        'pagination', jsonb_strip_nulls(jsonb_build_object('total', total, 'limit', most, 'offset', skipped,
+            'has_more', coalesce(cardinality(keys), 0) > most, 'next_cursor', ojs_http.cursor_of(case when cardinality(keys) > most then keys[most] end)))))
+$$;
+
+-- QUEUES -----------------------------------------------------------------------------------------------------------
+
+create function ojs_http.queues(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
+    skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
+    after text := ojs_http.page_key(request);
+    entries jsonb[];
+    keys text[];
+begin
+    select array_agg(jsonb_build_object('name', q.name, 'status', q.state, 'paused', q.state = 'paused', 'created_at', ojs_http.rfc3339(q.created_at))
+            order by q.name), array_agg(q.name order by q.name)
+    into entries, keys
+    from (select * from ojs.queues where after is null or name > after order by name limit most + 1 offset skipped) q;
+    return ojs_http.page('queues', entries, keys, (select count(*) from ojs.queues), most, skipped);
+end $$;
+
+create function ojs_http.queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    info jsonb := ojs.queue_info(request.names[1]);
+begin
+    return ojs_http.reply(200, info - '{topic,count,performance,head_seq,earliest_seq}'::text[] || jsonb_build_object('queue',
+        info -> 'queue' || jsonb_build_object('status', info -> 'state', 'type', info -> 'type', 'created_at', info -> 'created_at', 'config', info -> 'config')));
+end $$;
+
+-- Makes a queue, or gives one that is there these settings.
+create function ojs_http.create_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    named text := ojs_http.text_field(body, 'name', true);
+    known boolean := exists (select from ojs.queues q where q.name = named);
+    queue jsonb;
+begin
+    queue := ojs.create_queue(named, ojs_http.with_bound(coalesce(ojs_http.field(body, 'config', 'object'), '{}')));
+    return ojs_http.reply(case when known then 200 else 201 end, queue || jsonb_build_object('queue', queue),
+        jsonb_build_object('Location', '/ojs/v1/queues/' || named));
+end $$;
+
+create function ojs_http.queue_stats(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    info jsonb;
+begin
+    perform ojs_http.upkeep();
+    info := ojs.queue_info(request.names[1]);
+    return ojs_http.reply(200, jsonb_build_object('queue', info -> 'queue', 'status', info -> 'state', 'stats', info -> 'stats',
+        'computed_at', info -> 'stats' -> 'computed_at'));
+end $$;
+
+-- The policy _default is no queue, but has settings like one.
+create function ojs_http.default_policy() returns jsonb
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.effective_config(coalesce((select q.config from ojs_store.queue q where q.name = '_default' order by q.revised_at desc limit 1), '{}'), true)
+$$;
+
+create function ojs_http.queue_config(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    info jsonb;
+begin
+    if request.names[1] = '_default' then
+        perform from ojs.queues limit 1; -- who may not look at queues may not look at this either
+        return ojs_http.reply(200, jsonb_build_object('name', '_default', 'config', ojs_http.default_policy()));
+    end if;
+    info := ojs.queue_info(request.names[1]);
+    return ojs_http.reply(200, jsonb_build_object('name', info -> 'name', 'config', info -> 'config'));
+end $$;
+
+-- The settings of a bound may come in an object of their own.
+create function ojs_http.with_bound(config jsonb) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    bound jsonb := coalesce(ojs_http.field(config, 'backpressure', 'object'), '{}');
+begin
+    if bound ? 'strategy' then
+        bound := bound - 'strategy' || jsonb_build_object('discard', bound -> 'strategy');
+    end if;
+    return config - 'backpressure' || bound;
+end $$;
+
+create function ojs_http.configure_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    queue jsonb := ojs.configure_queue(request.names[1], ojs_http.with_bound(ojs_http.object(request)));
+begin
+    return ojs_http.reply(200, jsonb_build_object('queue', queue, 'name', queue -> 'name', 'config', queue -> 'config'));
+end $$;
+
+create function ojs_http.queue_is(name text, state text, at_field text) returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object('queue', jsonb_build_object('name', name, 'status', state, 'paused', state = 'paused'), 'status', state,
+        at_field, ojs_http.rfc3339(ojs_http.now()))
+$$;
+
+create function ojs_http.pause_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs.pause_queue(request.names[1]);
+    return ojs_http.reply(200, ojs_http.queue_is(request.names[1], 'paused', 'paused_at'));
+end $$;
+
+create function ojs_http.resume_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs.resume_queue(request.names[1]);
+    return ojs_http.reply(200, ojs_http.queue_is(request.names[1], 'active', 'resumed_at'));
+end $$;
+
+create function ojs_http.drain_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs.drain_queue(request.names[1]);
+    return ojs_http.reply(200, ojs_http.queue_is(request.names[1], 'draining', 'draining_since'));
+end $$;
+
+-- The same without the wrapper, for administrators.
+create function ojs_http.pause_queue_flat(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, r.body -> 'queue' || (r.body - 'queue')) from ojs_http.pause_queue(request) r
+$$;
+
+create function ojs_http.resume_queue_flat(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, r.body -> 'queue' || (r.body - 'queue')) from ojs_http.resume_queue(request) r
+$$;
+
+create function ojs_http.purge_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.purge_asked(request);
+    states text[] := ojs_http.texts_field(body, 'states');
+    before text := ojs_http.text_field(body, 'older_than');
+    n bigint;
+begin
+    if before is not null then
+        -- By the time of their end, so only of what has ended.
+        perform ojs_http.must_confirm(body);
+        perform ojs.queue_info(request.names[1]);
+        n := ojs_http.delete_all(jsonb_build_object('queue', request.names[1], 'until', before)
+            || case when states is not null then jsonb_build_object('state', states) else '{}' end);
+    else
+        n := ojs.purge_queue(request.names[1], states, coalesce(ojs_http.field(body, 'confirm', 'boolean')::boolean, false));
+    end if;
+    return ojs_http.reply(200, jsonb_strip_nulls(jsonb_build_object('name', request.names[1], 'states', states, 'purged_count', n)));
+end $$;
+
+-- What becomes of its jobs is said in the query string or in the body.
+create function ojs_http.drop_queue(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request, false);
+    strategy text := coalesce(request.query ->> 'strategy', ojs_http.text_field(body, 'strategy'), 'reject');
+    target text := coalesce(request.query ->> 'target', ojs_http.text_field(body, 'target_queue'), ojs_http.text_field(body, 'target'));
+    n bigint := ojs.drop_queue(request.names[1], strategy, target);
+begin
+    return ojs_http.reply(200, jsonb_strip_nulls(jsonb_build_object('deleted', true, 'name', request.names[1], 'queue', request.names[1],
+        'strategy', strategy, 'target_queue', target, 'jobs', n, 'jobs_affected', n, 'state', 'deleted')));
+end $$;
+
+-- DEAD LETTERS -----------------------------------------------------------------------------------------------------
+
+create function ojs_http.dead_letters(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
+    skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
+    after uuid := ojs_http.page_key(request);
+    entries jsonb[];
+    keys text[];
+    total bigint;
+begin
+    with found as materialized (
+        select d as job, d.id from ojs_http.chosen_dead_letters(request) d
+    ), page as (
+        select * from found where after is null or id < after order by id desc limit most + 1 offset skipped
+    )
+    select (select array_agg(ojs.envelope(p.job) order by p.id desc) from page p), (select array_agg(p.id::text order by p.id desc) from page p),
+        (select count(*) from found)
+    into entries, keys, total;
+    return ojs_http.page('jobs', entries, keys, total, most, skipped);
+end $$;
+
+-- The dead letter of the path; NOT_FOUND for any other job, too.
+create function ojs_http.dead_letter_named(request ojs_http.request) returns ojs.job
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    wanted uuid := ojs_http.job_id(request.names[1], true);
+    job ojs.job;
+begin
+    select * into job from ojs.dead_letters d where d.id = wanted;
+    if not found then
+        perform ojs_http.raise('NOT_FOUND', format('dead letter job %s does not exist', wanted),
+            jsonb_build_object('resource_type', 'dead_letter_job', 'resource_id', wanted), 'GET /ojs/v1/dead-letter lists them.');
+    end if;
+    return job;
+end $$;
+
+create function ojs_http.dead_letter(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('job', ojs.envelope(ojs_http.dead_letter_named(request))))
+$$;
+
+create function ojs_http.retry_dead_letter(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_http.dead_letter_named(request);
+    return ojs_http.retry(request);
+end $$;
+
+create function ojs_http.delete_dead_letter(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job ojs.job := ojs_http.dead_letter_named(request);
+begin
+    perform ojs.delete_job(job.id);
+    return ojs_http.reply(200, jsonb_build_object('deleted', true, 'job_id', job.id));
+end $$;
+
+create function ojs_http.delete_dead_letter_flat(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_http.delete_dead_letter(request);
+    return ojs_http.reply(204, null);
+end $$;
+
+-- TOPICS -----------------------------------------------------------------------------------------------------------
+
+create function ojs_http.create_topic(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    queue jsonb := ojs.create_queue(request.names[1], ojs_http.object(request, false));
+begin
+    return ojs_http.reply(200, queue || jsonb_build_object('topic', queue -> 'name'));
+end $$;
+
+create function ojs_http.topic(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_http.upkeep();
+    return ojs_http.reply(200, ojs.queue_info(request.names[1]));
+end $$;
+
+create function ojs_http.topic_claim(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, ojs.lease_claim(request.names[1], request.body))
+$$;
+
+create function ojs_http.topic_ack(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, ojs.lease_ack(request.names[1], request.body))
+$$;
+
+create function ojs_http.topic_nack(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, ojs.lease_nack(request.names[1], request.body))
+$$;
+
+create function ojs_http.topic_extend(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, ojs.lease_extend(request.names[1], request.body))
+$$;

@@ -1,0 +1,116 @@
+-- reports.sql: what workers report of their jobs, over HTTP: progress, checkpoints and results.
+
+-- As ojs.progress, for whoever holds the job by lease_id and worker, where these are given; whether it does.
+create function ojs_http.report_progress(
+    job_id uuid, progress numeric, message text, data jsonb, lease_id text, worker text
+) returns boolean
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_progress';
+
+-- Null: there is no such job.
+create function ojs_http.progress_json(id uuid) returns jsonb
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object('job_id', job.id, 'state', job.state, 'progress', job.extra -> 'progress',
+        'message', job.extra -> 'progress_message', 'data', job.extra -> 'progress_data',
+        'checkpoint', (select c.state from ojs_store.checkpoint c where c.job_id = job.id), 'updated_at', job.extra -> 'progress_updated_at')
+    from ojs_store.look(id) job
+    where job.id is not null
+$$;
+
+create function ojs_http.progress_reply(id uuid) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    progress jsonb := ojs_http.progress_json(id);
+begin
+    if progress is null then
+        perform ojs_http.no_such_job(id);
+    end if;
+    return ojs_http.reply(200, progress, jsonb_strip_nulls(jsonb_build_object('Cache-Control', 'no-cache', 'X-OJS-Progress', progress ->> 'progress',
+        'Last-Modified', to_char((progress ->> 'updated_at')::timestamptz at time zone 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS "GMT"'))));
+end $$;
+
+create function ojs_http.progress(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+begin
+    perform ojs_http.upkeep();
+    return ojs_http.progress_reply(id);
+end $$;
+
+create function ojs_http.set_progress(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+    body jsonb := ojs_http.object(request);
+begin
+    if ojs_http.report_progress(id, ojs_http.field(body, 'progress', 'number')::numeric, ojs_http.text_field(body, 'message'),
+            nullif(body -> 'data', 'null'), ojs_http.text_field(body, 'lease_id'), ojs_http.text_field(body, 'worker_id')) then
+        perform ojs.checkpoint(id, body -> 'checkpoint') where coalesce(body -> 'checkpoint', 'null') <> 'null';
+    end if;
+    return ojs_http.progress_reply(id);
+end $$;
+
+create function ojs_http.checkpoint(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, ojs.get_checkpoint(ojs_http.job_named(request, null)))
+$$;
+
+create function ojs_http.save_checkpoint(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+begin
+    if not body ? 'state' then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'state is missing', '{"field": "state"}', 'Give any JSON value as state.');
+    end if;
+    return ojs_http.reply(200, ojs.checkpoint(ojs_http.job_named(request, null), body -> 'state'));
+end $$;
+
+create function ojs_http.delete_checkpoint(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+begin
+    perform ojs.delete_checkpoint(id);
+    return ojs_http.reply(200, jsonb_build_object('deleted', true, 'job_id', id));
+end $$;
+
+-- With ?wait=true the answer comes when the job has ended, or says 408 after `timeout` seconds.
+create function ojs_http.result(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    id uuid := ojs_http.job_named(request, null);
+    waits boolean := coalesce(request.query ->> 'wait' in ('true', '1', ''), false);
+    longest int := ojs_http.query_number(request, 'timeout', 30, 0, 30);
+    job jsonb;
+begin
+    perform ojs_http.upkeep();
+    if waits and (ojs.wait_result(id, make_interval(secs => longest))).id is null then
+        return ojs_http.reply(408, ojs_http.error_body('timeout', 'TIMEOUT', format('job %s has not ended yet', id), true,
+            jsonb_build_object('job_id', id, 'state', ojs.info(id) -> 'state'), 'Ask again.', request.headers ->> 'x-request-id'));
+    end if;
+    job := ojs.info(id);
+    if not job ? 'result' and (job ->> 'result_expires_at')::timestamptz <= ojs_http.now() then
+        return ojs_http.reply(410, ojs_http.error_body('result_pruned', 'RESULT_PRUNED', format('the result of job %s expired at %s', id, job ->> 'result_expires_at'), false,
+            jsonb_build_object('job_id', id, 'result_expires_at', job -> 'result_expires_at'), 'Push with a longer result_ttl.', request.headers ->> 'x-request-id'));
+    end if;
+    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'state', job -> 'state', 'result', job -> 'result', 'error', job -> 'error')
+        || jsonb_strip_nulls(jsonb_build_object('result_stored_at', job -> 'result_stored_at', 'result_expires_at', job -> 'result_expires_at',
+            'result_size_bytes', job -> 'result_size_bytes')));
+end $$;
+
+create function ojs_http.results(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    ids text[] := ojs_http.texts_field(ojs_http.object(request), 'ids', true);
+begin
+    if cardinality(ids) > 1000 then
+        perform ojs_http.raise('BATCH_SIZE_EXCEEDED', format('a call may name 1000 jobs, not %s', cardinality(ids)),
+            jsonb_build_object('field', 'ids', 'size', cardinality(ids), 'maximum', 1000), 'Split the call.');
+    end if;
+    perform ojs_http.upkeep();
+    return ojs_http.reply(200, jsonb_build_object('results', (
+        select coalesce(jsonb_object_agg(r.id, jsonb_build_object('state', r.state, 'result', r.result)), '{}')
+        from ojs.results(array(select ojs_http.job_id(id, false) from unnest(ids) id)) r)));
+end $$;

@@ -1,0 +1,244 @@
+-- serve.sql: the HTTP binding: the routes, and how ojs.http serves a request. Reading is in read.sql, errors are in
+-- errors.sql; the handlers stand in the other files of sql/http/, one function each in schema ojs_http, and call the public
+-- functions with the rights of the caller.
+
+-- ROUTES -----------------------------------------------------------------------------------------------------------
+
+-- Every path there is. A name with a colon stands for one part of the path; a path has one at most.
+create function ojs_http.routes(out method text, out pattern text, out handler text) returns setof record
+language sql immutable parallel safe
+begin atomic
+    values
+        ('GET', '/ojs/manifest', 'manifest'),
+        ('GET', '/health', 'health'),
+        ('GET', '/ready', 'ready'),
+        ('GET', '/metrics', 'metrics'),
+        ('GET', '/ojs/v1/health', 'health'),
+        ('GET', '/ojs/v1/ready', 'ready'),
+        ('GET', '/ojs/v1/metrics', 'metrics'),
+        ('POST', '/ojs/v1/jobs', 'push'),
+        ('POST', '/ojs/v1/jobs/batch', 'push_batch'),
+        ('POST', '/ojs/v1/jobs/results', 'results'),
+        ('POST', '/ojs/v1/jobs/bulk', 'push_bulk'),
+        ('POST', '/ojs/v1/jobs/bulk/cancel', 'cancel_bulk'),
+        ('POST', '/ojs/v1/jobs/bulk/retry', 'retry_bulk'),
+        ('POST', '/ojs/v1/jobs/bulk/delete', 'delete_bulk'),
+        ('GET', '/ojs/v1/jobs/:id', 'info'),
+        ('DELETE', '/ojs/v1/jobs/:id', 'cancel'),
+        ('POST', '/ojs/v1/jobs/:id/cancel', 'cancel'),
+        ('POST', '/ojs/v1/jobs/:id/activate', 'activate'),
+        ('POST', '/ojs/v1/jobs/:id/ack', 'ack'),
+        ('POST', '/ojs/v1/jobs/:id/nack', 'nack'),
+        ('GET', '/ojs/v1/jobs/:id/progress', 'progress'),
+        ('PUT', '/ojs/v1/jobs/:id/progress', 'set_progress'),
+        ('POST', '/ojs/v1/jobs/:id/progress', 'set_progress'),
+        ('GET', '/ojs/v1/jobs/:id/checkpoint', 'checkpoint'),
+        ('PUT', '/ojs/v1/jobs/:id/checkpoint', 'save_checkpoint'),
+        ('POST', '/ojs/v1/jobs/:id/checkpoint', 'save_checkpoint'),
+        ('DELETE', '/ojs/v1/jobs/:id/checkpoint', 'delete_checkpoint'),
+        ('GET', '/ojs/v1/jobs/:id/result', 'result'),
+        ('POST', '/ojs/v1/workers/fetch', 'fetch'),
+        ('POST', '/ojs/v1/workers/ack', 'ack'),
+        ('POST', '/ojs/v1/workers/nack', 'nack'),
+        ('POST', '/ojs/v1/workers/heartbeat', 'heartbeat'),
+        ('POST', '/ojs/v1/workers/beat', 'heartbeat'),
+        ('POST', '/ojs/v1/workers/register', 'register_worker'),
+        ('POST', '/ojs/v1/workers/deregister', 'deregister_worker'),
+        ('GET', '/ojs/v1/workers/:id/health', 'worker_health'),
+        ('GET', '/ojs/v1/queues', 'queues'),
+        ('POST', '/ojs/v1/queues', 'create_queue'),
+        ('GET', '/ojs/v1/queues/:name', 'queue'),
+        ('PUT', '/ojs/v1/queues/:name', 'configure_queue'),
+        ('DELETE', '/ojs/v1/queues/:name', 'drop_queue'),
+        ('GET', '/ojs/v1/queues/:name/stats', 'queue_stats'),
+        ('GET', '/ojs/v1/queues/:name/config', 'queue_config'),
+        ('PUT', '/ojs/v1/queues/:name/config', 'configure_queue'),
+        ('POST', '/ojs/v1/queues/:name/pause', 'pause_queue'),
+        ('POST', '/ojs/v1/queues/:name/resume', 'resume_queue'),
+        ('POST', '/ojs/v1/queues/:name/drain', 'drain_queue'),
+        ('POST', '/ojs/v1/queues/:name/purge', 'purge_queue'),
+        ('GET', '/ojs/v1/dead-letter', 'dead_letters'),
+        ('DELETE', '/ojs/v1/dead-letter', 'purge_dead_letters'),
+        ('POST', '/ojs/v1/dead-letter/retry', 'retry_dead_letters'),
+        ('GET', '/ojs/v1/dead-letter/stats', 'dead_letter_stats'),
+        ('GET', '/ojs/v1/dead-letter/:id', 'dead_letter'),
+        ('DELETE', '/ojs/v1/dead-letter/:id', 'delete_dead_letter'),
+        ('POST', '/ojs/v1/dead-letter/:id/retry', 'retry_dead_letter'),
+        ('GET', '/ojs/v1/cron', 'crons'),
+        ('POST', '/ojs/v1/cron', 'schedule'),
+        ('GET', '/ojs/v1/cron/:name', 'cron'),
+        ('PUT', '/ojs/v1/cron/:name', 'schedule'),
+        ('PATCH', '/ojs/v1/cron/:name', 'schedule'),
+        ('DELETE', '/ojs/v1/cron/:name', 'unschedule'),
+        ('GET', '/ojs/v1/events', 'events'),
+        ('GET', '/ojs/v1/rate-limits', 'rate_limits'),
+        ('GET', '/ojs/v1/rate-limits/:key', 'rate_limit'),
+        ('PUT', '/ojs/v1/rate-limits/:key', 'set_rate_limit'),
+        ('DELETE', '/ojs/v1/rate-limits/:key', 'unset_rate_limit'),
+        ('GET', '/ojs/v1/admin/stats', 'admin_stats'),
+        ('GET', '/ojs/v1/admin/queues', 'admin_queues'),
+        ('GET', '/ojs/v1/admin/queues/:name', 'admin_queue'),
+        ('DELETE', '/ojs/v1/admin/queues/:name', 'drop_queue'),
+        ('GET', '/ojs/v1/admin/queues/:name/config', 'queue_config'),
+        ('PUT', '/ojs/v1/admin/queues/:name/config', 'configure_queue'),
+        ('POST', '/ojs/v1/admin/queues/:name/pause', 'pause_queue_flat'),
+        ('POST', '/ojs/v1/admin/queues/:name/resume', 'resume_queue_flat'),
+        ('DELETE', '/ojs/v1/admin/queues/:name/jobs', 'purge_queue'),
+        ('PUT', '/ojs/v1/admin/queues/:name/rate-limit', 'set_queue_rate_limit'),
+        ('GET', '/ojs/v1/admin/jobs', 'admin_jobs'),
+        ('POST', '/ojs/v1/admin/jobs/bulk/cancel', 'admin_cancel_bulk'),
+        ('POST', '/ojs/v1/admin/jobs/bulk/retry', 'admin_retry_bulk'),
+        ('POST', '/ojs/v1/admin/jobs/bulk/delete', 'admin_delete_bulk'),
+        ('GET', '/ojs/v1/admin/jobs/:id', 'info_flat'),
+        ('POST', '/ojs/v1/admin/jobs/:id/cancel', 'cancel'),
+        ('POST', '/ojs/v1/admin/jobs/:id/retry', 'retry'),
+        ('POST', '/ojs/v1/admin/jobs/:id/discard', 'discard'),
+        ('DELETE', '/ojs/v1/admin/jobs/:id', 'delete_job'),
+        ('GET', '/ojs/v1/admin/workers', 'admin_workers'),
+        ('GET', '/ojs/v1/admin/workers/:id', 'worker'),
+        ('DELETE', '/ojs/v1/admin/workers/:id', 'forget_worker'),
+        ('POST', '/ojs/v1/admin/workers/:id/quiet', 'quiet_worker'),
+        ('POST', '/ojs/v1/admin/workers/:id/resume', 'resume_worker'),
+        ('POST', '/ojs/v1/admin/workers/:id/terminate', 'terminate_worker'),
+        ('GET', '/ojs/v1/admin/dead-letter', 'admin_dead_letters'),
+        ('DELETE', '/ojs/v1/admin/dead-letter', 'purge_dead_letters'),
+        ('POST', '/ojs/v1/admin/dead-letter/retry', 'retry_dead_letters'),
+        ('GET', '/ojs/v1/admin/dead-letter/stats', 'dead_letter_stats'),
+        ('POST', '/ojs/v1/admin/dead-letter/:id/retry', 'retry_dead_letter'),
+        ('DELETE', '/ojs/v1/admin/dead-letter/:id', 'delete_dead_letter_flat'),
+        ('GET', '/ojs/v1/admin/system/config', 'system_config'),
+        ('GET', '/ojs/v1/admin/system/maintenance', 'maintenance'),
+        ('POST', '/ojs/v1/admin/system/maintenance', 'set_maintenance'),
+        ('POST', '/ojs/v1/admin/reset', 'reset'),
+        ('PUT', '/v0/topics/:queue', 'create_topic'),
+        ('GET', '/v0/topics/:queue', 'topic'),
+        ('POST', '/v0/topics/:queue/claim', 'topic_claim'),
+        ('POST', '/v0/topics/:queue/ack', 'topic_ack'),
+        ('POST', '/v0/topics/:queue/nack', 'topic_nack'),
+        ('POST', '/v0/topics/:queue/extend', 'topic_extend'),
+        -- What this version has not.
+        ('GET', '/v0/topics/:queue/work', 'unsupported'),
+        ('POST', '/ojs/v1/workflows', 'unsupported'),
+        ('GET', '/ojs/v1/workflows/:id', 'unsupported'),
+        ('DELETE', '/ojs/v1/workflows/:id', 'unsupported'),
+        ('GET', '/ojs/v1/schemas', 'unsupported'),
+        ('POST', '/ojs/v1/schemas', 'unsupported'),
+        ('GET', '/ojs/v1/schemas/:uri', 'unsupported'),
+        ('DELETE', '/ojs/v1/schemas/:uri', 'unsupported'),
+        ('GET', '/ojs/v1/webhooks', 'unsupported'),
+        ('POST', '/ojs/v1/webhooks', 'unsupported');
+end;
+
+-- SERVING ----------------------------------------------------------------------------------------------------------
+
+-- The same by path, a colon for each name: {"/ojs/v1/jobs/:": {"GET": "info", …}, …}. A constant to whoever calls it.
+create function ojs_http.handlers_by_path() returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_object_agg(path, handlers)
+    from (
+        select regexp_replace(r.pattern, ':[a-z]+', ':', 'g') as path, jsonb_object_agg(r.method, r.handler) as handlers
+        from ojs_http.routes() r group by 1
+    ) p
+$$;
+
+-- Which handler a request is for, and what the path says in the places of the pattern's names; or what methods the path would
+-- take. Looked up as it stands, then with one of its parts for a name: what stands there goes before a name.
+create function ojs_http.find_route(method text, path text, out handler text, out names text[], out allowed text) returns record
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    parts constant text[] := string_to_array(path, '/');
+    with_name text[];
+    handlers jsonb := case when ':' <> all (parts) then ojs_http.handlers_by_path() -> path end;
+begin
+    names := '{}';
+    for i in reverse cardinality(parts) .. 2 loop
+        exit when handlers is not null;
+        continue when parts[i] = '';
+        with_name := parts;
+        with_name[i] := ':';
+        handlers := ojs_http.handlers_by_path() -> array_to_string(with_name, '/');
+        if handlers is not null then
+            names := array[ojs_http.decoded(parts[i])];
+        end if;
+    end loop;
+    handler := handlers ->> method;
+    if handler is null and handlers is not null then
+        allowed := (select string_agg(m, ', ' order by m) from (
+            select * from jsonb_object_keys(handlers) union select 'HEAD' where handlers ? 'GET' union select 'OPTIONS') of_path (m));
+    end if;
+end $$;
+
+-- Refuses a body that is no JSON by its own account, and a version of the protocol or an extension that is not ours.
+create function ojs_http.check_headers(headers jsonb, path text, has_body boolean) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    media_type text := lower(btrim(split_part(headers ->> 'content-type', ';', 1)));
+    version text := headers ->> 'ojs-version';
+begin
+    if has_body and media_type not in ('application/openjobspec+json', 'application/json') then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'the media type of the body is not supported', '{"field": "Content-Type"}',
+            'Send application/openjobspec+json, or application/json.');
+    end if;
+    if version !~ '^1(\.0)*(-[0-9A-Za-z.-]+)?$' and path <> '/ojs/manifest' then
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the version of OJS that OJS-Version asks for is not supported',
+            '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
+    end if;
+    if headers ? 'ojs-requires-extension' and not jsonb_path_exists(ojs_http.extensions(), '$.*[*] ? (@.uri == $uri)',
+            jsonb_build_object('uri', btrim(headers ->> 'ojs-requires-extension'))) then
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the extension that OJS-Requires-Extension names is not supported',
+            jsonb_build_object('field', 'OJS-Requires-Extension', 'extension', left(headers ->> 'ojs-requires-extension', 128)),
+            'GET /ojs/manifest lists the extensions.');
+    end if;
+end $$;
+
+create function ojs.http(
+    method text, path text, request_headers jsonb default '{}', request_body text default null
+) returns table (status int, headers jsonb, body text)
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    given jsonb := ojs_http.read_headers(request_headers);
+    request_id text := ojs_http.request_id(given ->> 'x-request-id');
+    only_path text := coalesce(split_part(path, '?', 1), '');
+    body_text text := nullif(btrim(request_body, e' \t\r\n'), '');
+    stage text := 'path';
+    request ojs_http.request;
+    response ojs_http.response;
+    route record;
+    state text; message text; detail text; hint text; context text;
+begin
+    begin
+        route := ojs_http.find_route(case when upper(method) = 'HEAD' then 'GET' else upper(method) end, only_path);
+        if route.handler is null and upper(method) = 'OPTIONS' and route.allowed is not null then
+            response := ojs_http.reply(204, null, jsonb_build_object('Allow', route.allowed));
+        elsif route.handler is null then
+            response := ojs_http.no_route(method, only_path, route.allowed, request_id);
+        else
+            request.method := upper(method);
+            request.path := only_path;
+            request.names := route.names;
+            request.query := case when strpos(path, '?') > 0 then ojs_http.read_query(substr(path, strpos(path, '?') + 1)) else '{}' end;
+            request.headers := given || jsonb_build_object('x-request-id', request_id);
+            if request.method not in ('GET', 'HEAD') then
+                perform ojs_http.check_headers(given, only_path, body_text is not null);
+                stage := 'body';
+                request.body := body_text::jsonb;
+            else
+                perform ojs_http.check_headers(given, only_path, false);
+            end if;
+            stage := 'work';
+            execute format('select * from ojs_http.%I($1)', route.handler) into response using request;
+        end if;
+    exception when others or assert_failure then
+        get stacked diagnostics state = returned_sqlstate, message = message_text, detail = pg_exception_detail,
+            hint = pg_exception_hint, context = pg_exception_context;
+        response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context);
+    end;
+    status := response.status;
+    headers := jsonb_build_object('Content-Type', 'application/openjobspec+json', 'OJS-Version', '1.0', 'X-Request-Id', request_id)
+        || coalesce(response.headers, '{}');
+    body := case when upper(method) = 'HEAD' or status = 204 then '' else coalesce(response.content, response.body::text, '') end;
+    return next;
+end $$;
+comment on function ojs.http(text, text, jsonb, text) is
+    'Serves one request of the OJS HTTP binding with the rights of the caller: path with its query string; errors are answers, not exceptions';

@@ -1,0 +1,158 @@
+/*
+ * health.cpp: ojs.health and ojs.ready: how the extension is doing, for people and for load balancers.
+ */
+#include "ojs/pg/error.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/job/envelope.h"
+#include "ojs/shared/shmem.h"
+#include "ojs/store/spi.h"
+#include "ojs/store/store.h"
+#include "ojs/hot_set/hot_set.h"
+#include "ojs/pg/process.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr char feed_row_sql[] = R"sql(
+    select
+        to_jsonb((select rebuilt from (
+            select ojs_store.time_text(rebuilt_at) as rebuilt_at, extract(epoch from took)::float8 * 1000 as took_ms, jobs, cause
+            from ojs_store.feed where cause <> 'reconcile' and feed.rebuilt_at > '-infinity'
+            order by feed.rebuilt_at desc limit 1) rebuilt))::text,
+        to_jsonb((select pass from (
+            select ojs_store.time_text(rebuilt_at) as at, extract(epoch from took)::float8 * 1000 as took_ms, jobs
+            from ojs_store.feed where cause = 'reconcile') pass))::text
+)sql";
+constinit Statement feed_row = {feed_row_sql, {}, nullptr};
+
+constexpr char queues_sql[] = R"sql(
+    select jsonb_build_object('total', count(*), 'active', count(*) filter (where state = 'active'),
+        'paused', count(*) filter (where state = 'paused'), 'draining', count(*) filter (where state = 'draining'))::text
+    from ojs.queues
+)sql";
+constinit Statement queues = {queues_sql, {}, nullptr};
+
+constexpr char workers_sql[] = R"sql(
+    select jsonb_build_object('connected', count(*) filter (where seen_at >= $1 - interval '15 s'),
+        'stale', count(*) filter (where seen_at < $1 - interval '15 s'))::text
+    from ojs_store.worker where beats and died_at is null
+)sql";
+constinit Statement workers = {workers_sql, {TIMESTAMPTZOID}, nullptr};
+
+constinit Statement maintenance = {"select nullif(ojs_store.maintenance_json() - 'maintenance', '{}')::text", {}, nullptr};
+
+struct Report {
+    StringInfoData hot_set, reconciled, queues, workers, maintenance;
+};
+
+void
+copy(StringInfo to, int column)
+{
+    bool null;
+    Datum value = cell(0, column, &null);
+    appendStringInfoString(to, null ? "null" : TextDatumGetCString(value));
+}
+
+const char *
+worker_state(bool runs)
+{
+    return runs                   ? "running"
+           : RecoveryInProgress() ? "in recovery"
+           : !settings.worker     ? "off"
+           : shared_memory()      ? "starting"
+                                  : "not started";
+}
+
+const char *
+wake_up()
+{
+    return worker_running()  ? "latch and NOTIFY by the worker"
+           : shared_memory() ? (settings.notify ? "latch and NOTIFY by each transaction" : "latch")
+           : settings.notify ? "NOTIFY by each transaction"
+                             : "polling";
+}
+
+} // namespace
+
+} // namespace ojs
+
+using namespace ojs;
+
+/* ojs.health() returns jsonb */
+OJS_FUNCTION(ojs_health)
+{
+    bool recovery = RecoveryInProgress();
+    bool present = worker_present();
+    bool stands = !recovery && read_feed().stands;
+    Database *database = my_database();
+    TimestampTz at = now();
+    StringInfoData json;
+    Report report;
+
+    initStringInfo(&json);
+    initStringInfo(&report.hot_set);
+    initStringInfo(&report.reconciled);
+    initStringInfo(&report.queues);
+    initStringInfo(&report.workers);
+    initStringInfo(&report.maintenance);
+    with_spi([&] {
+        if (!recovery) {
+            (void)execute_latest(feed_row);
+            copy(&report.hot_set, 1);
+            copy(&report.reconciled, 2);
+        }
+        (void)execute(queues);
+        copy(&report.queues, 1);
+        (void)execute(workers, {TimestampTzGetDatum(at)});
+        copy(&report.workers, 1);
+        (void)execute(maintenance);
+        copy(&report.maintenance, 1);
+    });
+    appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
+                     !stands && !recovery && rebuild_under_way() ? "degraded" : "ok", OJS_VERSION, "healthy");
+    appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,
+                     recovery ? "true" : "false", shared_memory() ? "true" : "false",
+                     (GetCurrentTimestamp() - PgStartTime) / USECS_PER_SEC);
+    TimeText text;
+    appendStringInfo(&json, ", \"timestamp\": \"%s\"", format_timestamp(at, false, text).data());
+    appendStringInfo(&json, ", \"worker\": {\"state\": \"%s\"", worker_state(present));
+    if (present && database != nullptr && pg_atomic_read_u32(&database->worker) != 0)
+        appendStringInfo(&json, ", \"pid\": %d, \"started_at\": \"%s\"", database->worker_pid,
+                         format_timestamp(database->worker_started_at, false, text).data());
+    appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s", wake_up(),
+                     shared_memory() ? "true" : "false");
+    if (recovery)
+        appendStringInfoString(&json, ", \"hot_set\": {\"state\": \"not on a standby\"}");
+    else
+        appendStringInfo(&json, ", \"hot_set\": {\"state\": \"%s\", \"last_rebuild\": %s, \"last_reconcile\": %s}",
+                         stands ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
+    appendStringInfo(&json, ", \"queues\": %s, \"workers\": %s, \"maintenance\": %s}", report.queues.data, report.workers.data,
+                     report.maintenance.data);
+    return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
+}
+
+/* ojs.ready() returns boolean: whether calls that write can be served; has the hot set rebuilt if need be */
+OJS_FUNCTION(ojs_ready)
+{
+    if (RecoveryInProgress())
+        PG_RETURN_BOOL(false);
+    ensure_hot_set();
+    PG_RETURN_BOOL(read_feed().stands);
+}
+
+/* ojs_store.worker_running() returns boolean */
+OJS_FUNCTION(ojs_worker_running)
+{
+    PG_RETURN_BOOL(worker_running() || worker_present());
+}
+
+/* ojs_store.ask_for_worker() returns void */
+OJS_FUNCTION(ojs_ask_for_worker)
+{
+    ask_for_worker_at_commit();
+    PG_RETURN_VOID();
+}

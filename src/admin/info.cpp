@@ -1,0 +1,113 @@
+/*
+ * info.cpp: reading: ojs.info, and what the views stand on. Nothing here writes or locks a row, and all of it works on
+ * a standby, from the logged tables alone.
+ */
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/pg/json.h"
+#include "ojs/state/status.h"
+
+using namespace ojs;
+
+/* Since when a result is kept, until when it is shown, and how large it is (RES-02). */
+static void
+add_result_facts(Standing &standing)
+{
+    if (standing.result == nullptr && !standing.result_expires_at)
+        return;
+    ObjectBuilder out;
+    TimeText stored_at;
+    TimeText expires_at;
+    if (standing.reported != nullptr)
+        each_member(root_of(standing.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    out.add("result_stored_at", format_timestamp(*standing.finished_at, false, stored_at));
+    if (standing.result_expires_at)
+        out.add("result_expires_at", format_timestamp(*standing.result_expires_at, false, expires_at));
+    if (standing.result != nullptr)
+        out.add("result_size_bytes", text_bytes(standing.result, -1));
+    standing.reported = out.finish();
+}
+
+/* ojs.info(job_id) returns jsonb */
+OJS_FUNCTION(ojs_info)
+{
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    TimestampTz at = now();
+    Tables tables(AccessShareLock);
+    JobRow job;
+    Standing standing;
+
+    Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
+    bool exists = stand(tables, id, snapshot, at, job, standing);
+    UnregisterSnapshot(snapshot);
+    if (!exists)
+        raise_state(tables, id, "show", Needs::open, at);
+    add_result_facts(standing);
+    Jsonb *envelope = job_json(job, standing, queue_name(standing.queue));
+    tables.close();
+    return JsonbPGetDatum(envelope);
+}
+
+/* ojs_store.look(job_id) returns ojs.job: one row of the view ojs.jobs, by the query's own snapshot */
+OJS_FUNCTION(ojs_look)
+{
+    Tables tables(AccessShareLock);
+    JobRow job;
+    Standing standing;
+    if (!stand(tables, *PG_GETARG_UUID_P(0), GetActiveSnapshot(), now(), job, standing)) {
+        tables.close();
+        PG_RETURN_NULL();
+    }
+    Datum row = render_job(job, standing, queue_name(standing.queue));
+    tables.close();
+    return row;
+}
+
+/* ojs_store.leases() returns setof record: the view ojs.leases; nothing in recovery, where leases do not exist */
+OJS_FUNCTION(ojs_leases)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    if (RecoveryInProgress())
+        return (Datum)0;
+    Tables tables(AccessShareLock);
+    store::Table &table = tables.lease();
+    TableScanDesc scan = table_beginscan(table.rel, GetActiveSnapshot(), 0, nullptr);
+    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        LeaseRow lease;
+        CHECK_FOR_INTERRUPTS();
+        read(table.slot, lease);
+        std::string_view queue = queue_name(lease.queue);
+        Datum values[7] = {UUIDPGetDatum(&lease.job_id),
+                           PointerGetDatum(cstring_to_text_with_len(queue.data(), static_cast<int>(queue.size()))),
+                           PointerGetDatum(lease.worker),
+                           PointerGetDatum(lease_id(lease.token)),
+                           TimestampTzGetDatum(lease.claimed_at),
+                           TimestampTzGetDatum(lease.deadline),
+                           Int32GetDatum(lease.deliveries)};
+        bool nulls[7] = {};
+        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+    }
+    table_endscan(scan);
+    tables.close();
+    return (Datum)0;
+}
+
+/* ojs_store.now(): the clock of this extension, for SQL */
+OJS_FUNCTION(ojs_now)
+{
+    PG_RETURN_TIMESTAMPTZ(now());
+}
+
+/* ojs.version() returns text */
+OJS_FUNCTION(ojs_version)
+{
+    PG_RETURN_TEXT_P(cstring_to_text(OJS_VERSION));
+}
+
+/* ojs_store.changed(regclass): sessions read this table's contents anew once this transaction has committed */
+OJS_FUNCTION(ojs_changed)
+{
+    CacheInvalidateRelcacheByRelid(PG_GETARG_OID(0));
+    PG_RETURN_VOID();
+}

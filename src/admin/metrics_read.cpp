@@ -1,0 +1,297 @@
+/*
+ * metrics_read.cpp: the figures in shared memory, as SQL asks for them: all of them (ojs.metrics), the last hour
+ * (ojs.queue_stats), the first and last numbers of a queue (ojs.queue_info). What the caller has done itself is added.
+ */
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/counters/metric_table.h"
+#include "ojs/store/spi.h"
+
+using namespace ojs;
+
+namespace
+{
+
+/* --- the hour before the first note --- */
+
+constexpr char hour_before_sql[] = R"sql(
+    select queue, part, count(*) filter (where state = 4),
+        coalesce(sum(took_us) filter (where state = 4), 0)::bigint, count(*) filter (where state = 7)
+    from (
+        select queue, state, floor(extract(epoch from finished_at - timestamptz '2000-01-01 00:00:00+00') / 300)::bigint as part,
+            (extract(epoch from finished_at - started_at) * 1000000)::bigint as took_us
+        from ojs_store.done
+        where finished_at >= $1::timestamptz - interval '65 min' and finished_at < $1 and state in (4, 7)
+    ) ended
+    group by queue, part
+)sql";
+constinit Statement hour_before = {hour_before_sql, {TIMESTAMPTZOID}, nullptr};
+
+int64
+int_cell(uint64 row, int column)
+{
+    bool null;
+    return DatumGetInt64(cell(row, column, &null));
+}
+
+/* What was finished before this server (or, on a standby, this primary) began to count. Once, by whoever asks first. */
+void
+learn_hour_before(Database &database, Oid table)
+{
+    if (database.hour_known && database.figures_of == table)
+        return;
+    LWLockAcquire(figures->lock, LW_EXCLUSIVE);
+    begin_figures(database, table, now());
+    bool known_already = database.hour_known;
+    TimestampTz since = database.figures_since;
+    LWLockRelease(figures->lock);
+    if (known_already)
+        return;
+
+    with_spi([&] {
+        uint64 n = execute_latest(hour_before, {TimestampTzGetDatum(since)});
+        LWLockAcquire(figures->lock, LW_EXCLUSIVE);
+        for (uint64 row = 0; row < n && !database.hour_known; row++) {
+            int64 number = int_cell(row, 2), completed = int_cell(row, 3), completed_us = int_cell(row, 4), failed = int_cell(row, 5);
+            int q = make_queue_figures(table, int_cell(row, 1));
+            if (q < 0)
+                break;
+            QueueFigures &queue = figures->queues[q];
+            SpinLockAcquire(&queue.mutex);
+            PartOfHour *part = part_of(queue, number);
+            if (part != nullptr) {
+                part->completed += completed;
+                part->completed_us += completed_us;
+                part->failed += failed;
+            }
+            SpinLockRelease(&queue.mutex);
+        }
+        database.hour_known = true;
+        LWLockRelease(figures->lock);
+    });
+}
+
+/* The 60 minutes before `at`, of the first of their parts the share that lies within; and what we have not committed. */
+PartOfHour
+last_hour(int q, TimestampTz at)
+{
+    QueueFigures &queue = figures->queues[q];
+    PartOfHour hour = {};
+    int64 now_part = at / part_us;
+    double share = 1.0 - static_cast<double>(at % part_us) / static_cast<double>(part_us);
+    SpinLockAcquire(&queue.mutex);
+    for (const PartOfHour &part : queue.parts) {
+        if (part.number < now_part - parts_of_hour || part.number > now_part)
+            continue;
+        double weight = part.number == now_part - parts_of_hour ? share : 1.0;
+        auto add = [weight](int64 &to, int64 n) { to += static_cast<int64>(std::llround(static_cast<double>(n) * weight)); };
+        add(hour.completed, part.completed);
+        add(hour.completed_us, part.completed_us);
+        add(hour.failed, part.failed);
+        add(hour.waits, part.waits);
+        add(hour.wait_us, part.wait_us);
+    }
+    SpinLockRelease(&queue.mutex);
+    for (int i = 0; i < happened.n; i++)
+        if (figures->series[happened.all[i].series].queue == q && happened.all[i].part >= now_part - parts_of_hour)
+            add_to(hour, happened.all[i]);
+    return hour;
+}
+
+Datum
+mean_ms(int64 us, int64 n, bool *null)
+{
+    *null = n == 0;
+    return Float8GetDatum(n == 0 ? 0 : static_cast<double>(us) / static_cast<double>(n) / 1000.0);
+}
+
+Datum
+int_array(const int64 *values, int n)
+{
+    auto *datums = static_cast<Datum *>(palloc(sizeof(Datum) * n));
+    for (int i = 0; i < n; i++)
+        datums[i] = Int64GetDatum(values[i]);
+    return PointerGetDatum(construct_array(datums, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
+} // namespace
+
+/* ojs_store.figures_kept() returns boolean */
+OJS_FUNCTION(ojs_figures_kept)
+{
+    PG_RETURN_BOOL(figures != nullptr);
+}
+
+/* ojs_store.shared_figures(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record;
+ * no rows where nothing is shared */
+OJS_FUNCTION(ojs_shared_figures)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    if (figures == nullptr)
+        return (Datum)0;
+    Oid table = store::relation_oid(store::Rel::ready);
+    auto *copy = static_cast<Series *>(palloc(sizeof(Series)));
+    for (int s = 0; s < figures->n_series; s++) {
+        int64 queue_id = 0;
+        LWLockAcquire(figures->lock, LW_SHARED);
+        bool ours = figures->series[s].queue >= 0;
+        if (ours) {
+            QueueFigures &queue = figures->queues[figures->series[s].queue];
+            ours = queue.database == MyDatabaseId && queue.table == table;
+            queue_id = queue.queue;
+            SpinLockAcquire(&queue.mutex);
+            *copy = figures->series[s];
+            SpinLockRelease(&queue.mutex);
+        }
+        LWLockRelease(figures->lock);
+        if (!ours)
+            continue;
+        for (int i = 0; i < happened.n; i++)
+            if (happened.all[i].series == s)
+                add_to(*copy, happened.all[i]);
+        Datum values[] = {Int64GetDatum(queue_id), PointerGetDatum(cstring_to_text(copy->type)), int_array(copy->cells, n_cells),
+                          int_array(copy->sums, n_sums)};
+        bool nulls[lengthof(values)] = {};
+        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+    }
+    return (Datum)0;
+}
+
+/* ojs_store.shared_hour(ids bigint[], out queue bigint, out completed bigint, out failed bigint, out avg_duration_ms float8,
+ * out avg_wait_ms float8) returns setof record; no row for a queue of which nothing is shared, and no rows without preload */
+OJS_FUNCTION(ojs_shared_hour)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    Database *database = figures != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
+    if (database == nullptr)
+        return (Datum)0;
+    Datum *ids;
+    bool *id_nulls;
+    int n;
+    Oid table = store::relation_oid(store::Rel::ready);
+    TimestampTz at = now();
+    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &id_nulls, &n);
+    learn_hour_before(*database, table);
+    for (int i = 0; i < n; i++) {
+        LWLockAcquire(figures->lock, LW_SHARED);
+        int q = find_queue_figures(table, DatumGetInt64(ids[i]));
+        bool full = q < 0 && figures->n_queues == max_figure_queues;
+        PartOfHour hour = q >= 0 ? last_hour(q, at) : PartOfHour{};
+        LWLockRelease(figures->lock);
+        if (full)
+            continue;
+        bool nulls[5] = {};
+        Datum values[] = {ids[i], Int64GetDatum(hour.completed), Int64GetDatum(hour.failed),
+                          mean_ms(hour.completed_us, hour.completed, &nulls[3]), mean_ms(hour.wait_us, hour.waits, &nulls[4])};
+        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+    }
+    return (Datum)0;
+}
+
+namespace
+{
+
+constinit Statement kept_seqs = {"select min(seq), max(seq) from ojs_store.job where queue = $1", {INT8OID}, nullptr};
+constinit Statement job_of_seq = {"select id from ojs_store.job where queue = $1 and seq = $2 limit 1", {INT8OID, INT8OID}, nullptr};
+
+struct Seqs {
+    int64 earliest; /* 0: there is no job */
+    int64 head;
+    pg_uuid_t earliest_id;
+};
+
+Seqs
+look_for_seqs(int64 queue)
+{
+    Seqs seqs = {};
+    with_spi([&] {
+        bool null;
+        (void)execute_latest(kept_seqs, {Int64GetDatum(queue)});
+        seqs.earliest = DatumGetInt64(cell(0, 1, &null));
+        if (null)
+            return;
+        seqs.head = int_cell(0, 2);
+        if (execute_latest(job_of_seq, {Int64GetDatum(queue), Int64GetDatum(seqs.earliest)}) > 0)
+            seqs.earliest_id = *DatumGetUUIDP(cell(0, 1, &null));
+    });
+    return seqs;
+}
+
+bool
+job_exists(const pg_uuid_t &id)
+{
+    ItemPointerData tid;
+    store::Table jobs = store::open(store::Rel::job, AccessShareLock);
+    bool exists = store::find(jobs, store::Idx::job_id, id, &tid) != store::Row::none;
+    store::close(jobs);
+    return exists;
+}
+
+/* What is known of a queue's numbers, if it may still be used: while the oldest job is there, or right after a look that
+ * took long. */
+bool
+known_seqs(Oid table, int64 queue_id, TimestampTz at, Seqs &seqs)
+{
+    LWLockAcquire(figures->lock, LW_SHARED);
+    int q = find_queue_figures(table, queue_id);
+    bool known = false;
+    bool fresh = false;
+    if (q >= 0) {
+        QueueFigures &queue = figures->queues[q];
+        SpinLockAcquire(&queue.mutex);
+        known = queue.seqs_known;
+        fresh = at < queue.look_again_at;
+        seqs = {queue.earliest_seq, queue.head_seq, queue.earliest_id};
+        SpinLockRelease(&queue.mutex);
+    }
+    LWLockRelease(figures->lock);
+    return known && (fresh || (seqs.earliest != 0 && job_exists(seqs.earliest_id)));
+}
+
+void
+remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, TimestampTz look_again_at)
+{
+    LWLockAcquire(figures->lock, LW_EXCLUSIVE);
+    begin_figures(database, table, now());
+    int q = make_queue_figures(table, queue_id);
+    if (q >= 0) {
+        QueueFigures &queue = figures->queues[q];
+        SpinLockAcquire(&queue.mutex);
+        queue.head_seq = std::max(queue.head_seq, seqs.head);
+        queue.earliest_seq = seqs.earliest;
+        queue.earliest_id = seqs.earliest_id;
+        queue.look_again_at = look_again_at;
+        queue.seqs_known = true;
+        SpinLockRelease(&queue.mutex);
+    }
+    LWLockRelease(figures->lock);
+}
+
+} // namespace
+
+/* ojs_store.queue_seqs(id bigint, out earliest bigint, out head bigint): the first and the last number of a queue's jobs.
+ * To know them takes reading all jobs, which is done rarely, and not at all for a transaction's own sake. */
+OJS_FUNCTION(ojs_queue_seqs)
+{
+    constexpr int most_of_the_time = 200; /* one part in so many */
+    int64 queue = PG_GETARG_INT64(0);
+    Database *database = figures != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
+    bool writes = TransactionIdIsValid(GetTopTransactionIdIfAny());
+    TimestampTz start = GetCurrentTimestamp();
+    Oid table = store::relation_oid(store::Rel::ready);
+    Seqs seqs = {};
+
+    if (database == nullptr || writes || !known_seqs(table, queue, start, seqs)) {
+        seqs = look_for_seqs(queue);
+        TimestampTz end = GetCurrentTimestamp();
+        if (database != nullptr && !writes)
+            remember_seqs(*database, table, queue, seqs, end + (end - start) * most_of_the_time);
+    }
+    TupleDesc desc;
+    if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
+        elog(ERROR, "return type must be a row type");
+    Datum values[] = {Int64GetDatum(seqs.earliest), Int64GetDatum(seqs.head)};
+    bool nulls[2] = {};
+    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}

@@ -1,0 +1,85 @@
+/*
+ * claim.cpp: ojs.claim. How jobs are chosen: scan.cpp.
+ */
+#include "ojs/claim/request.h"
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/job/envelope.h"
+#include "ojs/shared/wakeup.h"
+#include "ojs/hot_set/hot_set.h"
+
+using namespace ojs;
+
+namespace
+{
+
+constexpr int64 longest_wait_ms = 30000; /* OP-11: the caller's statement keeps its snapshot all the while */
+
+/* Parameters after the queue or queues. */
+enum { p_queues, p_worker, p_max, p_lease, p_wait, p_missing_ok };
+
+Datum
+claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    store::begin_write("ojs.claim()");
+    ensure_hot_set();
+
+    int max = PG_ARGISNULL(p_max) ? 1 : PG_GETARG_INT32(p_max);
+    bool missing_ok = !PG_ARGISNULL(p_missing_ok) && PG_GETARG_BOOL(p_missing_ok);
+    Interval *wait = interval_or_null(fcinfo, p_wait);
+    int64 wait_ms = wait != nullptr ? std::min(interval_ms(wait), longest_wait_ms) : 0;
+    text *worker = text_or_null(fcinfo, p_worker);
+    Interval *lease = interval_or_null(fcinfo, p_lease);
+    TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
+    bool admitted = false;
+
+    for (int round = 0;; round++) {
+        Tables tables;
+        Request request =
+            read_admitted(tables, admitted, [&] { return read_request(queues, n, worker, max, lease, missing_ok); });
+        TimestampTz at = now();
+        HandedOut out = hand_out(tables, request, at, set);
+        /* A caller that waits keeps no lock; one for whom leases were reaped and nothing else found lets go of them by
+         * returning. */
+        if (out.jobs > 0 || out.wrote || max == 0 || GetCurrentTimestamp() >= until) {
+            tables.close();
+            store::end_write();
+            return (Datum)0;
+        }
+        tables.close_and_unlock();
+        auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
+        for (int i = 0; i < request.n; i++)
+            ids[i] = request.queues[i].id;
+        /* Where jobs wait for a rate limit, nobody says when it lets them start. */
+        TimestampTz free_at = out.free_at == DT_NOEND ? DT_NOEND : GetCurrentTimestamp() + (out.free_at - at);
+        wake_wait(ids, request.n, std::min(until, free_at), round);
+        AcceptInvalidationMessages();
+        ensure_hot_set();
+    }
+}
+
+} // namespace
+
+OJS_FUNCTION(ojs_claim)
+{
+    if (PG_ARGISNULL(p_queues))
+        raise_field(Code::invalid_queue, "queue", "Name a queue.", "queue must not be null");
+    std::string_view queue = view(PG_GETARG_TEXT_PP(p_queues));
+    return claim(fcinfo, &queue, 1);
+}
+
+OJS_FUNCTION(ojs_claim_queues)
+{
+    Texts names = texts_arg(fcinfo, p_queues, "queues");
+    auto *queues = static_cast<std::string_view *>(palloc(sizeof(std::string_view) * std::max(names.n, 1)));
+    if (names.n == 0)
+        raise_field(Code::invalid_queue, "queues", "Name at least one queue.", "queues must not be empty");
+    for (int i = 0; i < names.n; i++) {
+        if (names.texts[i] == nullptr)
+            raise_field(Code::invalid_queue, "queues", "Leave out null elements.", "queues must not hold nulls");
+        queues[i] = view(names.texts[i]);
+    }
+    return claim(fcinfo, queues, names.n);
+}

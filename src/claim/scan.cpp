@@ -1,0 +1,434 @@
+/*
+ * scan.cpp: the claim.
+ *
+ * Equivalent SQL, for one queue:
+ *   with taken as (
+ *       delete from ojs_store.ready where ctid = any (array(
+ *           select ctid from ojs_store.ready where queue = $1 order by npriority, place limit $2 for update skip locked))
+ *       returning *)
+ *   insert into ojs_store.lease select …, random token from taken returning …;
+ * test/sql/claim_oracle.sql holds the two against each other.
+ *
+ * Claims leave dead index entries at the front of the queue, which vacuum cannot remove while an old snapshot lives.
+ * Two things keep a claim from wading through them: it marks the entries it meets as dead (store::begin, kill_dead),
+ * and it remembers where the first row that may count was (scan_hints.h).
+ */
+#include "ojs/claim/scan.h"
+
+#include "ojs/shared/claim_window.h"
+#include "ojs/state/dead_letter.h"
+#include "ojs/counters/job_metrics.h"
+#include "ojs/pg/settings.h"
+#include "ojs/claim/scan_hints.h"
+#include "ojs/job/hooks.h"
+#include "ojs/state/lease_log.h"
+#include "ojs/limits/rate_limits.h"
+#include "ojs/state/transitions.h"
+#include "ojs/pg/plant.h"
+#include "ojs/state/reap.h"
+#include "ojs/shared/wakeup.h"
+#include "ojs/state/client_workers.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr int64 upkeep_every_us = 100 * 1000;
+
+TimestampTz last_upkeep;
+
+struct Taken {
+    ReadyRow ready;
+    LeaseRow lease;
+    HeapTuple job;
+    int queue_position;
+    int64 seq;
+};
+
+struct Walk {
+    Tables &tables;
+    const Request &request;
+    TimestampTz now;
+    Taken *taken;
+    int n;
+    int most; /* n may come to this in the queue at hand */
+    bool wrote;
+    Limits limits;
+    HeldBack held_back; /* that this walk is in */
+};
+
+void
+set_keys(ScanKey keys, int64 queue, StrategyNumber low_strategy, RegProcedure low_proc, int16 low,
+         StrategyNumber high_strategy, RegProcedure high_proc, int16 high)
+{
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
+    ScanKeyInit(&keys[1], 2, low_strategy, low_proc, Int16GetDatum(low));
+    ScanKeyInit(&keys[2], 2, high_strategy, high_proc, Int16GetDatum(high));
+    ScanKeyInit(&keys[3], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(PG_INT64_MIN));
+}
+
+/* The first priority strictly between two that any entry of the queue has, dead ones included. */
+bool
+level_between(store::Scan &scan, int64 queue, int16 above, int16 below, int16 *found)
+{
+    ScanKeyData keys[4];
+    Datum value;
+    if (above + 1 >= below)
+        return false;
+    set_keys(keys, queue, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, below);
+    if (!store::first_entry(scan, keys, 4, 2, &value))
+        return false;
+    *found = DatumGetInt16(value);
+    return true;
+}
+
+int64
+lease_length(const Walk &walk, const Queue &queue, const JobRow &job)
+{
+    if (walk.request.lease_ms)
+        return *walk.request.lease_ms;
+    if (job.flags & job_own_lease)
+        return clamp_lease(lease_ms_of(job));
+    return clamp_lease(queue.lease_ms > 0 ? queue.lease_ms : settings.default_lease_ms);
+}
+
+/*
+ * What must be known of a delivery although its lease is not logged. At most once (DLV-01): that it was made must outlive
+ * a crash, so it is written down, and this commit is waited for; a rebuild discards the job instead of handing it out
+ * again, unless the lease itself survives.
+ */
+void
+mark_delivered(Walk &walk, LeaseRow &lease)
+{
+    if (lease.flags & (job_at_most_once | lease_durable))
+        lease.flags |= job_has_events;
+    if ((lease.flags & job_at_most_once) && !(lease.flags & lease_durable) && !planted(Bug::once_not_logged)) {
+        EventRow event = {};
+        event.job_id = lease.job_id;
+        event.at = walk.now;
+        event.kind = EventKind::claimed;
+        event.attempt = lease.attempt;
+        event.deliveries = lease.deliveries;
+        event.worker = lease.worker;
+        store::insert(walk.tables.event(), form(walk.tables.event().rel, event));
+    }
+    trace(walk.tables, lease, LeaseStep::claimed, walk.now);
+    if (lease.flags & job_at_most_once) {
+        store::note_write(true);
+        ForceSyncCommit();
+    }
+}
+
+/* The row in the slot of `ready` was taken: it becomes a lease, unless the job has expired. */
+void
+hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
+{
+    const Queue &queue = walk.request.queues[queue_position];
+    JobRow job;
+
+    walk.wrote = true;
+    read_job(walk.tables, ready.job_id, ready.job_tid, job);
+    if (job.flags & job_expires) {
+        std::optional<Expiry> expiry = expiry_of(job, ready.deliveries);
+        if (expiry && expiry->at <= walk.now) {
+            store::note_write(true);
+            (void)expire(walk.tables, job,
+                         end_waiting(job.id, ready.queue, ready.attempt, ready.deliveries, walk.now), *expiry);
+            return;
+        }
+    }
+    if (delivered_out(queue, ready)) {
+        move_to_dead_letters(walk.tables, queue, job, ready, walk.now);
+        return;
+    }
+    Taken &taken = walk.taken[walk.n++];
+    LeaseRow &lease = taken.lease;
+    taken.ready = ready;
+    taken.queue_position = queue_position;
+    taken.seq = job.seq;
+    taken.job = ExecCopySlotHeapTuple(walk.tables.job().slot);
+
+    lease = {};
+    lease.job_id = ready.job_id;
+    lease.lease_ms = lease_length(walk, queue, job);
+    lease.deadline = walk.now + lease.lease_ms * 1000;
+    lease.stop_at = stop_at_of(job, walk.now);
+    /* Upkeep looks for nothing below what it has passed, so no lease may come up sooner than the shortest one. */
+    lease.reap_at = std::max(std::min(lease.deadline, lease.stop_at), walk.now + min_lease_ms * 1000);
+    lease.token = static_cast<int64>(random64());
+    lease.queue = ready.queue;
+    lease.claimed_at = walk.now;
+    lease.job_tid = ready.job_tid;
+    lease.npriority = ready.npriority;
+    lease.flags = (ready.flags & ~lease_flags) | queue.lease_flags;
+    lease.attempt = ready.attempt + 1;
+    lease.deliveries = ready.deliveries + 1;
+    lease.session = walk.request.session;
+    lease.worker = walk.request.worker;
+    count_started(job, lease);
+    if (lease.flags & (job_at_most_once | lease_flags))
+        mark_delivered(walk, lease);
+}
+
+/*
+ * The row in the slot of `ready`, whose job is under a limit: false if it stays where it is, or was put elsewhere. The
+ * limits are asked before the row is taken, so that who may not have it leaves it to others.
+ */
+bool
+within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer tid)
+{
+    const Queue &queue = walk.request.queues[queue_position];
+    TimestampTz again_at;
+    JobRow job;
+
+    read_job(walk.tables, ready.job_id, ready.job_tid, job);
+    LimitVerdict verdict = may_start(walk.limits, queue, job, &again_at);
+    if (verdict == LimitVerdict::allowed)
+        return true;
+    if (verdict == LimitVerdict::wait || store::take(walk.tables.ready(), tid) != store::Outcome::ok)
+        return false;
+    walk.wrote = true;
+    if (verdict == LimitVerdict::drop)
+        discard(walk.tables, job, ready.queue, ready.attempt, ready.deliveries, "rate_limited",
+                "the job was dropped at its rate limit", walk.now);
+    else
+        put_off(walk.tables, ready, again_at);
+    return false;
+}
+
+/* A part of a class, in place order. */
+void
+walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to, bool &hinted)
+{
+    store::Table &ready = walk.tables.ready();
+    ScanKeyData keys[4];
+    store::Row seen;
+
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(walk.request.queues[queue_position].id));
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(level.npriority));
+    ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(from));
+    ScanKeyInit(&keys[3], 3, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(to));
+    store::rescan(scan, keys, 4);
+    while (walk.n < walk.most && (seen = store::next(scan)) != store::Row::none) {
+        ReadyRow row;
+        read(ready.slot, row);
+        /* Rows that this transaction has taken lie below the hint; should it roll back, all hints are forgotten. */
+        if (!hinted || planted(Bug::stale_hint))
+            level.hint[klass] = row.place;
+        hinted = true;
+        bool limited = (row.flags & job_limits) || walk.request.queues[queue_position].limited;
+        if (limited) {
+            walk.limits.closed = 0;
+            if (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)) {
+                int64 upto = passed_over(walk.held_back, level.held_back[klass], walk.limits.closed, row.place, walk.now);
+                if (upto > row.place) {
+                    ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(upto));
+                    store::rescan(scan, keys, 4);
+                }
+                continue;
+            }
+        }
+        if (walk.held_back.limit != 0)
+            end_stretch(walk.held_back, level.held_back[klass], walk.now);
+        int before = walk.n;
+        if ((seen == store::Row::live || (seen == store::Row::leaving && planted(Bug::claim_ignores_lock))) &&
+            (store::take(ready, &scan.tid) == store::Outcome::ok || planted(Bug::claim_ignores_lock)))
+            hand_over(walk, queue_position, row);
+        if (limited && walk.n > before)
+            starts(walk.limits, walk.taken[before].lease);
+    }
+}
+
+void
+walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass)
+{
+    int64 from = level.hint[klass];
+    int64 last = klass == returned ? -1 : PG_INT64_MAX;
+    bool hinted = false;
+
+    /* The index reads a whole page at a time and compares every entry on it; most often a few behind the hint will do. */
+    if (klass == fresh && from > 0) {
+        int64 near = from + 16 + 2 * (walk.most - walk.n);
+        walk_places(walk, scan, queue_position, level, klass, from, near, hinted);
+        from = near + 1;
+    }
+    if (walk.n < walk.most)
+        walk_places(walk, scan, queue_position, level, klass, from, last, hinted);
+    if (walk.held_back.limit != 0)
+        end_stretch(walk.held_back, level.held_back[klass], walk.now);
+}
+
+void
+walk_queue(Walk &walk, int queue_position, bool from_start)
+{
+    const Queue &queue = walk.request.queues[queue_position];
+    Levels &levels = levels_of(queue.id);
+    if (!planted(Bug::stale_hint) && (from_start || hints_are_old(levels, walk.now)))
+        start_anew(levels, walk.now);
+
+    ScanKeyData keys[4];
+    store::Scan scan;
+    int16 above = PG_INT16_MIN;
+    set_keys(keys, queue.id, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, PG_INT16_MAX);
+    store::begin(scan, walk.tables.ready(), store::Idx::ready_order, keys, 4, true);
+    for (int i = 0; walk.n < walk.most; i++) {
+        int16 found;
+        if (level_between(scan, queue.id, above, i < levels.n ? levels.level[i].npriority : PG_INT16_MAX, &found))
+            add_level(levels, i, found);
+        else if (i == levels.n)
+            break;
+        above = levels.level[i].npriority;
+        walk_class(walk, scan, queue_position, levels.level[i], returned);
+        if (walk.n < walk.most)
+            walk_class(walk, scan, queue_position, levels.level[i], fresh);
+    }
+    store::end(scan);
+}
+
+/* Up to how many jobs the claim may have when it has walked this queue. */
+int
+most_with(const Walk &walk, int queue_position)
+{
+    const Request &request = walk.request;
+    if (request.share.quota < 0 || request.queues[queue_position].id != request.share.queue)
+        return request.max;
+    auto of_queue = [&](const Taken &taken) { return taken.queue_position == queue_position; };
+    int had = static_cast<int>(std::count_if(walk.taken, walk.taken + walk.n, of_queue));
+    return std::min(request.max, walk.n + request.share.quota - had);
+}
+
+void
+walk_queues(Walk &walk, bool from_start)
+{
+    for (int i = 0; i < walk.request.n; i++) {
+        walk.most = most_with(walk, i);
+        if (walk.n < walk.most && walk.request.queues[i].state != QueueState::paused)
+            walk_queue(walk, i, from_start);
+    }
+}
+
+/*
+ * Lapsed leases and due jobs. In a call that is its own transaction, whatever is there, for everybody's good; inside a
+ * longer one only what this call can use, since the rest would be hidden from others until it ends. The same where
+ * others wait for their share: `for_all` then comes when the last of them has its own.
+ */
+void
+do_upkeep(Walk &walk, bool for_all)
+{
+    int room = 0;
+    for (int i = 0; i < walk.request.n; i++)
+        room = std::max(room, most_with(walk, i) - walk.n);
+    auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * walk.request.n));
+    for (int i = 0; i < walk.request.n; i++)
+        queues[i] = walk.request.queues[i].id;
+    bool alone = for_all && !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1;
+    Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, walk.request.n};
+    int limit = alone ? upkeep_batch : room;
+
+    int moved = reap(walk.tables, scope, limit, walk.now);
+    moved += promote(walk.tables, scope, for_all ? limit : limit - moved, walk.now);
+    if (moved > 0)
+        store::note_write(true); /* a claim counts on from a lapse as soon as it sees it */
+    walk.wrote |= moved > 0;
+    last_upkeep = walk.now;
+    CommandCounterIncrement(); /* so that the walk finds them */
+    pfree(queues);
+}
+
+void
+store_leases(Walk &walk)
+{
+    store::Table &table = walk.tables.lease();
+    auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * walk.n));
+    for (int i = 0; i < walk.n; i++)
+        tuples[i] = form(table.rel, walk.taken[i].lease);
+    store::insert_many(table, tuples, walk.n);
+}
+
+void
+emit(Walk &walk, ReturnSetInfo *set)
+{
+    Datum values[claimed_columns];
+    bool nulls[claimed_columns];
+    TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(walk.tables.job().rel), &TTSOpsHeapTuple);
+    Hooks hooks = hooks_at(Point::before_execute);
+
+    std::sort(walk.taken, walk.taken + walk.n, [](const Taken &a, const Taken &b) {
+        if (a.queue_position != b.queue_position)
+            return a.queue_position < b.queue_position;
+        return a.ready.npriority != b.ready.npriority ? a.ready.npriority < b.ready.npriority : a.seq < b.seq;
+    });
+    for (int i = 0; i < walk.n; i++) {
+        const Taken &taken = walk.taken[i];
+        JobRow job;
+        Standing standing = {};
+        ExecStoreHeapTuple(taken.job, slot, false);
+        read(slot, job);
+        standing.state = State::active;
+        standing.queue = taken.ready.queue;
+        standing.attempt = taken.lease.attempt;
+        standing.deliveries = taken.lease.deliveries;
+        standing.enqueued_at = std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
+        standing.started_at = walk.now;
+        standing.worker = walk.request.worker;
+        standing.token = taken.lease.token;
+        standing.lease_expires_at = taken.lease.deadline;
+        if (taken.ready.flags & (job_has_events | job_reported))
+            read_past(walk.tables, job.id, taken.ready.flags, standing);
+        render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
+        if (hooks.n > 0)
+            before_execute(hooks, values, nulls);
+        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+    }
+    ExecDropSingleTupleTableSlot(slot);
+    if (hooks.n > 0)
+        report_failures(hooks, Point::before_execute);
+}
+
+} // namespace
+
+HandedOut
+hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
+{
+    Walk walk = {tables, request, now, nullptr, 0, 0, false, {tables, now}, {}};
+    bool shares = request.share.quota >= 0;
+    if (request.max == 0 || worker_stopped(request.worker)) {
+        cohort_leave();
+        return {0, false, nullptr, DT_NOEND};
+    }
+    walk.taken = static_cast<Taken *>(palloc(sizeof(Taken) * request.max));
+
+    bool upkeep_due = now - last_upkeep > upkeep_every_us || now < last_upkeep;
+    bool upkept = upkeep_due && !shares;
+    if (upkept)
+        do_upkeep(walk, true);
+    walk_queues(walk, false);
+    if (walk.n < request.max) {
+        auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * request.n));
+        for (int i = 0; i < request.n; i++)
+            queues[i] = request.queues[i].id;
+        wake_wanted(queues, request.n);
+        if (!upkept)
+            do_upkeep(walk, !shares);
+        walk_queues(walk, true);
+    }
+    if (shares && upkeep_due && walk.n > 0 && cohort_is_over())
+        do_upkeep(walk, true);
+    if (shares)
+        cohort_leave();
+    HandedOut out = {walk.n, walk.wrote, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))),
+                     walk.limits.free_at};
+    if (walk.n > 0) {
+        store_leases(walk);
+        settle(walk.limits);
+        emit(walk, set);
+    } else
+        settle(walk.limits);
+    for (int i = 0; i < walk.n; i++)
+        out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
+    return out;
+}
+
+} // namespace ojs

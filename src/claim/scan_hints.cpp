@@ -1,0 +1,130 @@
+/*
+ * scan_hints.cpp: see scan_hints.h.
+ */
+#include "ojs/claim/scan_hints.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr int64 live_us = 500 * 1000;
+
+MemoryContext hints; /* what the table and its arrays live in */
+HTAB *known_queues;
+
+extern "C" void
+forget_hints(XactEvent event, void *)
+{
+    bool undone = event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE; /* or may be */
+    if (undone && known_queues != nullptr) {
+        MemoryContextReset(hints);
+        known_queues = nullptr;
+    }
+}
+
+extern "C" void
+forget_hints_sub(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    if (event == SUBXACT_EVENT_ABORT_SUB)
+        forget_hints(XACT_EVENT_ABORT, nullptr);
+}
+
+bool
+holds(const HeldBack &stretch, TimestampTz now)
+{
+    constexpr int64 us_per_row = 20; /* far more than looking at one takes */
+    return stretch.limit != 0 && now >= stretch.since && now - stretch.since < live_us + us_per_row * stretch.rows;
+}
+
+} // namespace
+
+Levels &
+levels_of(int64 queue)
+{
+    if (known_queues == nullptr) {
+        if (hints == nullptr)
+            hints = AllocSetContextCreate(TopMemoryContext, "ojs claim hints", ALLOCSET_DEFAULT_SIZES);
+        HASHCTL control = {};
+        control.keysize = sizeof(int64);
+        control.entrysize = sizeof(Levels);
+        control.hcxt = hints;
+        known_queues = hash_create("ojs claim hints", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+    }
+    bool found;
+    auto *levels = static_cast<Levels *>(hash_search(known_queues, &queue, HASH_ENTER, &found));
+    if (!found)
+        *levels = {queue, 0, 0, nullptr, 0};
+    return *levels;
+}
+
+Level &
+add_level(Levels &levels, int at, int16 npriority)
+{
+    if (levels.n == levels.room) {
+        int room = std::max(4, levels.room * 2);
+        auto *wider = static_cast<Level *>(MemoryContextAlloc(hints, sizeof(Level) * room));
+        if (levels.n > 0)
+            memcpy(wider, levels.level, sizeof(Level) * levels.n);
+        levels.level = wider;
+        levels.room = room;
+    }
+    memmove(levels.level + at + 1, levels.level + at, sizeof(Level) * (levels.n - at));
+    levels.n++;
+    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, {}};
+    return levels.level[at];
+}
+
+bool
+hints_are_old(const Levels &levels, TimestampTz now)
+{
+    return now - levels.since > live_us || now < levels.since;
+}
+
+void
+start_anew(Levels &levels, TimestampTz now)
+{
+    for (int i = 0; i < levels.n; i++) {
+        levels.level[i].hint[returned] = PG_INT64_MIN;
+        levels.level[i].hint[fresh] = 0;
+    }
+    levels.since = now;
+}
+
+void
+end_stretch(HeldBack &current, HeldBack &longest, TimestampTz now)
+{
+    if (current.rows >= longest.rows || !holds(longest, now))
+        longest = current;
+    current = {};
+}
+
+int64
+passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 place, TimestampTz now)
+{
+    if (current.limit != limit)
+        end_stretch(current, longest, now);
+    if (limit == 0)
+        return place;
+    if (current.limit == 0)
+        current = {limit, place, place, 0, now};
+    if (longest.limit == limit && longest.from <= place && place < longest.to && holds(longest, now)) {
+        current.to = longest.to;
+        current.rows += longest.rows;
+        current.since = longest.since;
+    } else {
+        current.to = place;
+        current.rows++;
+    }
+    return current.to;
+}
+
+void
+hints_init()
+{
+    RegisterXactCallback(forget_hints, nullptr);
+    RegisterSubXactCallback(forget_hints_sub, nullptr);
+}
+
+} // namespace ojs

@@ -1,0 +1,417 @@
+/*
+ * job_metrics.cpp: see job_metrics.h.
+ *
+ * A series is what is counted for a queue and a type of job. Series are made when first met and stay, so a note can point
+ * to one by its number, and the commit needs no look-up: it takes the queue's spinlock and adds. How many there may be is
+ * bounded: each queue has at most max_types of its own, and what comes later is counted under the type "_other", which no
+ * job can have.
+ *
+ * The last hour is kept in parts of five minutes, by the time at which something happened.
+ */
+#include "ojs/counters/metric_table.h"
+
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+
+namespace ojs
+{
+
+Figures *figures;
+constinit Notes<Happened> happened = {};
+
+namespace
+{
+
+constexpr int kept_for_others = 512; /* of the series, for "_other" of each queue */
+constexpr int max_types = 100;
+
+/* --- finding and making series --- */
+
+struct SeriesKey {
+    int64 queue;
+    uint64 hash;
+};
+struct KnownSeries {
+    SeriesKey key;
+    int number; /* from 1; 0: not counted */
+};
+HTAB *known; /* of KnownSeries */
+Oid known_of;
+uint32 known_freed;
+KnownSeries last;
+
+int
+find_series(int queue, uint64 hash)
+{
+    for (int s = 0; s < figures->n_series; s++)
+        if (figures->series[s].queue == queue && figures->series[s].hash == hash)
+            return s;
+    return -1;
+}
+
+int
+make_series(int queue, uint64 hash, std::string_view type)
+{
+    int s = find_series(queue, hash);
+    if (s >= 0)
+        return s;
+    for (s = 0; s < figures->n_series && figures->series[s].queue >= 0;)
+        s++;
+    bool other = hash == 0;
+    if (!other && (s >= max_series - kept_for_others || figures->queues[queue].n_types >= max_types))
+        return make_series(queue, 0, "_other");
+    if (s == max_series)
+        return -1;
+    Series &series = figures->series[s];
+    series = {};
+    series.queue = queue;
+    series.hash = hash;
+    memcpy(series.type, type.data(), type.size());
+    figures->queues[queue].n_types += !other;
+    figures->n_series = std::max(figures->n_series, s + 1);
+    return s;
+}
+
+bool
+is_called(const Series &series, std::string_view type)
+{
+    return type.size() <= max_type_name && memcmp(series.type, type.data(), type.size()) == 0 && series.type[type.size()] == '\0';
+}
+
+/* From 1; 0: not counted. */
+int
+series_of(int64 queue, std::string_view type, TimestampTz at)
+{
+    Oid table = store::relation_oid(store::Rel::ready);
+    uint32 freed = pg_atomic_read_u32(&figures->freed);
+    bool valid = known != nullptr && known_of == table && known_freed == freed;
+    if (valid && last.key.queue == queue && last.number > 0 && is_called(figures->series[last.number - 1], type))
+        return last.number;
+
+    uint64 hash = type.size() > max_type_name
+                      ? 0
+                      : hash_bytes_extended(reinterpret_cast<const unsigned char *>(type.data()), static_cast<int>(type.size()), 0);
+    constexpr long most_known = 10000;
+    if (known != nullptr && (!valid || hash_get_num_entries(known) >= most_known)) {
+        hash_destroy(known);
+        known = nullptr;
+    }
+    if (known == nullptr) {
+        HASHCTL control = {};
+        control.keysize = sizeof(SeriesKey);
+        control.entrysize = sizeof(KnownSeries);
+        known = hash_create("ojs series", 64, &control, HASH_ELEM | HASH_BLOBS);
+        known_of = table;
+        known_freed = freed;
+    }
+    SeriesKey key = {queue, hash};
+    bool found;
+    auto *entry = static_cast<KnownSeries *>(hash_search(known, &key, HASH_ENTER, &found));
+    if (!found) {
+        entry->number = 0;
+        Database *database = my_database();
+        if (database != nullptr) {
+            LWLockAcquire(figures->lock, LW_EXCLUSIVE);
+            begin_figures(*database, table, at);
+            int q = make_queue_figures(table, queue);
+            entry->number = q < 0 ? 0 : make_series(q, hash, type) + 1;
+            LWLockRelease(figures->lock);
+        }
+    }
+    last = *entry;
+    return last.number;
+}
+
+/* The series that a lease names. Leases outlive a restart, series do not; and a queue's jobs may have been moved. */
+int
+series_in(int32 flags, const DoneRow &row)
+{
+    int number = (flags & lease_series) >> lease_series_shift;
+    if (number == 0 || number > figures->n_series || !row.started_at)
+        return 0;
+    const Database *database = my_database();
+    int q = figures->series[number - 1].queue;
+    if (database == nullptr || q < 0 || database->figures_of != store::relation_oid(store::Rel::ready) || *row.started_at < database->figures_since)
+        return 0;
+    const QueueFigures &queue = figures->queues[q];
+    return queue.queue == row.queue && queue.database == MyDatabaseId && queue.table == database->figures_of ? number : 0;
+}
+
+std::string_view
+type_of(const JobRow &job)
+{
+    return view(job.type);
+}
+
+template <int n>
+int
+bucket_of(const int64 (&bounds)[n], int64 us)
+{
+    int bucket = 0;
+    while (bucket < n && us > bounds[bucket])
+        bucket++;
+    return bucket;
+}
+
+void
+note(int series, int cell, int64 n, int64 sum, TimestampTz at)
+{
+    if (series == 0)
+        return;
+    happened.add({static_cast<int16>(series - 1), static_cast<int16>(cell), GetCurrentTransactionNestLevel(), at / part_us, n, sum});
+}
+
+/* --- the end of a transaction --- */
+
+/* Must not raise. */
+void
+apply(const Happened &what)
+{
+    Series &series = figures->series[what.series];
+    int q = series.queue;
+    if (q < 0 || figures->queues[q].database != MyDatabaseId)
+        return; /* freed, by somebody who dropped and made the extension and then took it back */
+    QueueFigures &queue = figures->queues[q];
+    SpinLockAcquire(&queue.mutex);
+    add_to(series, what);
+    if (what.cell == cell_enqueued)
+        queue.head_seq = std::max(queue.head_seq, what.sum);
+    PartOfHour *part = part_of(queue, what.part);
+    if (part != nullptr)
+        add_to(*part, what);
+    SpinLockRelease(&queue.mutex);
+}
+
+extern "C" void
+figures_xact(XactEvent event, void *)
+{
+    if (event == XACT_EVENT_COMMIT)
+        for (int i = 0; i < happened.n; i++)
+            apply(happened.all[i]);
+    if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+        happened.forget();
+}
+
+extern "C" void
+figures_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    if (event == SUBXACT_EVENT_COMMIT_SUB)
+        happened.hand_up(GetCurrentTransactionNestLevel());
+    else if (event == SUBXACT_EVENT_ABORT_SUB)
+        happened.drop(GetCurrentTransactionNestLevel());
+}
+
+} // namespace
+
+/* What an extension that has been dropped left behind. */
+static void
+free_others(Oid table)
+{
+    for (int q = 0; q < figures->n_queues; q++) {
+        QueueFigures &queue = figures->queues[q];
+        if (queue.database != MyDatabaseId || queue.table == table)
+            continue;
+        queue.database = InvalidOid;
+        pg_atomic_fetch_add_u32(&figures->freed, 1);
+        for (int s = 0; s < figures->n_series; s++)
+            if (figures->series[s].queue == q)
+                figures->series[s].queue = -1;
+    }
+}
+
+void
+begin_figures(Database &database, Oid table, TimestampTz at)
+{
+    if (database.figures_of == table)
+        return;
+    free_others(table);
+    database.figures_of = table;
+    database.figures_since = at;
+    database.hour_known = false;
+}
+
+int
+find_queue_figures(Oid table, int64 id)
+{
+    for (int q = 0; q < figures->n_queues; q++) {
+        const QueueFigures &queue = figures->queues[q];
+        if (queue.queue == id && queue.database == MyDatabaseId && queue.table == table)
+            return q;
+    }
+    return -1;
+}
+
+int
+make_queue_figures(Oid table, int64 id)
+{
+    int q = find_queue_figures(table, id);
+    if (q >= 0)
+        return q;
+    for (q = 0; q < max_figure_queues && OidIsValid(figures->queues[q].database);)
+        q++;
+    if (q == max_figure_queues)
+        return -1;
+    QueueFigures &queue = figures->queues[q];
+    queue = {};
+    SpinLockInit(&queue.mutex);
+    queue.database = MyDatabaseId;
+    queue.table = table;
+    queue.queue = id;
+    figures->n_queues = std::max(figures->n_queues, q + 1);
+    return q;
+}
+
+PartOfHour *
+part_of(QueueFigures &queue, int64 number)
+{
+    PartOfHour &part = queue.parts[number % (parts_of_hour + 1)];
+    if (part.number > number)
+        return nullptr; /* more than an hour ago */
+    if (part.number < number) {
+        part = {};
+        part.number = number;
+    }
+    return &part;
+}
+
+static int
+sum_of(int cell)
+{
+    return cell < cell_completed ? sum_wait : sum_completed + (cell - cell_completed) / (n_duration_buckets + 1);
+}
+
+void
+add_to(Series &series, const Happened &what)
+{
+    series.cells[what.cell] += what.n;
+    if (what.cell >= cell_wait)
+        series.sums[sum_of(what.cell)] += what.sum;
+}
+
+void
+add_to(PartOfHour &part, const Happened &what)
+{
+    if (what.cell < cell_wait)
+        return;
+    switch (sum_of(what.cell)) {
+    case sum_wait:
+        part.waits += what.n;
+        part.wait_us += what.sum;
+        break;
+    case sum_completed:
+        part.completed += what.n;
+        part.completed_us += what.sum;
+        break;
+    case sum_discarded:
+        part.failed += what.n;
+        break;
+    default:
+        break;
+    }
+}
+
+void
+count_pushed(const JobRow &job)
+{
+    if (figures != nullptr)
+        note(series_of(job.queue, type_of(job), job.created_at), cell_enqueued, 1, job.seq, job.created_at);
+}
+
+void
+count_started(const JobRow &job, LeaseRow &lease)
+{
+    lease.flags &= ~lease_series;
+    if (figures == nullptr)
+        return;
+    int series = series_of(lease.queue, type_of(job), lease.claimed_at);
+    lease.flags |= series << lease_series_shift;
+    /* When a pending job was activated, it does not say. */
+    if (lease.deliveries != 1 || (job.flags & job_pending))
+        return;
+    int64 waited = std::max<int64>(lease.claimed_at - std::max(job.created_at, job.scheduled_at.value_or(job.created_at)), 0);
+    note(series, cell_wait + bucket_of(wait_bounds, waited), 1, waited, lease.claimed_at);
+}
+
+void
+count_retried(const LeaseRow &lease, const JobRow &job, TimestampTz now)
+{
+    if (figures != nullptr)
+        note(series_of(lease.queue, type_of(job), now), cell_retried, 1, 0, now);
+}
+
+void
+count_expired(const JobRow &job, int64 queue, TimestampTz now)
+{
+    if (figures != nullptr)
+        note(series_of(queue, type_of(job), now), cell_expired, 1, 0, now);
+}
+
+/* The slot is our own: callers still read what they have in theirs. */
+static int
+series_by_envelope(const DoneRow &row)
+{
+    int series = 0;
+    ItemPointerData tid;
+    store::Table jobs = store::open(store::Rel::job, AccessShareLock);
+    if (store::find(jobs, store::Idx::job_id, row.job_id, &tid) != store::Row::none) {
+        JobRow job;
+        read(jobs.slot, job);
+        series = series_of(row.queue, type_of(job), row.finished_at);
+    }
+    store::close(jobs);
+    return series;
+}
+
+void
+count_ended(const DoneRow &row, int32 flags)
+{
+    if (figures == nullptr)
+        return;
+    int series = series_in(flags, row);
+    if (series == 0)
+        series = series_by_envelope(row);
+    int first = row.state == State::completed   ? cell_completed
+                : row.state == State::discarded ? cell_discarded
+                                                : cell_cancelled;
+    int64 took = row.started_at ? std::max<int64>(row.finished_at - *row.started_at, 0) : 0;
+    note(series, first + (row.started_at ? bucket_of(duration_bounds, took) : n_duration_buckets), 1, took, row.finished_at);
+}
+
+Size
+figures_size()
+{
+    return sizeof(Figures);
+}
+
+void
+figures_startup(LWLock *lock, bool found)
+{
+    bool found_figures;
+    figures = static_cast<Figures *>(ShmemInitStruct("ojs figures", sizeof(Figures), &found_figures));
+    if (!found) {
+        memset(static_cast<void *>(figures), 0, sizeof(Figures));
+        pg_atomic_init_u32(&figures->freed, 0);
+        figures->lock = lock;
+    }
+}
+
+void
+figures_init()
+{
+    RegisterXactCallback(figures_xact, nullptr);
+    RegisterSubXactCallback(figures_subxact, nullptr);
+}
+
+} // namespace ojs
+
+using namespace ojs;
+
+/* ojs_store.count_discarded(queue bigint, type text, n bigint): for what ends by SQL */
+OJS_FUNCTION(ojs_count_discarded)
+{
+    TimestampTz at = now();
+    if (figures != nullptr)
+        note(series_of(PG_GETARG_INT64(0), view(PG_GETARG_TEXT_PP(1)), at), cell_discarded + n_duration_buckets, PG_GETARG_INT64(2), 0, at);
+    PG_RETURN_VOID();
+}

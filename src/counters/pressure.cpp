@@ -1,0 +1,222 @@
+/*
+ * pressure.cpp: see pressure.h. The alarms are parts of the counters, under their lock. What a tick has told is marked as
+ * told when it commits; only one tick tells at a time.
+ */
+#include "ojs/counters/pressure.h"
+
+#include "ojs/counters/counter_table.h"
+#include "ojs/store/spi.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr int most_at_once = 100;
+
+/* Something that was found in a counter, and what becomes of it once it has been told. */
+struct Finding {
+    int64 queue;
+    Load load;
+    Alarm warned, refused;
+    const char *job_type; /* of what was refused, with the figures of then */
+    Load depth, bound;
+};
+
+Finding *told; /* by this transaction, in its memory */
+int n_told;
+
+constinit Statement record = {
+    "select ojs_store.record_event($1, $2, $3)", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
+
+/* Under the lock. */
+Refusal *
+refusal_of(int64 queue)
+{
+    for (Refusal &refusal : alarms->refusals)
+        if (refusal.database == MyDatabaseId && refusal.queue == queue)
+            return &refusal;
+    return nullptr;
+}
+
+Counter *
+find_counter(int64 queue)
+{
+    MarkKey key = {queue, MyDatabaseId, 0};
+    return static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
+}
+
+/* Copies of the counters of this database that have something to tell or to take back. */
+int
+find_alarms(Finding *findings)
+{
+    int n = 0;
+    HASH_SEQ_STATUS all;
+    LWLockAcquire(counters_lock, LW_SHARED);
+    hash_seq_init(&all, counters);
+    while (auto *counter = static_cast<Counter *>(hash_seq_search(&all))) {
+        bool quiet = counter->warned == Alarm::off && counter->refused != Alarm::due;
+        if (quiet || counter->key.database != MyDatabaseId)
+            continue;
+        Finding &finding = findings[n++];
+        finding = {counter->key.queue, load_of(*counter), counter->warned, counter->refused, nullptr, {}, {}};
+        Refusal *refusal = counter->refused == Alarm::due ? refusal_of(finding.queue) : nullptr;
+        if (refusal != nullptr) {
+            finding.job_type = pstrdup(refusal->job_type);
+            finding.depth = refusal->depth;
+            finding.bound = refusal->bound;
+        }
+        if (n == most_at_once) {
+            hash_seq_term(&all);
+            break;
+        }
+    }
+    LWLockRelease(counters_lock);
+    return n;
+}
+
+void
+write_event(const char *type, const Queue &queue, const Load &depth, const Load &bound, const char *job_type)
+{
+    ObjectBuilder data;
+    data.add("queue", std::string_view(queue.name));
+    add_load(data, depth, bound);
+    if (job_type != nullptr)
+        data.add("job_type", std::string_view(job_type));
+    execute_latest(record, {CStringGetTextDatum(type), CStringGetTextDatum(queue.name), JsonbPGetDatum(data.finish())});
+}
+
+/* Tells what there is to tell of a queue, and turns the finding into what its counter will be. */
+void
+tell(Finding &finding)
+{
+    const Queue *found = find_queue(finding.queue);
+    bool exists = found != nullptr && found->state != QueueState::deleted;
+    Queue queue = exists ? *found : Queue{};
+    Load bound = bound_of(queue);
+    bool above = queue.bounded && finding.load.part_of(bound) >= queue.warning_threshold;
+
+    if (finding.warned == Alarm::due) {
+        if (above)
+            write_event("backpressure.warning", queue, finding.load, bound, nullptr);
+        finding.warned = above ? Alarm::told : Alarm::off;
+    }
+    if (exists && finding.job_type != nullptr)
+        write_event("backpressure.rejected", queue, finding.depth, finding.bound, finding.job_type);
+    if (finding.refused == Alarm::due)
+        finding.refused = Alarm::told;
+    if (finding.warned == Alarm::told && !above) {
+        if (exists)
+            write_event("backpressure.cleared", queue, finding.load, bound, nullptr);
+        finding.warned = Alarm::off;
+    }
+}
+
+bool
+alone()
+{
+    LOCKTAG tag;
+    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::feed), 0, 1);
+    return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* Must not raise. */
+void
+mark_told()
+{
+    LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    for (int i = 0; i < n_told; i++) {
+        Counter *counter = find_counter(told[i].queue);
+        Refusal *refusal = told[i].refused == Alarm::told ? refusal_of(told[i].queue) : nullptr;
+        if (counter != nullptr) {
+            counter->warned = told[i].warned;
+            counter->refused = told[i].refused;
+        }
+        if (refusal != nullptr)
+            refusal->database = InvalidOid;
+    }
+    LWLockRelease(counters_lock);
+}
+
+extern "C" void
+pressure_xact(XactEvent event, void *)
+{
+    if (event == XACT_EVENT_COMMIT && n_told > 0)
+        mark_told();
+    if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+        n_told = 0;
+}
+
+/* What was told may be rolled back, and is told again. */
+extern "C" void
+pressure_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    if (event == SUBXACT_EVENT_ABORT_SUB)
+        n_told = 0;
+}
+
+} // namespace
+
+Load
+bound_of(const Queue &queue)
+{
+    return {queue.max_size > 0 ? queue.max_size : unbounded.jobs, queue.max_size_bytes > 0 ? queue.max_size_bytes : unbounded.bytes};
+}
+
+void
+add_load(ObjectBuilder &out, const Load &depth, const Load &bound)
+{
+    out.add("depth", depth.jobs);
+    if (bound.jobs != unbounded.jobs)
+        out.add("bound", bound.jobs);
+    if (bound.bytes != unbounded.bytes)
+        out.add("depth_bytes", depth.bytes).add("bound_bytes", bound.bytes);
+}
+
+void
+note_refusal(const Queue &queue, std::string_view job_type, const Load &depth)
+{
+    if (!reserves())
+        return;
+    LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    Counter *counter = counter_of(MyDatabaseId, queue.id);
+    Refusal *room = std::find_if(std::begin(alarms->refusals), std::end(alarms->refusals),
+                                 [](const Refusal &refusal) { return !OidIsValid(refusal.database); });
+    if (counter != nullptr && counter->refused == Alarm::off && room != std::end(alarms->refusals)) {
+        *room = {MyDatabaseId, queue.id, depth, bound_of(queue), {}};
+        memcpy(room->job_type, job_type.data(), std::min(job_type.size(), sizeof room->job_type - 1));
+        counter->refused = Alarm::due;
+        pg_atomic_fetch_add_u32(&alarms->raised, 1);
+    }
+    LWLockRelease(counters_lock);
+}
+
+void
+tell_pressure()
+{
+    static uint32 raised;
+    static bool outstanding = true; /* there may be alarms to be taken back */
+    if (counting_database() == nullptr || (!outstanding && pg_atomic_read_u32(&alarms->raised) == raised) || !alone())
+        return;
+    raised = pg_atomic_read_u32(&alarms->raised);
+    told = static_cast<Finding *>(MemoryContextAlloc(TopTransactionContext, sizeof(Finding) * most_at_once));
+    n_told = 0;
+    int n = find_alarms(told);
+    outstanding = n > 0;
+    if (n > 0)
+        with_spi([&] {
+            for (int i = 0; i < n; i++)
+                tell(told[i]);
+        });
+    n_told = n;
+}
+
+void
+pressure_init()
+{
+    RegisterXactCallback(pressure_xact, nullptr);
+    RegisterSubXactCallback(pressure_subxact, nullptr);
+}
+
+} // namespace ojs

@@ -1,0 +1,499 @@
+/*
+ * queue_counters.cpp: noting what a transaction changes, and adding it up at its commit; see queue_counters.h.
+ *
+ * The notes are a stack, those of inner subtransactions above those of outer ones, as in wakeup.cpp. A transaction becomes
+ * visible a moment before its notes are added, so another session may for that moment see a job that is not counted yet;
+ * whoever committed it does not.
+ *
+ * A prepared transaction is resolved by any session, or after a restart, without a word to us: while there is one, the
+ * rows are counted whenever somebody asks.
+ */
+#include "ojs/counters/counter_table.h"
+
+#include "ojs/store/rows.h"
+#include "ojs/pg/uuid.h"
+
+namespace ojs
+{
+
+Change *changes; /* in TopTransactionContext */
+int n_changes;
+bool lost_here[2];
+LWLock *counters_lock;
+pg_atomic_uint32 *committing;
+HTAB *counters;
+Recount *recount;
+Alarms *alarms;
+
+namespace
+{
+
+int room;
+
+/* --- notes --- */
+
+void
+fold(Change &into, const Change &from)
+{
+    for (int w = 0; w < n_where; w++)
+        into.n[w] += from.n[w];
+    into.reserved += from.reserved;
+    into.bytes += from.bytes;
+    into.reserved_bytes += from.reserved_bytes;
+}
+
+/* Brings the notes from `from` on down to one per queue; all are of one level. */
+void
+merge(int from)
+{
+    if (n_changes - from < 2)
+        return;
+    std::sort(changes + from, changes + n_changes, [](const Change &a, const Change &b) { return a.queue < b.queue; });
+    int kept = from;
+    for (int i = from + 1; i < n_changes; i++) {
+        if (changes[i].queue != changes[kept].queue) {
+            changes[++kept] = changes[i];
+            continue;
+        }
+        fold(changes[kept], changes[i]);
+    }
+    n_changes = kept + 1;
+}
+
+void
+make_room(int level)
+{
+    constexpr int first_room = 8;
+    if (n_changes < room)
+        return;
+    if (room > 0) {
+        int from = n_changes;
+        while (from > 0 && changes[from - 1].level == level)
+            from--;
+        merge(from);
+        if (n_changes <= room / 2)
+            return;
+    }
+    int wider = room > 0 ? room * 2 : first_room;
+    auto *array = static_cast<Change *>(MemoryContextAllocHuge(TopTransactionContext, sizeof(Change) * wider));
+    if (n_changes > 0)
+        memcpy(array, changes, sizeof(Change) * n_changes);
+    changes = array;
+    room = wider;
+}
+
+/* Columns lie where the row layouts in sql/tables.sql put them: all before these are of fixed width and not null. */
+constexpr int job_id_at = 0;  /* in ready and later */
+constexpr int job_tid_at = 32;
+constexpr int flags_at_in_ready = 40;
+constexpr int flags_at_in_later = 44;
+constexpr int queue_at_in_ready = 16;
+constexpr int queue_at_in_later = 16;
+constexpr int kind_at_in_later = 40;
+constexpr int queue_at_in_lease = 40;
+constexpr int queue_at_in_done = 24;
+constexpr int state_at_in_done = 40; /* 8 more where started_at, before it, is not null */
+constexpr int started_at_in_done = 5;
+
+template <typename T>
+T
+column(HeapTupleHeader row, int at)
+{
+    T value;
+    memcpy(&value, reinterpret_cast<const char *>(row) + row->t_hoff + at, sizeof value);
+    return value;
+}
+
+/* --- the end of a transaction --- */
+
+/* Drops the notes of subtransactions from `level` on, and gives back the places that they have. */
+void
+drop_notes(int level)
+{
+    for (; n_changes > 0 && changes[n_changes - 1].level >= level; n_changes--)
+        if (changes[n_changes - 1].reserved != 0 || changes[n_changes - 1].reserved_bytes != 0)
+            give_back(changes[n_changes - 1]);
+}
+
+void
+forget()
+{
+    changes = nullptr;
+    n_changes = room = 0;
+    lost_here[0] = lost_here[1] = false;
+}
+
+bool
+idle(const Counter &counter)
+{
+    for (int w = 0; w < n_where; w++)
+        if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.n[w])) != 0 ||
+            pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.since[w])) != 0)
+            return false;
+    for (const pg_atomic_uint64 *other : {&counter.reserved, &counter.bytes, &counter.reserved_bytes, &counter.bytes_since})
+        if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(other)) != 0)
+            return false;
+    return counter.warned == Alarm::off && counter.refused == Alarm::off;
+}
+
+void
+remove_idle()
+{
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, counters);
+    while (auto *counter = static_cast<Counter *>(hash_seq_search(&all)))
+        if (idle(*counter))
+            (void)hash_search(counters, &counter->key, HASH_REMOVE, nullptr);
+}
+
+void
+add(Counter &counter, const Change &change, bool since)
+{
+    for (int w = 0; w < n_where; w++) {
+        if (change.n[w] == 0)
+            continue;
+        pg_atomic_fetch_add_u64(&counter.n[w], change.n[w]);
+        if (since)
+            pg_atomic_fetch_add_u64(&counter.since[w], change.n[w]);
+    }
+    if (change.reserved != 0)
+        pg_atomic_fetch_sub_u64(&counter.reserved, change.reserved);
+    if (change.reserved_bytes != 0)
+        pg_atomic_fetch_sub_u64(&counter.reserved_bytes, change.reserved_bytes);
+    if (change.bytes == 0)
+        return;
+    pg_atomic_fetch_add_u64(&counter.bytes, change.bytes);
+    if (since)
+        pg_atomic_fetch_add_u64(&counter.bytes_since, change.bytes);
+}
+
+MarkKey
+key_of(Oid database, int64 queue)
+{
+    return {queue, database, 0};
+}
+
+/* True: some of the counters are missing, and the lock must be held exclusively to make them. */
+bool
+add_all(Database &database, bool exclusive)
+{
+    TransactionId xid = GetTopTransactionIdIfAny();
+    bool since = recount->running && recount->database == MyDatabaseId && !counted_by_recount(xid);
+    int left = 0;
+    for (int i = 0; i < n_changes; i++) {
+        MarkKey key = key_of(MyDatabaseId, changes[i].queue);
+        auto *counter = exclusive ? counter_of(MyDatabaseId, changes[i].queue)
+                                  : static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
+        if (counter != nullptr)
+            add(*counter, changes[i], since);
+        else if (exclusive)
+            pg_atomic_write_u32(&database.uncountable, 1);
+        else
+            changes[left++] = changes[i];
+    }
+    n_changes = left;
+    return left > 0;
+}
+
+/* Must not raise. */
+void
+committed()
+{
+    Database *database = my_database();
+    if (database == nullptr || counters == nullptr)
+        return;
+    LWLockAcquire(counters_lock, LW_SHARED);
+    bool missing = add_all(*database, false);
+    LWLockRelease(counters_lock);
+    if (!missing && !lost_here[0] && !lost_here[1])
+        return;
+    LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    if (missing)
+        (void)add_all(*database, true);
+    for (int part = 0; part < 2; part++)
+        if (lost_here[part]) {
+            database->counted[part] = InvalidOid;
+            if (recount->running && recount->database == MyDatabaseId && recount->part == static_cast<Part>(part))
+                recount->spoilt = true;
+        }
+    LWLockRelease(counters_lock);
+}
+
+/* Said before anybody can see that it has committed, and until it is added. */
+void
+say_committing(TransactionId xid)
+{
+    if (committing != nullptr)
+        pg_atomic_write_u32(&committing[my_process_number()], xid);
+}
+
+void
+prepared()
+{
+    Database *database = my_database();
+    if (database != nullptr && (n_changes > 0 || lost_here[0] || lost_here[1]))
+        pg_atomic_fetch_or_u32(&database->prepared, prepared_open | prepared_ended);
+}
+
+/* The notes of a subtransaction that ends become its parent's: added to those there, or else a loop of savepoints would
+ * pile them up. */
+void
+hand_up(int level)
+{
+    constexpr int look_back = 8;
+    int from = n_changes;
+    while (from > 0 && changes[from - 1].level >= level)
+        from--;
+    int kept = from;
+    for (int i = from; i < n_changes; i++) {
+        int same = kept - 1;
+        while (same >= 0 && same >= kept - look_back && changes[same].level == level - 1 &&
+               changes[same].queue != changes[i].queue)
+            same--;
+        if (same >= 0 && same >= kept - look_back && changes[same].level == level - 1)
+            fold(changes[same], changes[i]);
+        else {
+            changes[kept] = changes[i];
+            changes[kept++].level = level - 1;
+        }
+    }
+    n_changes = kept;
+}
+
+extern "C" void
+counts_xact(XactEvent event, void *)
+{
+    switch (event) {
+    case XACT_EVENT_PRE_COMMIT:
+        if (n_changes > 0)
+            say_committing(GetTopTransactionIdIfAny());
+        break;
+    case XACT_EVENT_COMMIT:
+        if (n_changes > 0 || lost_here[0] || lost_here[1]) {
+            remember_changes();
+            committed();
+            say_committing(InvalidTransactionId);
+        }
+        forget(); /* also the memory of what was rolled back */
+        break;
+    case XACT_EVENT_PRE_PREPARE:
+        keep_while_prepared();
+        break;
+    case XACT_EVENT_PREPARE:
+        prepared();
+        drop_notes(0);
+        forget();
+        break;
+    case XACT_EVENT_ABORT:
+        if (n_changes > 0)
+            say_committing(InvalidTransactionId); /* it may have been about to */
+        drop_notes(0);
+        forget();
+        recount_given_up();
+        break;
+    default:
+        break;
+    }
+}
+
+extern "C" void
+counts_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    int level = GetCurrentTransactionNestLevel();
+
+    if (event == SUBXACT_EVENT_COMMIT_SUB) {
+        hand_up(level);
+    } else if (event == SUBXACT_EVENT_ABORT_SUB) {
+        recount_given_up();
+        drop_notes(level);
+    }
+}
+
+} // namespace
+
+Change &
+change_of(int64 queue)
+{
+    constexpr int look_back = 8;
+    int level = GetCurrentTransactionNestLevel();
+    for (int i = n_changes - 1; i >= 0 && i >= n_changes - look_back && changes[i].level == level; i--)
+        if (changes[i].queue == queue)
+            return changes[i];
+    make_room(level);
+    changes[n_changes] = {queue, level, {}, 0, 0, 0};
+    return changes[n_changes++];
+}
+
+bool
+counted_by_recount(TransactionId xid)
+{
+    if (TransactionIdFollowsOrEquals(xid, recount->xmax))
+        return false;
+    for (int i = 0; i < recount->n_running; i++)
+        if (TransactionIdEquals(xid, recount->running_xids[i]))
+            return false;
+    return true;
+}
+
+bool
+where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where)
+{
+    switch (rel) {
+    case store::Rel::ready:
+        queue = column<int64>(row, queue_at_in_ready);
+        where = Where::ready;
+        return true;
+    case store::Rel::lease:
+        queue = column<int64>(row, queue_at_in_lease);
+        where = Where::leased;
+        return true;
+    case store::Rel::later:
+        queue = column<int64>(row, queue_at_in_later);
+        switch (static_cast<LaterKind>(column<int16>(row, kind_at_in_later))) {
+        case LaterKind::scheduled:
+            where = Where::scheduled;
+            return true;
+        case LaterKind::retryable:
+            where = Where::retryable;
+            return true;
+        case LaterKind::pending:
+            where = Where::pending;
+            return true;
+        case LaterKind::released:
+            where = Where::released;
+            return true;
+        default:
+            return false;
+        }
+    default: {
+        bool null = (row->t_infomask & HEAP_HASNULL) && att_isnull(started_at_in_done, row->t_bits);
+        queue = column<int64>(row, queue_at_in_done);
+        auto state = static_cast<State>(column<int16>(row, state_at_in_done + (null ? 0 : 8)));
+        where = state == State::completed   ? Where::completed
+                : state == State::cancelled ? Where::cancelled
+                                            : Where::discarded;
+        return true;
+    }
+    }
+}
+
+bool
+sized(store::Rel rel, HeapTupleHeader row, SizedJob &job)
+{
+    if (rel != store::Rel::ready && rel != store::Rel::later)
+        return false;
+    if (!(column<int32>(row, rel == store::Rel::ready ? flags_at_in_ready : flags_at_in_later) & job_sized))
+        return false;
+    job = {column<pg_uuid_t>(row, job_id_at), column<ItemPointerData>(row, job_tid_at)};
+    return true;
+}
+
+/* By tables of its own: callers hold on to what is in theirs. */
+static int64
+size_now(const SizedJob &job)
+{
+    store::Table jobs = store::open(store::Rel::job, AccessShareLock);
+    ItemPointerData tid = job.tid;
+    int64 size = 0;
+    bool null;
+    bool there = store::read_at(jobs, &tid) && same(*DatumGetUUIDP(slot_getattr(jobs.slot, 1, &null)), job.id);
+    if (there || store::find(jobs, store::Idx::job_id, job.id, &tid) != store::Row::none)
+        size = size_of_stored(jobs.slot);
+    store::close(jobs);
+    return size;
+}
+
+void
+note_row(store::Rel rel, HeapTupleHeader row, int change)
+{
+    int64 queue;
+    Where where;
+    SizedJob job;
+    if (!where_of(rel, row, queue, where))
+        return;
+    int64 bytes = sized(rel, row, job) ? size_now(job) : 0;
+    Change &note = change_of(queue);
+    note.n[static_cast<int>(where)] += change;
+    note.bytes += change * bytes;
+}
+
+void
+counts_lost(Part part)
+{
+    lost_here[static_cast<int>(part)] = true;
+}
+
+Database *
+counting_database()
+{
+    Database *database = counters != nullptr ? my_database() : nullptr;
+    return database != nullptr && pg_atomic_read_u32(&database->uncountable) == 0 ? database : nullptr;
+}
+
+Counter *
+counter_of(Oid database, int64 queue)
+{
+    MarkKey key = key_of(database, queue);
+    bool found;
+    auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
+    if (counter == nullptr) {
+        remove_idle();
+        counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
+    }
+    if (counter != nullptr && !found) {
+        for (pg_atomic_uint64 *other : {&counter->reserved, &counter->bytes, &counter->reserved_bytes, &counter->bytes_since})
+            pg_atomic_init_u64(other, 0);
+        counter->warned = counter->refused = Alarm::off;
+        for (int w = 0; w < n_where; w++) {
+            pg_atomic_init_u64(&counter->n[w], 0);
+            pg_atomic_init_u64(&counter->since[w], 0);
+        }
+    }
+    return counter;
+}
+
+static Size
+recount_size()
+{
+    return add_size(offsetof(Recount, running_xids), mul_size(most_backends() + max_prepared_xacts, sizeof(TransactionId)));
+}
+
+Size
+counts_size()
+{
+    Size of_processes = mul_size(most_backends(), sizeof(pg_atomic_uint32));
+    return add_size(MAXALIGN(recount_size()) + MAXALIGN(sizeof(Alarms)) + MAXALIGN(of_processes),
+                    hash_estimate_size(max_counters, sizeof(Counter)));
+}
+
+void
+counts_startup(LWLock *lock, bool found)
+{
+    bool found_recount;
+    HASHCTL control = {};
+    control.keysize = sizeof(MarkKey);
+    control.entrysize = sizeof(Counter);
+    counters = ShmemInitHash("ojs counters", max_counters, max_counters, &control, HASH_ELEM | HASH_BLOBS);
+    recount = static_cast<Recount *>(ShmemInitStruct("ojs recount", recount_size(), &found_recount));
+    committing = static_cast<pg_atomic_uint32 *>(
+        ShmemInitStruct("ojs commits", mul_size(most_backends(), sizeof(pg_atomic_uint32)), &found_recount));
+    counters_lock = lock;
+    alarms = static_cast<Alarms *>(ShmemInitStruct("ojs alarms", sizeof(Alarms), &found_recount));
+    if (!found) {
+        memset(static_cast<void *>(recount), 0, recount_size());
+        memset(static_cast<void *>(alarms), 0, sizeof(Alarms));
+        pg_atomic_init_u32(&alarms->raised, 0);
+        for (int i = 0; i < most_backends(); i++)
+            pg_atomic_init_u32(&committing[i], InvalidTransactionId);
+    }
+}
+
+void
+counts_init()
+{
+    store::watcher = note_row;
+    RegisterXactCallback(counts_xact, nullptr);
+    RegisterSubXactCallback(counts_subxact, nullptr);
+}
+
+} // namespace ojs

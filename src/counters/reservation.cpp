@@ -1,0 +1,178 @@
+/*
+ * reservation.cpp: places in bounded queues for jobs that open transactions have pushed.
+ *
+ * A queue has room if what waits by the counters, the places of open transactions and the jobs that come do not exceed
+ * its bound. Asking and taking is one step under counters_lock; the commit turns places into jobs under the same lock,
+ * so nobody sees a job twice or not at all, and no producer waits for another's transaction. What this transaction itself
+ * has taken out of the queue makes room for it, and for nobody else before its commit.
+ *
+ * Nobody hears when a prepared transaction ends. So a transaction with places is prepared under a lock that lives as long
+ * as it does, and who wants a place waits for that.
+ */
+#include "ojs/counters/counter_table.h"
+
+#include "ojs/pg/error.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+struct Own {
+    Load waiting; /* what more waits once this transaction has committed */
+    Load reserved;
+};
+
+Own
+own_in(int64 queue)
+{
+    Own own = {};
+    for (int i = 0; i < n_changes; i++) {
+        if (changes[i].queue != queue)
+            continue;
+        for (Where where : waiting_places)
+            own.waiting.jobs += changes[i].n[static_cast<int>(where)];
+        own.waiting.bytes += changes[i].bytes;
+        own.reserved.jobs += changes[i].reserved;
+        own.reserved.bytes += changes[i].reserved_bytes;
+    }
+    return own;
+}
+
+int64
+waiting_in(Counter &counter)
+{
+    int64 n = 0;
+    for (Where where : waiting_places)
+        n += static_cast<int64>(pg_atomic_read_u64(&counter.n[static_cast<int>(where)]));
+    return n;
+}
+
+LOCKTAG
+bound_lock(int64 queue)
+{
+    LOCKTAG tag;
+    auto id = static_cast<uint64>(queue); /* the id is a hash: 48 bits of it are enough */
+    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::queue), static_cast<uint32>(id),
+                       static_cast<uint16>(id >> 32));
+    return tag;
+}
+
+/* Prepared transactions hold it, those that reserve do while they look. Neither waits for its own kind. */
+constexpr LOCKMODE prepared_mode = RowExclusiveLock;
+constexpr LOCKMODE reserving_mode = ShareLock;
+
+/* What waits, and what others have places for. */
+int64
+taken(int64 waiting, pg_atomic_uint64 &reserved, int64 own_reserved, int64 own_waiting)
+{
+    return std::max<int64>(waiting + static_cast<int64>(pg_atomic_read_u64(&reserved)) - own_reserved + own_waiting, 0);
+}
+
+/* Under the lock. */
+Reservation
+take_places(Counter &counter, Change &note, const Own &own, const Load &wanted, const Load &bound, double warn_at, Load *depth)
+{
+    auto bytes = static_cast<int64>(pg_atomic_read_u64(&counter.bytes));
+    depth->jobs = taken(waiting_in(counter), counter.reserved, own.reserved.jobs, own.waiting.jobs);
+    depth->bytes = taken(bytes, counter.reserved_bytes, own.reserved.bytes, own.waiting.bytes);
+    if (!(*depth + wanted).within(bound))
+        return Reservation::full;
+    int64 jobs = std::max<int64>(own.waiting.jobs + wanted.jobs - own.reserved.jobs, 0);
+    int64 more_bytes = std::max<int64>(own.waiting.bytes + wanted.bytes - own.reserved.bytes, 0);
+    pg_atomic_fetch_add_u64(&counter.reserved, jobs);
+    pg_atomic_fetch_add_u64(&counter.reserved_bytes, more_bytes);
+    note.reserved += static_cast<int32>(jobs);
+    note.reserved_bytes += more_bytes;
+    if (counter.refused == Alarm::told)
+        counter.refused = Alarm::off;
+    if (counter.warned == Alarm::off && (*depth + wanted).part_of(bound) >= warn_at) {
+        counter.warned = Alarm::due;
+        pg_atomic_fetch_add_u32(&alarms->raised, 1);
+    }
+    return Reservation::made;
+}
+
+} // namespace
+
+Load
+load_of(Counter &counter)
+{
+    return {taken(waiting_in(counter), counter.reserved, 0, 0),
+            taken(static_cast<int64>(pg_atomic_read_u64(&counter.bytes)), counter.reserved_bytes, 0, 0)};
+}
+
+bool
+reserves()
+{
+    return !lost_here[static_cast<int>(Part::open)] && counting_database() != nullptr;
+}
+
+Load
+waiting_by_us(int64 queue)
+{
+    return own_in(queue).waiting;
+}
+
+void
+lock_bound(int64 queue, LOCKMODE mode)
+{
+    LOCKTAG tag = bound_lock(queue);
+    (void)LockAcquire(&tag, mode, false, false);
+}
+
+Reservation
+reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load *depth)
+{
+    Oid table = store::relation_oid(store::Rel::ready);
+    if (!reserves())
+        return Reservation::none;
+    Database &database = *counting_database();
+    Change &note = change_of(queue); /* here, since it may raise */
+    Own own = own_in(queue);
+    if (max_prepared_xacts > 0)
+        lock_bound(queue, reserving_mode);
+    bool right = settled(database, Part::open);
+
+    Reservation reservation = Reservation::none;
+    LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    right = right && database.counted[static_cast<int>(Part::open)] == table;
+    Counter *counter = right ? counter_of(MyDatabaseId, queue) : nullptr;
+    if (counter != nullptr)
+        reservation = take_places(*counter, note, own, wanted, bound, warn_at, depth);
+    else if (right)
+        pg_atomic_write_u32(&database.uncountable, 1);
+    LWLockRelease(counters_lock);
+
+    if (!right)
+        raise(Code::unavailable, Details(), "Try again.", "the jobs of a bounded queue are still being counted");
+    if (max_prepared_xacts > 0) {
+        LOCKTAG tag = bound_lock(queue);
+        (void)LockRelease(&tag, reserving_mode, false);
+    }
+    return reservation;
+}
+
+void
+give_back(const Change &change)
+{
+    MarkKey key = {change.queue, MyDatabaseId, 0};
+    LWLockAcquire(counters_lock, LW_SHARED);
+    auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
+    if (counter != nullptr) {
+        pg_atomic_fetch_sub_u64(&counter->reserved, change.reserved);
+        pg_atomic_fetch_sub_u64(&counter->reserved_bytes, change.reserved_bytes);
+    }
+    LWLockRelease(counters_lock);
+}
+
+void
+keep_while_prepared()
+{
+    for (int i = 0; i < n_changes; i++)
+        if (changes[i].reserved != 0 || changes[i].reserved_bytes != 0)
+            lock_bound(changes[i].queue, prepared_mode);
+}
+
+} // namespace ojs

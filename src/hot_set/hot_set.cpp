@@ -1,0 +1,176 @@
+/*
+ * hot_set.cpp: whether the hot set stands, and having it rebuilt where it does not.
+ *
+ * `feed` is unlogged like the hot set, so a crash, a promotion or a restore leaves it empty: then the hot set must be
+ * rebuilt. A row with a time says that it was. A row from the beginning of time says that somebody has since written
+ * to the logged tables by SQL (a restore): the trigger ojs_store.hot_set_lost() adds it, and a rebuild removes those
+ * it has seen. A row with the cause `reconcile` tells of the last reconcile pass.
+ */
+#include "ojs/counters/queue_counters.h"
+#include "ojs/pg/error.h"
+#include "ojs/pg/guard.h"
+#include "ojs/shared/shmem.h"
+#include "ojs/store/store.h"
+#include "ojs/hot_set/hot_set.h"
+#include "ojs/pg/process.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* Columns of ojs_store.feed. */
+enum { col_rebuilt_at, col_took, col_jobs, col_cause, n_cols };
+
+bool checked;
+uint64 checked_generation;
+
+bool
+is_text(Datum datum, std::string_view expected)
+{
+    text *value = DatumGetTextPP(datum);
+    return std::string_view(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value)) == expected;
+}
+
+void
+rest()
+{
+    constexpr long poll_ms = 10;
+    static uint32 event;
+    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms,
+                    wait_event("OjsRebuildWait", &event));
+    ResetLatch(MyLatch);
+    CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Another process does it; in a caller's open transaction it would hold up everybody until that ends. The worker does,
+ * or else one of those who need it starts a process for it. Gives up when for a while nobody has been at it.
+ */
+void
+have_it_rebuilt()
+{
+    constexpr int64 patience_us = 5 * USECS_PER_SEC;
+    constexpr int64 no_process_us = USECS_PER_SEC;
+    LOCKTAG asking = process_lock(ProcessLock::asking);
+    TimestampTz idle_since = GetCurrentTimestamp();
+
+    worker_poke();
+    while (!read_feed().stands) {
+        bool by_worker = worker_running();
+        if (rebuild_under_way())
+            idle_since = GetCurrentTimestamp();
+        else if (GetCurrentTimestamp() - idle_since > (by_worker ? patience_us : no_process_us))
+            return;
+        else if (!by_worker && LockAcquire(&asking, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL) {
+            BackgroundWorkerHandle *handle = start_process("ojs rebuild", "ojs_rebuild_main", MyDatabaseId, MyProcPid);
+            if (handle != nullptr)
+                (void)WaitForBackgroundWorkerShutdown(handle);
+            LockRelease(&asking, ExclusiveLock, false);
+            if (handle != nullptr) { /* it has done what it can */
+                if (!rebuild_under_way())
+                    return;
+                continue;
+            }
+        }
+        rest();
+    }
+}
+
+void
+rebuild_in_place()
+{
+    PreventCommandIfReadOnly("rebuilding the hot set of ojs");
+    PreventCommandIfParallelMode("rebuilding the hot set of ojs");
+    if (rebuild_hot_set(nullptr))
+        CommandCounterIncrement();
+}
+
+} // namespace
+
+Feed
+read_feed()
+{
+    Feed feed = {};
+    Relation rel = table_open(store::relation_oid(store::Rel::feed), AccessShareLock);
+    TableScanDesc scan = table_beginscan(rel, SnapshotSelf, 0, nullptr);
+    bool rebuilt = false;
+    HeapTuple tuple;
+
+    feed.ours = rel->rd_createSubid != InvalidSubTransactionId;
+    while ((tuple = heap_getnext(scan, ForwardScanDirection)) != nullptr) {
+        Datum values[n_cols];
+        bool nulls[n_cols];
+        heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+        if (is_text(values[col_cause], "reconcile"))
+            continue;
+        feed.ours |= TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+        if (TIMESTAMP_IS_NOBEGIN(DatumGetTimestampTz(values[col_rebuilt_at])))
+            feed.restored = true;
+        else
+            rebuilt = true;
+    }
+    table_endscan(scan);
+    table_close(rel, AccessShareLock);
+    feed.stands = rebuilt && !feed.restored;
+    return feed;
+}
+
+void
+ensure_hot_set()
+{
+    uint64 generation = store::catalog_generation(store::Rel::feed);
+    if (checked && checked_generation == generation)
+        return;
+    if (RecoveryInProgress())
+        return;
+
+    /* What our own transaction wrote can be rolled back: nothing to remember. */
+    Feed feed = read_feed();
+    if (!feed.stands && !feed.ours) {
+        have_it_rebuilt();
+        feed = read_feed();
+    }
+    if (!feed.stands) {
+        if (!feed.ours)
+            ereport(LOG, (errmsg("ojs rebuilds its hot set in the transaction of a caller"),
+                          errdetail("No background process could be had for it."),
+                          errhint("Consider raising max_worker_processes.")));
+        rebuild_in_place();
+        return;
+    }
+    if (feed.ours)
+        return;
+    ask_for_worker();
+    checked = true;
+    checked_generation = generation;
+}
+
+} // namespace ojs
+
+using namespace ojs;
+
+/* Statement trigger on the logged tables: rows came by SQL, as in a restore; direct access fires no trigger. */
+OJS_FUNCTION(ojs_hot_set_lost)
+{
+    if (!CALLED_AS_TRIGGER(fcinfo))
+        ereport(ERROR,
+                (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("ojs_store.hot_set_lost() is a trigger")));
+    counts_lost(Part::ended); /* it may be many rows, which the trigger does not see */
+    Feed feed = read_feed();
+    if (!(feed.restored && feed.ours)) {
+        store::Table table = store::open(store::Rel::feed, RowExclusiveLock);
+        Datum values[n_cols];
+        bool nulls[n_cols] = {};
+        Interval none = {};
+        values[col_rebuilt_at] = TimestampTzGetDatum(DT_NOBEGIN);
+        values[col_took] = IntervalPGetDatum(&none);
+        values[col_jobs] = Int64GetDatum(0);
+        values[col_cause] = CStringGetTextDatum("restore");
+        store::insert(table, heap_form_tuple(RelationGetDescr(table.rel), values, nulls));
+        CacheInvalidateRelcache(table.rel); /* all sessions look again once this commits */
+        store::close(table);
+    }
+    return PointerGetDatum(nullptr);
+}

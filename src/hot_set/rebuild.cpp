@@ -1,0 +1,505 @@
+/*
+ * rebuild.cpp: makes the hot set from the truth, and puts back what fell out of it.
+ *
+ * Both read one snapshot: the open jobs (in `job`, not in `done`) that are in none of ready, lease and later, each put
+ * where its newest event says. A job that is pushed meanwhile is not in the snapshot, and brings its own hot row. One
+ * that is being claimed, finished or moved meanwhile is, by the snapshot, still where it was. So neither locks out
+ * anything but the other (ShareUpdateExclusiveLock on feed). Only a process that rebuilds after a crash or a promotion
+ * takes the empty tables for itself and makes their indexes at the end: sessions wait for it anyhow.
+ *
+ * No index of a hot table is read: claims mark entries dead that an older snapshot might still need.
+ */
+#include "ojs/pg/error.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/state/lease_log.h"
+#include "ojs/queue/maintenance.h"
+#include "ojs/state/transitions.h"
+#include "ojs/pg/plant.h"
+#include "ojs/store/bulk_load.h"
+#include "ojs/store/spi.h"
+#include "ojs/store/store.h"
+#include "ojs/hot_set/in_doubt.h"
+#include "ojs/shared/wakeup.h"
+#include "ojs/hot_set/hot_set.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* What was said of the last rebuild, and that rows were restored; what the reconcile pass says of itself stays. */
+constexpr char clear_feed_sql[] = R"sql(
+    delete from ojs_store.feed where cause <> 'reconcile' returning rebuilt_at = '-infinity'
+)sql";
+constinit Statement clear_feed = {clear_feed_sql, {}, nullptr};
+
+/* After a restore under a live worker: some jobs came before their events and endings, and were put where they no
+ * longer belong. What another transaction is at stays. */
+constexpr char clear_ready_sql[] = R"sql(
+    delete from ojs_store.ready where ctid = any (array(select ctid from ojs_store.ready for update skip locked))
+)sql";
+constinit Statement clear_ready = {clear_ready_sql, {}, nullptr};
+constexpr char clear_later_sql[] = R"sql(
+    delete from ojs_store.later where ctid = any (array(select ctid from ojs_store.later for update skip locked))
+)sql";
+constinit Statement clear_later = {clear_later_sql, {}, nullptr};
+
+/*
+ * Numbers: kinds 1 to 4 of `later` are scheduled, retryable, pending, released, and 5 expiry; 0 stands for a job that
+ * may run at most once and had begun, 6 for one that is held under a durable lease, null for one that is claimable. Kinds
+ * of `event`: 1 failed, 4 activated, 5 moved, 6 revived, 7 claimed, 8 leased; their order is that of status.cpp. Flags:
+ * 1 pending, 4 expires, 32 has events, 512 reported.
+ */
+constexpr char lost_jobs_sql[] = R"sql(
+    with newest as materialized (
+        select distinct on (event.job_id, event.kind = 5)
+            event.job_id, event.kind, event.at, event.due_at, event.attempt, event.deliveries, event.started_at,
+            event.worker, event.data
+        from ojs_store.event
+        where not exists (select from ojs_store.done where done.job_id = event.job_id)
+        order by event.job_id, event.kind = 5, event.deliveries desc, event.kind in (7, 8), event.at desc, event.ctid desc
+    )
+    select
+        job.id, job.ctid as tid, job.seq,
+        coalesce((moved.data ->> 'queue')::bigint, job.queue) as queue,
+        (-coalesce((moved.data ->> 'priority')::int, job.priority))::smallint as npriority,
+        case when last.job_id is null and moved.job_id is null then job.flags else job.flags | 32 end
+            | case when job.id in (select job_id from ojs_store.checkpoint) or job.id in (select job_id from ojs_store.progress)
+                then 512 else 0 end as flags,
+        coalesce(last.attempt, 0) as attempt, coalesce(last.deliveries, 0) as deliveries, last.at, last.started_at,
+        (case
+            when last.kind is null and job.flags & 1 <> 0 then 3
+            when last.kind is null and job.scheduled_at > $1 then 1
+            when last.kind = 7 then 0
+            when last.kind = 8 then 6
+            when last.due_at > $1 and last.kind = 1 then 2
+            when last.due_at > $1 and last.kind in (4, 6) then 1
+            when last.due_at > $1 then 4
+        end)::smallint as kind,
+        case
+            when last.kind is not null then last.due_at
+            when job.flags & 1 <> 0 then 'infinity'
+            else job.scheduled_at
+        end as due_at,
+        case when job.flags & 4 <> 0 then least(
+            job.expires_at,
+            case when coalesce(last.deliveries, 0) = 0 and jsonb_typeof(job.options -> 'enqueue_ttl') = 'number'
+                then job.created_at + (job.options ->> 'enqueue_ttl')::float8 * interval '1 second' end,
+            case when jsonb_typeof(job.options -> 'total_timeout') = 'number'
+                then job.created_at + (job.options ->> 'total_timeout')::float8 * interval '1 second' end
+        ) end as expires_at,
+        last.worker, last.data
+    from ojs_store.job
+    left join newest last on last.job_id = job.id and last.kind <> 5
+    left join newest moved on moved.job_id = job.id and moved.kind = 5
+    where ($2 is null or job.created_at < $2)
+        and not exists (select from ojs_store.done where done.job_id = job.id)
+        and not exists (select from ojs_store.ready where ready.job_id = job.id)
+        and not exists (select from ojs_store.lease where lease.job_id = job.id)
+        and not exists (select from ojs_store.later where later.job_id = job.id and later.kind <> 5)
+)sql";
+constinit Statement lost_jobs = {lost_jobs_sql, {TIMESTAMPTZOID, TIMESTAMPTZOID}, nullptr};
+enum {
+    o_id = 1,
+    o_tid,
+    o_seq,
+    o_queue,
+    o_npriority,
+    o_flags,
+    o_attempt,
+    o_deliveries,
+    o_at,
+    o_started_at,
+    o_kind,
+    o_due_at,
+    o_expires_at,
+    o_worker,
+    o_data
+};
+
+constinit Statement index_ready = {"reindex table ojs_store.ready", {}, nullptr};
+constinit Statement index_later = {"reindex table ojs_store.later", {}, nullptr};
+
+constinit Statement any_job = {"select from ojs_store.job limit 1", {}, nullptr};
+
+constexpr char write_feed_sql[] = R"sql(
+    insert into ojs_store.feed (rebuilt_at, took, jobs, cause)
+    values ($1, make_interval(secs => $2), $3, $4)
+)sql";
+constinit Statement write_feed = {write_feed_sql, {TIMESTAMPTZOID, FLOAT8OID, INT8OID, TEXTOID}, nullptr};
+
+constexpr char jobs_so_far_sql[] = R"sql(
+    select coalesce(max(jobs), 0) from ojs_store.feed where cause = 'reconcile'
+)sql";
+constinit Statement jobs_so_far = {jobs_so_far_sql, {}, nullptr};
+
+constinit Statement forget_pass = {"delete from ojs_store.feed where cause = 'reconcile'", {}, nullptr};
+
+constexpr LOCKMODE one_at_a_time = ShareUpdateExclusiveLock;
+
+double
+seconds_since(TimestampTz start)
+{
+    return static_cast<double>(GetCurrentTimestamp() - start) / USECS_PER_SEC;
+}
+
+/* --- placing the lost jobs --- */
+
+/* Claimable again after a delivery: placed at the end, in the order of their return. */
+struct Returned {
+    ReadyRow row;
+    TimestampTz at;
+};
+
+/* May run at most once, and had begun. */
+struct Begun {
+    DoneRow row;
+    int32 flags;
+};
+
+/* Held when the server crashed, in a queue whose leases are durable. */
+struct Held {
+    LeaseRow lease;
+    std::optional<TimestampTz> deadline;
+    Jsonb *data;
+};
+
+template <typename T> struct List {
+    T *items;
+    int64 n, room;
+
+    void add(MemoryContext context, const T &item)
+    {
+        if (n == room) {
+            room = room > 0 ? room * 2 : 64;
+            Size size = sizeof(T) * room;
+            items =
+                static_cast<T *>(items == nullptr ? MemoryContextAllocHuge(context, size) : repalloc_huge(items, size));
+        }
+        items[n++] = item;
+    }
+};
+
+struct QueueCount {
+    int64 queue;
+    int64 jobs;
+};
+
+struct Placing {
+    DestReceiver receiver; /* first: the executor hands it back to us */
+    HTAB *undecided;       /* ids of jobs, or null (in_doubt.h) */
+    MemoryContext context;
+    Sink *ready;
+    Sink *later;
+    List<Returned> returned;
+    List<Begun> begun;
+    List<Held> held;
+    List<QueueCount> queues;
+    int64 jobs;
+};
+
+void
+count(Placing &placing, int64 queue)
+{
+    placing.jobs++;
+    for (int64 i = placing.queues.n - 1; i >= 0 && i >= placing.queues.n - 64; i--)
+        if (placing.queues.items[i].queue == queue) {
+            placing.queues.items[i].jobs++;
+            return;
+        }
+    placing.queues.add(placing.context, {queue, 1});
+}
+
+bool
+has_reminder(Placing &placing, const pg_uuid_t &id)
+{
+    if (placing.later->bulk)
+        return false;
+    store::Table later = store::open(store::Rel::later, RowExclusiveLock);
+    ScanKeyData key;
+    store::Scan scan;
+    bool found = false;
+    store::key_uuid(&key, id);
+    store::begin(scan, later, store::Idx::later_job, &key, 1, false);
+    while (!found && store::next(scan) != store::Row::none) {
+        LaterRow row;
+        read(later.slot, row);
+        found = row.kind == LaterKind::expiry;
+    }
+    store::end(scan);
+    store::close(later);
+    return found;
+}
+
+void
+hold(Placing &placing, const LaterRow &row, TupleTableSlot *slot)
+{
+    auto value = [slot](int column) { return slot->tts_values[column - 1]; };
+    Held held = {};
+    held.lease.job_id = row.job_id;
+    held.lease.queue = row.queue;
+    held.lease.claimed_at = DatumGetTimestampTz(value(o_started_at));
+    held.lease.job_tid = row.job_tid;
+    held.lease.npriority = row.npriority;
+    held.lease.flags = row.flags;
+    held.lease.attempt = row.attempt;
+    held.lease.deliveries = row.deliveries;
+    if (!slot->tts_isnull[o_due_at - 1])
+        held.deadline = DatumGetTimestampTz(value(o_due_at));
+    MemoryContext old = MemoryContextSwitchTo(placing.context);
+    held.lease.worker = DatumGetTextPCopy(value(o_worker));
+    held.data = DatumGetJsonbPCopy(value(o_data));
+    MemoryContextSwitchTo(old);
+    placing.held.add(placing.context, held);
+}
+
+void
+place(Placing &placing, TupleTableSlot *slot)
+{
+    slot_getallattrs(slot);
+    auto value = [slot](int column) { return slot->tts_values[column - 1]; };
+    auto given = [slot](int column) { return !slot->tts_isnull[column - 1]; };
+
+    LaterRow row = {};
+    row.job_id = *DatumGetUUIDP(value(o_id));
+    if (placing.undecided != nullptr && hash_search(placing.undecided, &row.job_id, HASH_FIND, nullptr) != nullptr)
+        return;
+    row.queue = DatumGetInt64(value(o_queue));
+    row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(value(o_tid)));
+    row.npriority = DatumGetInt16(value(o_npriority));
+    row.flags = DatumGetInt32(value(o_flags));
+    row.attempt = DatumGetInt32(value(o_attempt));
+    row.deliveries = DatumGetInt32(value(o_deliveries));
+
+    if (given(o_kind) && DatumGetInt16(value(o_kind)) == 0) {
+        Begun one = {};
+        one.row.job_id = row.job_id;
+        one.row.queue = row.queue;
+        one.row.attempt = row.attempt;
+        one.row.deliveries = row.deliveries;
+        if (given(o_started_at))
+            one.row.started_at = DatumGetTimestampTz(value(o_started_at));
+        one.flags = row.flags;
+        placing.begun.add(placing.context, one);
+        return;
+    }
+    count(placing, row.queue);
+    if (given(o_kind) && planted(Bug::rebuild_forgets_later))
+        return;
+    if (planted(Bug::rebuild_forgets_events))
+        row.attempt = row.deliveries = 0;
+    if (given(o_kind) && DatumGetInt16(value(o_kind)) == 6) {
+        hold(placing, row, slot);
+    } else if (given(o_kind)) {
+        row.kind = static_cast<LaterKind>(DatumGetInt16(value(o_kind)));
+        row.due_at = DatumGetTimestampTz(value(o_due_at));
+        put(*placing.later, row);
+    } else {
+        ReadyRow ready = {};
+        ready.job_id = row.job_id;
+        ready.queue = row.queue;
+        ready.place = DatumGetInt64(value(o_seq));
+        ready.job_tid = row.job_tid;
+        ready.npriority = row.npriority;
+        ready.flags = row.flags;
+        ready.attempt = row.attempt;
+        ready.deliveries = row.deliveries;
+        if (row.deliveries == 0)
+            put(*placing.ready, ready);
+        else
+            placing.returned.add(placing.context, {ready, DatumGetTimestampTz(value(o_at))});
+    }
+    if (given(o_expires_at) && !has_reminder(placing, row.job_id)) {
+        row.kind = LaterKind::expiry;
+        row.due_at = DatumGetTimestampTz(value(o_expires_at));
+        put(*placing.later, row);
+    }
+}
+
+extern "C" bool
+receive_job(TupleTableSlot *slot, DestReceiver *self)
+{
+    place(*reinterpret_cast<Placing *>(self), slot);
+    return true;
+}
+extern "C" void
+receiver_starts(DestReceiver *, int, TupleDesc)
+{
+}
+extern "C" void
+receiver_ends(DestReceiver *)
+{
+}
+
+/* Inside with_spi. `bulk`: nobody else needs the tables now. */
+void
+place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
+{
+    /* One pass over each table, and room to do it in memory. */
+    set_for_body("enable_nestloop", "off");
+    set_for_body("enable_mergejoin", "off");
+    set_for_body("enable_indexscan", "off");
+    set_for_body("enable_indexonlyscan", "off");
+    set_for_body("enable_bitmapscan", "off");
+    set_for_body("jit", "off");
+    set_for_body("work_mem", "128MB");
+    set_for_body("maintenance_work_mem", "256MB");
+
+    placing.receiver = {receive_job, receiver_starts, receiver_ends, receiver_ends, DestNone};
+    placing.undecided = undecided_jobs(); /* before the snapshot: what is resolved in between waits for the next pass */
+    placing.ready = open_sink(store::Rel::ready, bulk);
+    placing.later = open_sink(store::Rel::later, bulk);
+    execute_latest_into(lost_jobs, {TimestampTzGetDatum(promoted_to(now())), created_before}, &placing.receiver);
+
+    std::sort(placing.returned.items, placing.returned.items + placing.returned.n,
+              [](const Returned &a, const Returned &b) { return a.at < b.at; });
+    for (int64 i = 0; i < placing.returned.n; i++) {
+        ReadyRow &row = placing.returned.items[i].row;
+        row.place = place_of_returned();
+        put(*placing.ready, row);
+    }
+    bool ready_unindexed = close_sink(*placing.ready);
+    bool later_unindexed = close_sink(*placing.later);
+    CommandCounterIncrement();
+    if (ready_unindexed)
+        (void)execute(index_ready);
+    if (later_unindexed)
+        (void)execute(index_later);
+}
+
+/* Never delivered twice, and nobody can say any more how the one delivery went (DLV-01). */
+void
+discard_begun(Placing &placing)
+{
+    Tables tables;
+    TimestampTz at = now();
+    for (int64 i = 0; i < placing.begun.n; i++) {
+        CHECK_FOR_INTERRUPTS();
+        Begun &begun = placing.begun.items[i];
+        begun.row.finished_at = at;
+        begun.row.state = State::discarded;
+        begun.row.error = server_error("worker_death", "the server lost the lease of a job that may run at most once",
+                                       begun.row.attempt, at);
+        finish(tables, begun.row, begun.flags);
+    }
+    tables.close();
+}
+
+void
+restore_leases(Placing &placing)
+{
+    Tables tables;
+    Limits limits = {tables, now()};
+    for (int64 i = 0; i < placing.held.n; i++) {
+        CHECK_FOR_INTERRUPTS();
+        Held &held = placing.held.items[i];
+        restore_lease(limits, held.lease, held.deadline, held.data);
+    }
+    settle(limits);
+    tables.close();
+}
+
+void
+wake_all(const Placing &placing)
+{
+    for (int64 i = 0; i < placing.queues.n; i++) {
+        const Queue *queue = find_queue(placing.queues.items[i].queue);
+        if (queue != nullptr)
+            wake_queue(queue->id, queue->name,
+                       static_cast<int>(std::min<int64>(placing.queues.items[i].jobs, INT_MAX)));
+    }
+}
+
+} // namespace
+
+bool
+rebuild_under_way()
+{
+    LOCKTAG tag;
+    SET_LOCKTAG_RELATION(tag, MyDatabaseId, store::relation_oid(store::Rel::feed));
+    if (LockAcquire(&tag, one_at_a_time, true, true) == LOCKACQUIRE_NOT_AVAIL)
+        return true;
+    LockRelease(&tag, one_at_a_time, true);
+    return false;
+}
+
+bool
+rebuild_hot_set(const char *cause)
+{
+    Oid feed_oid = store::relation_oid(store::Rel::feed);
+    LockRelationOid(feed_oid, one_at_a_time);
+    if (read_feed().stands) {
+        UnlockRelationOid(feed_oid, one_at_a_time);
+        return false;
+    }
+
+    TimestampTz start = GetCurrentTimestamp();
+    Placing placing = {};
+    placing.context = CurrentMemoryContext;
+    with_spi([&] {
+        bool restored = false;
+        uint64 said = execute_latest(clear_feed);
+        for (uint64 i = 0; i < said; i++) {
+            bool null;
+            restored |= DatumGetBool(cell(i, 1, &null));
+        }
+        if (restored) {
+            (void)execute_latest(clear_ready);
+            (void)execute_latest(clear_later);
+        }
+        place_lost_jobs(placing, nullptr, MyBackendType == B_BG_WORKER && !restored);
+        discard_begun(placing);
+        restore_leases(placing);
+        const char *why = restored                       ? "restore"
+                          : cause != nullptr             ? cause
+                          : execute_latest(any_job) == 0 ? "first use"
+                                                         : "crash or promotion";
+        (void)execute_latest(write_feed,
+                             {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
+                              Int64GetDatum(placing.jobs), CStringGetTextDatum(why)});
+    });
+    wake_all(placing);
+    ereport(placing.jobs > 0 ? LOG : DEBUG1, (errmsg("ojs has rebuilt its hot set: " INT64_FORMAT " jobs in %.3f s",
+                                                     placing.jobs, seconds_since(start))));
+    return true;
+}
+
+int64
+reconcile_hot_set(TimestampTz created_before)
+{
+    Oid feed_oid = store::relation_oid(store::Rel::feed);
+    if (!ConditionalLockRelationOid(feed_oid, one_at_a_time))
+        return -1;
+    if (!read_feed().stands) { /* a rebuild does it, and more */
+        UnlockRelationOid(feed_oid, one_at_a_time);
+        return -1;
+    }
+
+    TimestampTz start = GetCurrentTimestamp();
+    Placing placing = {};
+    placing.context = CurrentMemoryContext;
+    int64 jobs = 0;
+    with_spi([&] {
+        bool null;
+        (void)execute_latest(jobs_so_far);
+        int64 before = DatumGetInt64(cell(0, 1, &null));
+        place_lost_jobs(placing, TimestampTzGetDatum(created_before), false);
+        discard_begun(placing);
+        restore_leases(placing);
+        jobs = placing.jobs + placing.begun.n;
+        (void)execute_latest(forget_pass);
+        (void)execute_latest(write_feed,
+                             {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
+                              Int64GetDatum(before + jobs), CStringGetTextDatum("reconcile")});
+    });
+    wake_all(placing);
+    if (jobs > 0)
+        ereport(WARNING,
+                (errmsg("ojs found " INT64_FORMAT " open jobs in no place and put them back", jobs),
+                 errdetail("This is expected after a crash with prepared transactions; else it is a defect.")));
+    return jobs;
+}
+
+} // namespace ojs

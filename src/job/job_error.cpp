@@ -1,0 +1,190 @@
+/*
+ * job_error.cpp: the errors of failed attempts: as a worker reports one, and as it is stored and shown (ERR-A).
+ */
+#include "ojs/pg/settings.h"
+#include "ojs/job/envelope.h"
+#include "ojs/pg/json.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr int max_frames = 50;
+constexpr int max_backtrace_chars = 10000;
+
+[[noreturn]] void
+refuse(const char *field, const char *must, const JsonbValue &value)
+{
+    raise_field(Code::invalid_payload, field,
+                "Report an error as an object with a message and a type or a code, such as "
+                "{\"type\": \"SmtpError\", \"message\": \"connection refused\"}.",
+                "%s must be %s, not %s", field, must, kind_of(value));
+}
+
+/* An optional text member; empty where it is missing. */
+std::string_view
+text_member(const JsonbContainer *object, const char *key, const char *field)
+{
+    JsonbValue value;
+
+    if (!find_member(object, key, value))
+        return {};
+    if (value.type != jbvString)
+        refuse(field, "a string", value);
+    if (value.val.string.len == 0)
+        raise_field(Code::invalid_payload, field, "Leave it out, or say what kind of error it was.",
+                    "%s must not be empty", field);
+    return text_of(value);
+}
+
+/* Collects frames as long as the limits of ERR-02 allow. */
+struct Backtrace {
+    JsonbParseState *state = nullptr;
+    int frames = 0;
+    int chars = 0;
+
+    Backtrace() { pushJsonbValue(&state, WJB_BEGIN_ARRAY, nullptr); }
+
+    void add(std::string_view frame)
+    {
+        if (frames == max_frames || chars >= max_backtrace_chars)
+            return;
+        auto bytes = static_cast<int>(frame.size());
+        int kept = pg_mbcharcliplen(frame.data(), bytes, max_backtrace_chars - chars);
+        chars += pg_mbstrlen_with_len(frame.data(), kept);
+        frames++;
+        JsonbValue value = json_text(frame.substr(0, kept));
+        pushJsonbValue(&state, WJB_ELEM, &value);
+    }
+
+    JsonbValue finish() { return *pushJsonbValue(&state, WJB_END_ARRAY, nullptr); }
+};
+
+void
+add_lines(Backtrace &out, std::string_view text)
+{
+    while (!text.empty()) {
+        size_t end = std::min(text.find('\n'), text.size());
+        std::string_view line = text.substr(0, end);
+        if (line.ends_with('\r'))
+            line.remove_suffix(1);
+        if (!line.empty())
+            out.add(line);
+        text.remove_prefix(std::min(end + 1, text.size()));
+        CHECK_FOR_INTERRUPTS();
+    }
+}
+
+JsonbValue
+read_backtrace(const JsonbValue &value)
+{
+    constexpr const char *field = "error.backtrace";
+    Backtrace out;
+
+    if (value.type == jbvString)
+        add_lines(out, text_of(value));
+    else if (is_array(value))
+        each_element(value.val.binary.data, [&out](const JsonbValue &frame) {
+            if (frame.type != jbvString)
+                refuse(field, "an array of strings", frame);
+            out.add(text_of(frame));
+        });
+    else
+        refuse(field, "an array of strings, or one string", value);
+    return out.finish();
+}
+
+bool
+is_directive(std::string_view code)
+{
+    return code == "RETRY" || code == "DISCARD" || code == "DEAD_LETTER" || code == "FAIL";
+}
+
+/* The members that every stored error has. */
+void
+add_facts(ObjectBuilder &out, std::string_view code, std::string_view type, std::string_view message, int attempt,
+          TimestampTz now)
+{
+    TimeText buffer;
+
+    out.add("code", code).add("type", type).add("message", message).add("attempt", static_cast<int64>(attempt));
+    std::string_view at = format_timestamp(now, false, buffer);
+    out.add("occurred_at", pnstrdup(at.data(), at.size()));
+}
+
+} // namespace
+
+ReportedError
+read_error(const Jsonb *json, int attempt, TimestampTz now)
+{
+    ReportedError error = {nullptr, {}, {}, true};
+    JsonbValue value;
+    JsonbValue details;
+
+    if (json == nullptr || !is_object(json))
+        raise_field(Code::invalid_payload, "error",
+                    "Report an error as an object with a message and a type or a code, such as "
+                    "{\"type\": \"SmtpError\", \"message\": \"connection refused\"}.",
+                    "error must be an object, not %s", json == nullptr ? "null" : kind_of(json));
+    const JsonbContainer *given = root_of(json);
+
+    std::string_view code = text_member(given, "code", "error.code");
+    error.type = text_member(given, "type", "error.type");
+    if (error.type.empty() && find_member(given, "details", details) && is_object(details))
+        error.type = text_member(details.val.binary.data, "error_class", "error.details.error_class");
+    if (error.type.empty())
+        error.type = code;
+    if (error.type.empty())
+        raise_field(Code::invalid_payload, "error.type",
+                    "Say what kind of error it was, for the retry policy to match.",
+                    "error.type is missing, and error.code too");
+    if (is_directive(code))
+        error.directive = code;
+    else if (code.empty())
+        code = error.type;
+
+    if (!find_member(given, "message", value))
+        raise_field(Code::invalid_payload, "error.message", "Say in words what went wrong.",
+                    "error.message is missing");
+    if (value.type != jbvString)
+        refuse("error.message", "a string", value);
+    std::string_view message = text_of(value);
+
+    if (find_member(given, "retryable", value)) {
+        if (value.type != jbvBool)
+            refuse("error.retryable", "a boolean", value);
+        error.retryable = value.val.boolean;
+    }
+
+    ObjectBuilder out;
+    each_member(given, [&out](std::string_view key, const JsonbValue &member) {
+        if (member.type != jbvNull && key != "backtrace")
+            out.add(key, member);
+    });
+    add_facts(out, code, error.type, message, attempt, now);
+    if (find_member(given, "backtrace", value)) {
+        JsonbValue backtrace = read_backtrace(value);
+        if (!settings.redact_backtrace)
+            out.add("backtrace", backtrace);
+    }
+    error.stored = out.finish();
+    return error;
+}
+
+Jsonb *
+server_error(const char *type, const char *message, int attempt, TimestampTz now, TimeoutFacts facts)
+{
+    ObjectBuilder out;
+
+    add_facts(out, type, type, message, attempt, now);
+    if (facts.kind != nullptr) {
+        out.add("timeout_kind", facts.kind);
+        out.add("limit_seconds", json_seconds(facts.limit_ms));
+        out.add("elapsed_seconds", json_seconds(facts.elapsed_ms));
+    }
+    return out.finish();
+}
+
+} // namespace ojs

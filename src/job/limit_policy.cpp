@@ -1,0 +1,143 @@
+/*
+ * limit_policy.cpp: see limit_policy.h.
+ */
+#include "ojs/job/limit_policy.h"
+
+#include "ojs/job/attributes.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr Code invalid = Code::invalid_payload;
+constexpr size_t max_key = 255;
+
+int32
+count_of(const JsonbValue &value, const char *field, int32 least)
+{
+    int64 n;
+    if (value.type != jbvNumeric)
+        refuse(invalid, field, "a whole number", value);
+    if (!number_of(value, 0, n) || n < least || n > PG_INT32_MAX)
+        raise_field(invalid, field, "Give a whole number.", "%s must be a whole number from %d to %d", field, least,
+                    PG_INT32_MAX);
+    return static_cast<int32>(n);
+}
+
+int64
+period_us(const JsonbValue &value, const char *field)
+{
+    struct Word {
+        std::string_view word;
+        int64 seconds;
+    };
+    constexpr Word words[] = {{"second", 1}, {"minute", 60}, {"hour", 3600}, {"day", 86400}};
+
+    if (value.type != jbvString)
+        refuse(invalid, field, "an ISO 8601 duration, or second, minute, hour or day", value);
+    for (const Word &word : words)
+        if (text_of(value) == word.word)
+            return word.seconds * USECS_PER_SEC;
+    int64 ms = parse_duration_ms(text_of(value), invalid, field);
+    if (ms <= 0 || ms > PG_INT64_MAX / 1000 / 1000)
+        raise_field(invalid, field, "Give a duration such as PT1M.", "%s must be positive", field);
+    return ms * 1000;
+}
+
+/* {"limit": 100, "period": "PT1M"} */
+StartRate
+start_rate(const JsonbValue &value, const char *field, int32 least)
+{
+    const char *limit_field = psprintf("%s.limit", field);
+    const char *period_field = psprintf("%s.period", field);
+    JsonbValue limit;
+    JsonbValue period;
+
+    if (value.type == jbvNull)
+        return {0, 0};
+    if (!is_object(value))
+        refuse(invalid, field, "an object such as {\"limit\": 100, \"period\": \"PT1M\"}", value);
+    if (!find_member(value.val.binary.data, "limit", limit))
+        raise_field(invalid, limit_field, "Give the number of starts.", "%s is missing", limit_field);
+    if (!find_member(value.val.binary.data, "period", period))
+        raise_field(invalid, period_field, "Give a duration such as PT1M.", "%s is missing", period_field);
+    return {count_of(limit, limit_field, least), period_us(period, period_field)};
+}
+
+OnLimit
+on_limit_of(const JsonbValue &value)
+{
+    constexpr const char *field = "rate_limit.on_limit";
+    std::string_view word = value.type == jbvNull ? std::string_view("wait") : text_value(value, invalid, field);
+    if (word == "wait")
+        return OnLimit::wait;
+    if (word == "reschedule")
+        return OnLimit::reschedule;
+    if (word == "drop")
+        return OnLimit::drop;
+    raise_field(invalid, field, "Use wait, reschedule or drop.", "%s must be wait, reschedule or drop, not \"%s\"", field,
+                clipped(word));
+}
+
+} // namespace
+
+void
+check_limit_key(std::string_view key, const char *field)
+{
+    bool good = !key.empty() && key.size() <= max_key;
+    for (size_t i = 0; good && i < key.size(); i++) {
+        char c = key[i];
+        bool alphanumeric = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        good = alphanumeric || (i > 0 && (c == '.' || c == '_' || c == ':' || c == '-'));
+    }
+    if (!good)
+        raise_field(invalid, field, "Use letters, digits and . _ : - after a letter or digit, such as tenant:acme.",
+                    "%s is no key of a rate limit: \"%s\"", field, clipped(key));
+}
+
+LimitPolicy
+read_limit(const JsonbContainer *object, const LimitPolicy &base)
+{
+    LimitPolicy policy = base;
+    JsonbValue value;
+    JsonbValue period;
+
+    if (find_member(object, "key", value)) {
+        policy.key = text_value(value, invalid, "rate_limit.key");
+        check_limit_key(policy.key, "rate_limit.key");
+    }
+    each_member(object, [&](std::string_view name, const JsonbValue &member) {
+        if (name == "concurrency")
+            policy.concurrency = member.type == jbvNull ? -1 : count_of(member, "rate_limit.concurrency", 0);
+        else if (name == "throttle")
+            policy.throttle = start_rate(member, "rate_limit.throttle", 1);
+        else if (name == "on_limit")
+            policy.on_limit = on_limit_of(member);
+        else if (name == "max_per_second")
+            policy.rate = {count_of(member, "rate_limit.max_per_second", 0), USECS_PER_SEC};
+        else if (name == "rate" && member.type != jbvNumeric)
+            policy.rate = start_rate(member, "rate_limit.rate", 0);
+        else if (name == "rate") { /* {"rate": 1, "period": "second"} */
+            if (!find_member(object, "period", period))
+                raise_field(invalid, "rate_limit.period", "Give a duration such as PT1M.", "rate_limit.period is missing");
+            policy.rate = {count_of(member, "rate_limit.rate", 0), period_us(period, "rate_limit.period")};
+        }
+    });
+    return policy;
+}
+
+void
+check_rate_limit(const JsonbValue &value)
+{
+    bool good = is_object(value) || (is_array(value) && JsonContainerSize(value.val.binary.data) <= max_limits);
+
+    if (good && is_array(value))
+        each_element(value.val.binary.data, [&good](const JsonbValue &limit) { good = good && is_object(limit); });
+    if (!good)
+        refuse(invalid, "rate_limit", psprintf("an object, or an array of at most %d objects", max_limits), value);
+    each_limit(value, [](const LimitPolicy &) {});
+}
+
+} // namespace ojs

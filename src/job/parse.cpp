@@ -1,0 +1,449 @@
+/*
+ * parse.cpp: from an OJS envelope in JSON to an Envelope.
+ *
+ * An attribute may stand at the top level, under `options`, or under an alias. Each is read to its final value first
+ * and compared then, so that "HIGH" and 10, or timeout and timeout_ms, may stand side by side if they agree.
+ */
+#include "ojs/job/attributes.h"
+#include "ojs/job/limit_policy.h"
+#include "ojs/pg/uuid.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+enum class Attr : uint8 {
+    unknown,
+    system, /* set by the server; ignored */
+    args,
+    deduplication_fallback,
+    deduplication_key,
+    deduplication_ttl,
+    delivery,
+    enqueue_ttl,
+    expires_at,
+    grace_period,
+    heartbeat_timeout,
+    id,
+    meta,
+    metadata,
+    options,
+    pending,
+    priority,
+    queue,
+    rate_limit,
+    result_ttl,
+    retry,
+    schema,
+    scheduled_at,
+    specversion,
+    tag,
+    tags,
+    timeout,
+    total_timeout,
+    type,
+    unique,
+    version,
+    visibility_timeout,
+};
+
+struct Name {
+    std::string_view name;
+    Attr attr;
+};
+
+/* In order, for the binary search. */
+constexpr Name names[] = {
+    {"activated_at", Attr::system},
+    {"args", Attr::args},
+    {"attempt", Attr::system},
+    {"cancelled_at", Attr::system},
+    {"checkpoint", Attr::system},
+    {"completed_at", Attr::system},
+    {"created_at", Attr::system},
+    {"dedup_fallback", Attr::deduplication_fallback},
+    {"deduplicated", Attr::system},
+    {"deduplicationKey", Attr::deduplication_key},
+    {"deduplication_key", Attr::deduplication_key},
+    {"deduplication_ttl", Attr::deduplication_ttl},
+    {"delay_until", Attr::scheduled_at},
+    {"deliveries", Attr::system},
+    {"delivery", Attr::delivery},
+    {"discarded_at", Attr::system},
+    {"enqueue_ttl", Attr::enqueue_ttl},
+    {"enqueued_at", Attr::system},
+    {"error", Attr::system},
+    {"errors", Attr::system},
+    {"expires_at", Attr::expires_at},
+    {"grace_period", Attr::grace_period},
+    {"heartbeat_timeout", Attr::heartbeat_timeout},
+    {"id", Attr::id},
+    {"last_checkpoint", Attr::system},
+    {"lease_expires_at", Attr::system},
+    {"lease_id", Attr::system},
+    {"max_attempts", Attr::system},
+    {"meta", Attr::meta},
+    {"metadata", Attr::metadata},
+    {"next_attempt_at", Attr::system},
+    {"options", Attr::options},
+    {"pending", Attr::pending},
+    {"previous_state", Attr::system},
+    {"priority", Attr::priority},
+    {"progress", Attr::system},
+    {"progress_data", Attr::system},
+    {"progress_message", Attr::system},
+    {"progress_updated_at", Attr::system},
+    {"queue", Attr::queue},
+    {"rate_limit", Attr::rate_limit},
+    {"result", Attr::system},
+    {"result_expires_at", Attr::system},
+    {"result_size_bytes", Attr::system},
+    {"result_stored_at", Attr::system},
+    {"result_ttl", Attr::result_ttl},
+    {"retry", Attr::retry},
+    {"retry_delay_ms", Attr::system},
+    {"scheduled_at", Attr::scheduled_at},
+    {"schema", Attr::schema},
+    {"seq", Attr::system},
+    {"specversion", Attr::specversion},
+    {"started_at", Attr::system},
+    {"state", Attr::system},
+    {"tag", Attr::tag},
+    {"tags", Attr::tags},
+    {"timeout", Attr::timeout},
+    {"timeout_ms", Attr::timeout},
+    {"total_timeout", Attr::total_timeout},
+    {"type", Attr::type},
+    {"unique", Attr::unique},
+    {"version", Attr::version},
+    {"visibility_timeout", Attr::visibility_timeout},
+    {"visibility_timeout_ms", Attr::visibility_timeout},
+    {"worker", Attr::system},
+};
+
+constexpr bool
+before(const Name &a, std::string_view b)
+{
+    return a.name < b;
+}
+static_assert(std::is_sorted(std::begin(names), std::end(names),
+                             [](const Name &a, const Name &b) { return a.name < b.name; }));
+
+Attr
+attr_named(std::string_view name)
+{
+    const Name *found = std::lower_bound(std::begin(names), std::end(names), name, before);
+    return found != std::end(names) && found->name == name ? found->attr : Attr::unknown;
+}
+
+/* A member of the options that are kept. */
+struct Kept {
+    std::string_view key;
+    JsonbValue value;
+};
+
+struct Parse {
+    Envelope &envelope;
+    TimestampTz now;
+    const JsonbContainer *top;
+    uint64 seen; /* bit per Attr that has a value */
+    std::string_view specversion;
+    Jsonb *metadata;
+    Kept known[16];
+    int n_known;
+    Kept *unknown; /* room for all members of both levels */
+    int n_unknown;
+};
+
+[[noreturn]] void
+conflict(const char *field)
+{
+    raise_field(Code::invalid_payload, field, "Give it once: at the top level or under options, by one of its names.",
+                "%s comes twice with different values", field);
+}
+
+/* True the first time that this attribute gets a value. */
+bool
+first_time(Parse &p, Attr attr)
+{
+    uint64 bit = UINT64CONST(1) << static_cast<int>(attr);
+    bool first = (p.seen & bit) == 0;
+    p.seen |= bit;
+    return first;
+}
+
+template <typename Slot, typename Value>
+void
+settle(Parse &p, Attr attr, Slot &slot, const Value &value, const char *field)
+{
+    if (!first_time(p, attr) && !(slot == value))
+        conflict(field);
+    slot = value;
+}
+
+void
+settle_json(Parse &p, Attr attr, Jsonb *&slot, const JsonbValue &value, const char *field)
+{
+    Jsonb *json = jsonb_of(value);
+    if (!first_time(p, attr) && compareJsonbContainers(&slot->root, &json->root) != 0)
+        conflict(field);
+    slot = json;
+}
+
+/* An attribute that is stored among the options. */
+void
+keep(Parse &p, const char *key, const JsonbValue &value)
+{
+    for (int i = 0; i < p.n_known; i++)
+        if (p.known[i].key == key) {
+            if (!same_json(p.known[i].value, value))
+                conflict(key);
+            return;
+        }
+    Assert(p.n_known < static_cast<int>(lengthof(p.known)));
+    p.known[p.n_known++] = {key, value};
+}
+
+void
+keep_unknown(Parse &p, std::string_view key, const JsonbValue &value, bool nested)
+{
+    JsonbValue above;
+
+    if (nested && find_member(p.top, key, above)) {
+        if (!same_json(above, value))
+            conflict(clipped(key));
+        return;
+    }
+    p.unknown[p.n_unknown++] = {key, value};
+}
+
+void read_members(Parse &p, const JsonbContainer *object, bool nested);
+
+void
+read_member(Parse &p, std::string_view name, const JsonbValue &value, bool nested)
+{
+    Envelope &e = p.envelope;
+    Attr attr = attr_named(name);
+    constexpr Code invalid = Code::invalid_payload;
+
+    if (attr == Attr::unknown) {
+        keep_unknown(p, name, value, nested);
+        return;
+    }
+    if (value.type == jbvNull) /* as if absent (ENV-23) */
+        return;
+    switch (attr) {
+    case Attr::unknown:
+    case Attr::system:
+        break;
+    case Attr::args:
+        settle_json(p, attr, e.args, value, "args");
+        break;
+    case Attr::deduplication_fallback:
+        check_one_of(text_value(value, invalid, "dedup_fallback"), "open", "closed", "dedup_fallback");
+        break;
+    case Attr::deduplication_key:
+        settle(p, attr, e.deduplication_key, text_value(value, invalid, "deduplication_key"), "deduplication_key");
+        break;
+    case Attr::deduplication_ttl:
+        settle(p, attr, e.deduplication_ttl_ms, positive_duration(value, name, "deduplication_ttl"),
+               "deduplication_ttl");
+        break;
+    case Attr::delivery:
+        check_one_of(text_value(value, invalid, "delivery"), "at_least_once", "at_most_once", "delivery");
+        keep(p, "delivery", value);
+        break;
+    case Attr::enqueue_ttl:
+        keep(p, "enqueue_ttl", json_seconds(positive_duration(value, name, "enqueue_ttl")));
+        break;
+    case Attr::expires_at:
+        settle(p, attr, e.expires_at, parse_timestamp(text_value(value, invalid, "expires_at"), p.now, "expires_at"),
+               "expires_at");
+        break;
+    case Attr::grace_period:
+        keep(p, "grace_period", json_seconds(duration_value(value, name, "grace_period")));
+        break;
+    case Attr::heartbeat_timeout:
+        keep(p, "heartbeat_timeout", json_seconds(positive_duration(value, name, "heartbeat_timeout")));
+        break;
+    case Attr::id: {
+        pg_uuid_t id = id_value(value);
+        if (!first_time(p, attr) && !same(e.id, id))
+            conflict("id");
+        e.id = id;
+        e.has_id = true;
+        break;
+    }
+    case Attr::meta:
+        settle_json(p, attr, e.meta, value, "meta");
+        break;
+    case Attr::metadata:
+        if (!is_object(value))
+            refuse(Code::invalid_metadata, "metadata", "an object", value);
+        settle_json(p, attr, p.metadata, value, "metadata");
+        break;
+    case Attr::options:
+        if (nested)
+            raise_field(invalid, "options", "Put its members one level up.", "options must not hold options");
+        if (!is_object(value))
+            refuse(invalid, "options", "an object", value);
+        read_members(p, value.val.binary.data, true);
+        break;
+    case Attr::pending:
+        if (value.type != jbvBool)
+            refuse(invalid, "pending", "a boolean", value);
+        settle(p, attr, e.pending, value.val.boolean, "pending");
+        break;
+    case Attr::priority:
+        settle(p, attr, e.priority, priority_value(value), "priority");
+        break;
+    case Attr::queue:
+        settle(p, attr, e.queue, text_value(value, Code::invalid_queue, "queue"), "queue");
+        break;
+    case Attr::rate_limit:
+        check_rate_limit(value);
+        keep(p, "rate_limit", value);
+        break;
+    case Attr::result_ttl:
+        keep(p, "result_ttl", same_json(value, json_number(-1)) ? value : json_seconds(duration_value(value, name, "result_ttl")));
+        break;
+    case Attr::retry:
+        settle_json(p, attr, e.retry, value, "retry");
+        break;
+    case Attr::schema:
+        check_schema(text_value(value, invalid, "schema"));
+        keep(p, "schema", value);
+        break;
+    case Attr::scheduled_at:
+        settle(p, attr, e.scheduled_at,
+               parse_timestamp(text_value(value, invalid, "scheduled_at"), p.now, "scheduled_at"), "scheduled_at");
+        break;
+    case Attr::specversion:
+        settle(p, attr, p.specversion, specversion_value(value), "specversion");
+        break;
+    case Attr::tag:
+        (void)text_value(value, invalid, "tag");
+        keep(p, "tag", value);
+        break;
+    case Attr::tags:
+        check_tags(value);
+        keep(p, "tags", value);
+        break;
+    case Attr::timeout:
+        settle(p, attr, e.timeout_ms, duration_value(value, name, "timeout"), "timeout");
+        break;
+    case Attr::total_timeout:
+        keep(p, "total_timeout", json_seconds(positive_duration(value, name, "total_timeout")));
+        break;
+    case Attr::type:
+        settle(p, attr, e.type, text_value(value, Code::invalid_job_type, "type"), "type");
+        break;
+    case Attr::unique:
+        settle_json(p, attr, e.uniq, value, "unique");
+        break;
+    case Attr::version:
+        if (!IsAJsonbScalar(&value))
+            refuse(invalid, "version", "a string or a number", value);
+        keep(p, "version", value);
+        break;
+    case Attr::visibility_timeout:
+        keep(p, "visibility_timeout_ms", json_number(lease_value(value, name, "visibility_timeout")));
+        break;
+    }
+}
+
+void
+read_members(Parse &p, const JsonbContainer *object, bool nested)
+{
+    each_member(object,
+                [&p, nested](std::string_view name, const JsonbValue &value) { read_member(p, name, value, nested); });
+}
+
+/* options.metadata adds to meta. */
+void
+merge_metadata(Parse &p)
+{
+    Envelope &e = p.envelope;
+    ObjectBuilder merged;
+
+    if (p.metadata == nullptr)
+        return;
+    if (e.meta == nullptr) {
+        e.meta = p.metadata;
+        return;
+    }
+    if (!is_object(e.meta))
+        return; /* validate() says so */
+    each_member(root_of(e.meta), [&merged](std::string_view key, const JsonbValue &value) { merged.add(key, value); });
+    each_member(root_of(p.metadata), [&](std::string_view key, const JsonbValue &value) {
+        JsonbValue other;
+        if (find_member(root_of(e.meta), key, other) && !same_json(other, value))
+            conflict(psprintf("meta.%s", clipped(key)));
+        merged.add(key, value);
+    });
+    e.meta = merged.finish();
+}
+
+Size
+count_members(const Jsonb *json)
+{
+    JsonbValue options;
+    Size n = JB_ROOT_COUNT(json);
+    if (find_member(root_of(json), "options", options) && is_object(options))
+        n += JsonContainerSize(options.val.binary.data);
+    return n;
+}
+
+void
+store_options(Parse &p)
+{
+    bool specversion = !p.specversion.empty() && p.specversion != "1.0";
+    if (p.n_known + p.n_unknown == 0 && !specversion)
+        return;
+
+    ObjectBuilder options;
+    for (int i = 0; i < p.n_unknown; i++)
+        options.add(p.unknown[i].key, p.unknown[i].value);
+    for (int i = 0; i < p.n_known; i++)
+        options.add(p.known[i].key, p.known[i].value);
+    if (specversion)
+        options.add("specversion", p.specversion);
+    p.envelope.options = options.finish();
+}
+
+} // namespace
+
+Envelope
+empty_envelope()
+{
+    Envelope envelope = {};
+    envelope.item = -1;
+    envelope.queue = "default";
+    return envelope;
+}
+
+void
+envelope_from_json(const Jsonb *json, TimestampTz now, bool parameters_only, Envelope &envelope)
+{
+    const char *what = parameters_only ? "options" : "job";
+
+    if (!is_object(json))
+        raise_field(Code::invalid_payload, what, "Give a job such as {\"type\": \"email.send\", \"args\": []}.",
+                    "%s must be a JSON object, not %s", what, kind_of(json));
+    if (!parameters_only) {
+        check_envelope_size(root_of(json));
+        envelope.measured = true;
+    }
+    if (JB_ROOT_COUNT(json) == 0)
+        return;
+
+    Parse p = {envelope, now, root_of(json), 0, {}, nullptr, {}, 0, nullptr, 0};
+    p.unknown = static_cast<Kept *>(palloc(sizeof(Kept) * count_members(json)));
+    read_members(p, root_of(json), false);
+    merge_metadata(p);
+    store_options(p);
+}
+
+} // namespace ojs

@@ -1,0 +1,503 @@
+/*
+ * rate_limits.cpp: see rate_limits.h.
+ *
+ * A use is a row. One of kind `held` counts while the lease with its token exists, one of kind `start` until its time is
+ * over. Starts of a key are numbered in order, so how many there were since a moment is the distance of two numbers, and
+ * takes two look-ups however many they are. (A claim that is rolled back leaves a gap in the numbers, which may count as
+ * a start until it is old: too few may start, never too many.)
+ */
+#include "ojs/limits/rate_limits.h"
+
+#include "ojs/pg/args.h"
+#include "ojs/limits/rate_limit_events.h"
+#include "ojs/pg/plant.h"
+#include "ojs/store/spi.h"
+#include "ojs/shared/wakeup.h"
+
+namespace ojs
+{
+
+struct LimitUsed {
+    int64 key;              /* hash of the name */
+    bool known;
+    LimitPolicy by;         /* the policy by which the rest was found */
+    int32 held;
+    int64 started;          /* within by.rate.period_us */
+    TimestampTz oldest;     /* of these */
+    TimestampTz last_at;    /* the newest start */
+    int64 last_number;
+    TimestampTz paused_until;
+    int32 own_held;         /* what this claim adds, and the table does not say yet */
+    int64 own_started;
+    LimitSight sight;
+};
+
+namespace
+{
+
+constexpr int64 unknown_wait_us = USECS_PER_SEC; /* when a place becomes free, nobody knows: ask again after this */
+constexpr int max_removed = 100;                 /* old rows that one look removes */
+
+int64
+hash_of(std::string_view key)
+{
+    return static_cast<int64>(hash_bytes_extended(reinterpret_cast<const unsigned char *>(key.data()),
+                                                  static_cast<int>(key.size()), 0));
+}
+
+/* The limits of a queue, and those of jobs that name no key (R-59). */
+const char *
+queue_key(std::string_view queue)
+{
+    return psprintf("queue:%.*s", static_cast<int>(queue.size()), queue.data());
+}
+
+bool
+stated_limits(const JobRow &job, JsonbValue &stated)
+{
+    return (job.flags & job_limits) && job.options != nullptr && find_member(root_of(job.options), "rate_limit", stated);
+}
+
+/* --- what administrators and workers have said of keys --- */
+
+/* A row of ojs_store.rate_limit. */
+struct Said {
+    int64 key;
+    Jsonb *config; /* null: a pause */
+    TimestampTz until;
+};
+enum { col_key, col_config, col_until, n_columns };
+
+MemoryContext said_context;
+Said *said;
+int n_said;
+uint64 said_generation;
+bool said_known;
+
+void
+load_said()
+{
+    said_known = false;
+    if (said_context == nullptr)
+        said_context = AllocSetContextCreate(TopMemoryContext, "ojs rate limits", ALLOCSET_SMALL_SIZES);
+    MemoryContextReset(said_context);
+    n_said = 0;
+    int room = 8;
+    said = static_cast<Said *>(MemoryContextAlloc(said_context, sizeof(Said) * room));
+    uint64 generation = store::catalog_generation(store::Rel::rate_limit);
+
+    store::Table table = store::open(store::Rel::rate_limit, AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
+    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        slot_getsomeattrs(table.slot, n_columns);
+        const Datum *values = table.slot->tts_values;
+        const bool *nulls = table.slot->tts_isnull;
+        if (n_said == room)
+            said = static_cast<Said *>(repalloc(said, sizeof(Said) * (room *= 2)));
+        MemoryContext old = MemoryContextSwitchTo(said_context);
+        said[n_said++] = {hash_of(view(DatumGetTextPP(values[col_key]))),
+                          nulls[col_config] ? nullptr : DatumGetJsonbPCopy(values[col_config]),
+                          nulls[col_until] ? DT_NOEND : DatumGetTimestampTz(values[col_until])};
+        MemoryContextSwitchTo(old);
+    }
+    table_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    store::close_and_unlock(table, AccessShareLock);
+    said_generation = generation;
+    said_known = true;
+}
+
+/* The job's policy with what an administrator has set for its key laid over it. */
+LimitPolicy
+with_overrides(const LimitPolicy &policy, int64 key, TimestampTz now, TimestampTz *paused_until)
+{
+    LimitPolicy result = policy;
+    *paused_until = DT_NOBEGIN;
+    if (!said_known || said_generation != store::catalog_generation(store::Rel::rate_limit))
+        load_said();
+    for (int i = 0; i < n_said; i++) {
+        if (said[i].key != key || said[i].until <= now)
+            continue;
+        if (said[i].config != nullptr)
+            result = read_limit(root_of(said[i].config), result);
+        else
+            *paused_until = std::max(*paused_until, said[i].until);
+    }
+    result.key = policy.key;
+    return result;
+}
+
+/* --- counting --- */
+
+bool
+lease_stands(Tables &tables, const LimitUseRow &use)
+{
+    ItemPointerData tid;
+    LeaseRow lease;
+    if (store::find(tables.lease(), store::Idx::lease_job, use.job_id, &tid) == store::Row::none)
+        return false;
+    read(tables.lease().slot, lease);
+    return lease.token == use.token;
+}
+
+void
+begin_uses(store::Scan &scan, Tables &tables, int64 key, LimitUse kind, TimestampTz after)
+{
+    ScanKeyData keys[3];
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(key));
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(static_cast<int16>(kind)));
+    ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_TIMESTAMPTZ_GT, TimestampTzGetDatum(after));
+    store::begin(scan, tables.limit_use(), store::Idx::limit_use_key, keys, 3, true);
+}
+
+int32
+count_held(Limits &limits, int64 key)
+{
+    store::Table &table = limits.tables.limit_use();
+    store::Scan scan;
+    store::Row seen;
+    int32 held = 0;
+
+    begin_uses(scan, limits.tables, key, LimitUse::held, DT_NOBEGIN);
+    while ((seen = store::next(scan)) != store::Row::none) {
+        LimitUseRow use;
+        read(table.slot, use);
+        if (lease_stands(limits.tables, use))
+            held++;
+        else if (seen == store::Row::live) {
+            (void)store::take(table, &scan.tid);
+            held -= planted(Bug::limit_frees_twice);
+        }
+    }
+    store::end(scan);
+    return held;
+}
+
+void
+count_starts(Limits &limits, LimitUsed &used)
+{
+    store::Table &table = limits.tables.limit_use();
+    store::Scan scan;
+    store::Row seen;
+    LimitUseRow use;
+    int removed = 0;
+
+    used.started = 0;
+    used.last_at = DT_NOBEGIN;
+    used.last_number = 0;
+
+    begin_uses(scan, limits.tables, used.key, LimitUse::start, DT_NOBEGIN);
+    scan.direction = BackwardScanDirection;
+    seen = store::next(scan);
+    while (planted(Bug::window_forgets_open) && seen == store::Row::arriving)
+        seen = store::next(scan);
+    if (seen != store::Row::none) {
+        read(table.slot, use);
+        used.last_at = use.at;
+        used.last_number = use.number;
+    }
+    store::end(scan);
+
+    if (used.by.rate.period_us > 0 && used.last_at > limits.now - used.by.rate.period_us) {
+        begin_uses(scan, limits.tables, used.key, LimitUse::start, limits.now - used.by.rate.period_us);
+        if (store::next(scan) != store::Row::none) {
+            read(table.slot, use);
+            used.oldest = use.at;
+            used.started = used.last_number - use.number + 1;
+        }
+        store::end(scan);
+    }
+
+    begin_uses(scan, limits.tables, used.key, LimitUse::start, DT_NOBEGIN);
+    while (removed < max_removed && (seen = store::next(scan)) != store::Row::none) {
+        read(table.slot, use);
+        if (use.until > limits.now)
+            break;
+        if (seen == store::Row::live && use.number != used.last_number)
+            removed += store::take(table, &scan.tid) == store::Outcome::ok;
+    }
+    store::end(scan);
+}
+
+int64
+spacing_us(const StartRate &throttle)
+{
+    return throttle.period_us / std::max(throttle.limit, 1);
+}
+
+LOCKTAG
+turn_tag()
+{
+    LOCKTAG tag;
+    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::limit_use), 0, 2);
+    return tag;
+}
+
+void
+take_turn(Limits &limits)
+{
+    if (limits.keys != nullptr)
+        return;
+    LOCKTAG tag = turn_tag();
+    (void)LockAcquire(&tag, planted(Bug::limit_without_turns) ? ShareLock : ExclusiveLock, false, false);
+    HASHCTL control = {};
+    control.keysize = sizeof(int64);
+    control.entrysize = sizeof(LimitUsed);
+    control.hcxt = CurrentMemoryContext;
+    limits.keys = hash_create("ojs limits of a claim", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+    limits.current = static_cast<LimitOnJob *>(palloc(sizeof(LimitOnJob) * (max_limits + 1)));
+}
+
+bool
+same_numbers(const LimitPolicy &a, const LimitPolicy &b)
+{
+    return (a.concurrency >= 0) == (b.concurrency >= 0) && a.rate.period_us == b.rate.period_us &&
+           (a.throttle.period_us > 0) == (b.throttle.period_us > 0);
+}
+
+void
+apply(Limits &limits, const Queue &queue, LimitPolicy policy)
+{
+    if (policy.key.empty())
+        policy.key = queue_key(queue.name);
+    int64 key = hash_of(policy.key);
+    TimestampTz paused_until;
+    LimitPolicy effective = with_overrides(policy, key, limits.now, &paused_until);
+
+    bool found;
+    auto *used = static_cast<LimitUsed *>(hash_search(limits.keys, &key, HASH_ENTER, &found));
+    if (!found)
+        *used = {key, false, no_limit, 0, 0, 0, DT_NOBEGIN, 0, DT_NOBEGIN, 0, 0, {}};
+    used->paused_until = paused_until;
+    if (!used->known || !same_numbers(used->by, effective)) {
+        used->by = effective;
+        if (effective.concurrency >= 0)
+            used->held = count_held(limits, key) + used->own_held;
+        if (effective.rate.period_us > 0 || effective.throttle.period_us > 0) {
+            count_starts(limits, *used);
+            if (used->own_started > 0) {
+                used->started += used->own_started;
+                used->last_at = std::max(used->last_at, limits.now);
+                used->last_number += used->own_started;
+            }
+        }
+        used->known = true;
+    }
+    limits.current[limits.n_current++] = {effective, used};
+}
+
+/* When this limit lets another job start: now or before, later, or (DT_NOEND) nobody knows. */
+TimestampTz
+open_at(const LimitOnJob &limit)
+{
+    const LimitPolicy &policy = limit.policy;
+    const LimitUsed &used = *limit.used;
+    TimestampTz at = used.paused_until;
+
+    if (policy.concurrency >= 0 && used.held >= policy.concurrency)
+        return DT_NOEND;
+    if (policy.rate.period_us > 0 && used.started >= policy.rate.limit) {
+        if (policy.rate.limit == 0)
+            return DT_NOEND;
+        at = std::max(at, used.oldest + policy.rate.period_us);
+    }
+    if (policy.throttle.period_us > 0 && used.last_at != DT_NOBEGIN)
+        at = std::max(at, used.last_at + spacing_us(policy.throttle));
+    return at;
+}
+
+/* The same for jobs that the same limit keeps back: its key and, since each is judged by what it says itself, its numbers. */
+uint64
+name_of(const LimitOnJob &limit)
+{
+    const LimitPolicy &policy = limit.policy;
+    auto name = static_cast<uint64>(limit.used->key);
+    for (int64 number : {static_cast<int64>(policy.concurrency), static_cast<int64>(policy.rate.limit), policy.rate.period_us,
+                         static_cast<int64>(policy.throttle.limit), policy.throttle.period_us})
+        name = hash_combine64(name, static_cast<uint64>(number));
+    return name | 1;
+}
+
+void
+collect(Limits &limits, const Queue &queue, const JobRow &job)
+{
+    JsonbValue stated;
+    limits.n_current = 0;
+    if (queue.limited)
+        apply(limits, queue, queue.limit);
+    if (stated_limits(job, stated))
+        each_limit(stated, [&](const LimitPolicy &policy) { apply(limits, queue, policy); });
+}
+
+void
+note_use(Limits &limits, LimitUse kind, const LimitOnJob &limit, const LeaseRow &lease, TimestampTz until)
+{
+    std::string_view key = limit.policy.key;
+    auto *row = static_cast<LimitUseRow *>(palloc(sizeof(LimitUseRow)));
+    *row = {limit.used->key, kind,        std::max(limits.now, limit.used->last_at), limit.used->last_number, until,
+            lease.job_id,    lease.token, cstring_to_text_with_len(key.data(), static_cast<int>(key.size()))};
+    limits.pending = lappend(limits.pending, row);
+}
+
+void
+take_place(Limits &limits, const LimitOnJob &limit, LeaseRow &lease)
+{
+    if (limit.policy.concurrency < 0)
+        return;
+    limit.used->held++;
+    limit.used->own_held++;
+    lease.flags |= job_counted;
+    note_use(limits, LimitUse::held, limit, lease, DT_NOEND);
+}
+
+} // namespace
+
+LimitVerdict
+may_start(Limits &limits, const Queue &queue, const JobRow &job, TimestampTz *again_at)
+{
+    LimitVerdict verdict = LimitVerdict::allowed;
+    TimestampTz free_at = DT_NOBEGIN;
+
+    take_turn(limits);
+    collect(limits, queue, job);
+    limits.closed = 0;
+    for (int i = 0; i < limits.n_current; i++) {
+        TimestampTz at = open_at(limits.current[i]);
+        if (at <= limits.now)
+            continue;
+        LimitUsed &used = *limits.current[i].used;
+        see_closed(used.sight, limits.current[i].policy, used.held, used.started, used.paused_until > limits.now);
+        limits.closed = limits.closed != 0 ? limits.closed : name_of(limits.current[i]);
+        OnLimit action = limits.current[i].policy.on_limit;
+        verdict = std::max(verdict, action == OnLimit::drop         ? LimitVerdict::drop
+                                    : action == OnLimit::reschedule ? LimitVerdict::reschedule
+                                                                    : LimitVerdict::wait);
+        free_at = std::max(free_at, at);
+    }
+    if (verdict == LimitVerdict::wait)
+        limits.free_at = std::min(limits.free_at, free_at);
+    else
+        limits.closed = 0;
+    *again_at = free_at == DT_NOEND ? limits.now + unknown_wait_us : free_at;
+    return verdict;
+}
+
+void
+starts(Limits &limits, LeaseRow &lease)
+{
+    for (int i = 0; i < limits.n_current; i++) {
+        const LimitOnJob &limit = limits.current[i];
+        LimitUsed &used = *limit.used;
+        take_place(limits, limit, lease);
+        see_start(used.sight, limit.policy, lease.job_id);
+        int64 remembered_us = std::max(limit.policy.rate.period_us, spacing_us(limit.policy.throttle));
+        if (remembered_us > 0) {
+            used.last_at = std::max(used.last_at, limits.now);
+            used.oldest = used.started == 0 ? used.last_at : used.oldest;
+            used.started++;
+            used.own_started++;
+            used.last_number++;
+            note_use(limits, LimitUse::start, limit, lease, used.last_at + remembered_us);
+        }
+    }
+}
+
+void
+takes_places_again(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease)
+{
+    if (!queue.limited && !(job.flags & job_limits))
+        return;
+    take_turn(limits);
+    collect(limits, queue, job);
+    for (int i = 0; i < limits.n_current; i++)
+        take_place(limits, limits.current[i], lease);
+}
+
+void
+settle(Limits &limits)
+{
+    if (limits.keys == nullptr)
+        return;
+    store::Table &table = limits.tables.limit_use();
+    ListCell *cell;
+    foreach (cell, limits.pending)
+        store::insert(table, form(table.rel, *static_cast<LimitUseRow *>(lfirst(cell))));
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, limits.keys);
+    while (auto *used = static_cast<LimitUsed *>(hash_seq_search(&all)))
+        tell_limit(limits.tables, used->key, used->sight, limits.now);
+    LOCKTAG tag = turn_tag();
+    LockRelease(&tag, planted(Bug::limit_without_turns) ? ShareLock : ExclusiveLock, false);
+    limits.keys = nullptr;
+}
+
+void
+place_freed(const LeaseRow &lease)
+{
+    if (!(lease.flags & job_counted))
+        return;
+    const Queue *queue = find_queue(lease.queue);
+    if (queue != nullptr)
+        wake_queue(queue->id, queue->name, 1);
+}
+
+void
+pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const text *reason, TimestampTz now)
+{
+    static constinit Statement pause = {
+        "with pause as (insert into ojs_store.rate_limit (key, config, until, set_at) values ($1, null, $2, $3))"
+        " select ojs_store.record_event('rate_limit.dynamic_adjusted', $1,"
+        " jsonb_build_object('key', $1, 'until', ojs_store.time_text($2), 'reason', $4))",
+        {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}, nullptr};
+    JsonbValue stated;
+    bool paused = false;
+
+    auto pause_key = [&](const LimitPolicy &policy) {
+        std::string_view key = policy.key.empty() ? std::string_view(queue_key(queue)) : policy.key;
+        TimestampTz already;
+        (void)with_overrides(policy, hash_of(key), now, &already);
+        if (already >= until)
+            return;
+        paused = true;
+        text *name = cstring_to_text_with_len(key.data(), static_cast<int>(key.size()));
+        SpiArg when = TimestampTzGetDatum(until);
+        with_spi([&] { execute(pause, {PointerGetDatum(name), when, TimestampTzGetDatum(now), PointerGetDatum(reason)}); });
+    };
+    if (until <= now)
+        return;
+    if (stated_limits(job, stated))
+        each_limit(stated, pause_key);
+    else
+        pause_key(no_limit);
+    if (paused)
+        CacheInvalidateRelcacheByRelid(store::relation_oid(store::Rel::rate_limit));
+}
+
+void
+tidy_limits(TimestampTz now)
+{
+    static constinit Statement old_starts = {R"sql(
+        delete from ojs_store.limit_use where ctid = any (array(
+            select u.ctid from ojs_store.limit_use u
+            where u.until <= $1
+                or (u.kind = 0 and not exists (select from ojs_store.lease l where l.job_id = u.job_id and l.token = u.token))
+            for update skip locked))
+    )sql", {TIMESTAMPTZOID}, nullptr};
+    static constinit Statement old_settings = {R"sql(
+        delete from ojs_store.rate_limit where ctid = any (array(
+            select r.ctid from ojs_store.rate_limit r where r.until <= $1 for update skip locked))
+    )sql", {TIMESTAMPTZOID}, nullptr};
+    static constexpr int64 every_us = 60 * USECS_PER_SEC;
+    static TimestampTz tidied_at; /* by this session */
+
+    if (now >= tidied_at && now - tidied_at < every_us)
+        return;
+    with_spi([&] {
+        (void)execute_latest(old_starts, {TimestampTzGetDatum(now)});
+        (void)execute_latest(old_settings, {TimestampTzGetDatum(now)});
+    });
+    tidied_at = now;
+}
+
+} // namespace ojs

@@ -1,0 +1,232 @@
+/*
+ * json.cpp: reading values out of jsonb and putting new objects together.
+ */
+#include "ojs/pg/json.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* How many bytes of JSON text a byte of a string takes. */
+constexpr std::array<uint8, 256>
+escaped_lengths()
+{
+    std::array<uint8, 256> lengths{};
+    for (size_t c = 0; c < lengths.size(); c++)
+        lengths[c] = c < 0x20 ? 6 : 1;
+    for (unsigned char c : {'\b', '\f', '\n', '\r', '\t', '"', '\\'})
+        lengths[c] = 2;
+    return lengths;
+}
+constexpr std::array<uint8, 256> escaped_length = escaped_lengths();
+
+const char *
+numeric_text(Numeric number)
+{
+    return DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(number)));
+}
+
+/*
+ * An upper bound of a number's text. On disk a number begins with 16 bits whose highest says that weight and scale
+ * are short: at most 64 groups of four digits, 63 decimals and a sign. Anything else may be as long as 1e131071.
+ */
+int64
+number_length(Numeric number, bool exact)
+{
+    constexpr int64 short_bound = 64 * 4 + 63 + 4;
+    uint16 head;
+
+    memcpy(&head, VARDATA_ANY(number), sizeof head);
+    if (!exact && (head & 0x8000) != 0)
+        return short_bound;
+    return static_cast<int64>(strlen(numeric_text(number)));
+}
+
+int64
+scalar_length(const JsonbValue &value, bool exact)
+{
+    switch (value.type) {
+    case jbvString:
+        return text_length(text_of(value));
+    case jbvNumeric:
+        return number_length(value.val.numeric, exact);
+    case jbvBool:
+        return value.val.boolean ? 4 : 5;
+    default:
+        return 4;
+    }
+}
+
+} // namespace
+
+bool
+find_member(const JsonbContainer *object, std::string_view key, JsonbValue &value)
+{
+    return getKeyJsonValueFromContainer(const_cast<JsonbContainer *>(object), key.data(), static_cast<int>(key.size()),
+                                        &value) != nullptr &&
+           value.type != jbvNull;
+}
+
+const char *
+kind_of(const JsonbValue &value)
+{
+    switch (value.type) {
+    case jbvNull:
+        return "null";
+    case jbvString:
+        return "a string";
+    case jbvNumeric:
+        return "a number";
+    case jbvBool:
+        return "a boolean";
+    default:
+        return is_object(value) ? "an object" : "an array";
+    }
+}
+
+const char *
+kind_of(const Jsonb *json)
+{
+    JsonbValue value = json_of(json);
+    if (JB_ROOT_IS_SCALAR(json))
+        (void)JsonbExtractScalar(const_cast<JsonbContainer *>(root_of(json)), &value);
+    return kind_of(value);
+}
+
+bool
+number_of(const JsonbValue &value, int scale, int64 &out)
+{
+    if (value.type != jbvNumeric)
+        return false;
+
+    const char *p = numeric_text(value.val.numeric);
+    bool negative = *p == '-';
+    int64 n = 0;
+    int decimals = -1; /* digits after the point so far */
+
+    for (p += negative; *p != '\0'; p++) {
+        if (*p == '.') {
+            decimals = 0;
+            continue;
+        }
+        if (*p < '0' || *p > '9')
+            return false;
+        if (decimals >= scale) {
+            if (*p != '0')
+                return false;
+            continue;
+        }
+        if (decimals >= 0)
+            decimals++;
+        if (pg_mul_s64_overflow(n, 10, &n) || pg_add_s64_overflow(n, *p - '0', &n))
+            return false;
+    }
+    for (int i = std::max(decimals, 0); i < scale; i++)
+        if (pg_mul_s64_overflow(n, 10, &n))
+            return false;
+    out = negative ? -n : n;
+    return true;
+}
+
+double
+double_of(const JsonbValue &value)
+{
+    return strtod(numeric_text(value.val.numeric), nullptr);
+}
+
+bool
+same_json(const JsonbValue &a, const JsonbValue &b)
+{
+    return compareJsonbContainers(&jsonb_of(a)->root, &jsonb_of(b)->root) == 0;
+}
+
+int64
+text_length(std::string_view text)
+{
+    int64 length = 2;
+    for (char c : text)
+        length += escaped_length[static_cast<unsigned char>(c)];
+    return length;
+}
+
+Extent
+extent_of(const JsonbContainer *json, bool exact)
+{
+    JsonbIterator *it = JsonbIteratorInit(const_cast<JsonbContainer *>(json));
+    JsonbIteratorToken token;
+    JsonbValue value;
+    Extent extent = {0, 0, 0};
+    int depth = 0;
+
+    /* Brackets take two bytes; each element or member two for the ", " before it, save the first of its container,
+     * and each member two more for its ": ". */
+    while ((token = JsonbIteratorNext(&it, &value, false)) != WJB_DONE) {
+        switch (token) {
+        case WJB_BEGIN_ARRAY:
+        case WJB_BEGIN_OBJECT: {
+            int64 n = token == WJB_BEGIN_ARRAY ? value.val.array.nElems : value.val.object.nPairs;
+            extent.depth = std::max(extent.depth, ++depth);
+            extent.values += n;
+            extent.text += 2 + 2 * std::max<int64>(n - 1, 0) + (token == WJB_BEGIN_OBJECT ? 2 * n : 0);
+            break;
+        }
+        case WJB_END_ARRAY:
+        case WJB_END_OBJECT:
+            depth--;
+            break;
+        default:
+            extent.text += scalar_length(value, exact);
+        }
+        CHECK_FOR_INTERRUPTS();
+    }
+    return extent;
+}
+
+int64
+text_bytes(const Jsonb *json, int64 most)
+{
+    int64 brackets = JB_ROOT_IS_SCALAR(json) ? 2 : 0; /* a scalar is kept in an array that nobody sees */
+    int64 bound = extent_of(root_of(json), false).text - brackets;
+    return bound <= most ? bound : extent_of(root_of(json), true).text - brackets;
+}
+
+JsonbValue
+json_number(int64 n)
+{
+    JsonbValue value;
+    value.type = jbvNumeric;
+    value.val.numeric = int64_to_numeric(n);
+    return value;
+}
+
+JsonbValue
+json_decimal(int64 n, int decimals)
+{
+    for (; decimals > 0 && n % 10 == 0; decimals--)
+        n /= 10;
+    if (decimals == 0)
+        return json_number(n);
+    JsonbValue value;
+    value.type = jbvNumeric;
+    value.val.numeric = int64_div_fast_to_numeric(n, decimals);
+    return value;
+}
+
+Jsonb *
+jsonb_of(const JsonbValue &value)
+{
+    return JsonbValueToJsonb(const_cast<JsonbValue *>(&value));
+}
+
+ObjectBuilder &
+ObjectBuilder::add(std::string_view key, const JsonbValue &value)
+{
+    JsonbValue name = json_text(key);
+    pushJsonbValue(&state, WJB_KEY, &name);
+    pushJsonbValue(&state, WJB_VALUE, const_cast<JsonbValue *>(&value));
+    return *this;
+}
+
+} // namespace ojs

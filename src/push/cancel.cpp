@@ -1,0 +1,69 @@
+/*
+ * cancel.cpp: ojs.cancel, ojs.activate: what a producer may still do about its job.
+ */
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/state/locate.h"
+#include "ojs/hot_set/hot_set.h"
+
+using namespace ojs;
+
+OJS_FUNCTION(ojs_cancel)
+{
+    store::begin_write("ojs.cancel()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    bool idempotent = !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
+    TimestampTz at = now();
+    Tables tables;
+    JobRow job;
+    Standing standing;
+    State was;
+    bool exists;
+
+    bool cancelled = cancel_open(tables, id, at, job, standing, exists, was);
+    if (!cancelled && (!exists || !idempotent))
+        raise_state(tables, id, "cancel", Needs::open, at);
+    return answer_now(tables, id, at, {cancelled ? std::optional(was) : std::nullopt, std::nullopt, {}});
+}
+
+OJS_FUNCTION(ojs_activate)
+{
+    store::begin_write("ojs.activate()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    TimestampTz at = now();
+    Tables tables;
+    JobRow job;
+    Place place;
+
+    for (;;) {
+        place = locate(tables, id);
+        if (place.table != &tables.later() || place.row.kind != LaterKind::pending || place.seen == store::Row::arriving)
+            raise_state(tables, id, "activate", Needs::pending, at);
+        if (store::take_waiting(tables.later(), &place.tid) == store::Outcome::ok)
+            break;
+        CHECK_FOR_INTERRUPTS();
+    }
+    LaterRow &row = place.row;
+    read_job(tables, id, row.job_tid, job);
+    bool scheduled = job.scheduled_at && *job.scheduled_at > at;
+
+    EventRow event = {};
+    event.job_id = id;
+    event.at = at;
+    event.due_at = scheduled ? job.scheduled_at : std::nullopt;
+    event.kind = EventKind::activated;
+    event.attempt = row.attempt;
+    event.deliveries = row.deliveries;
+    store::insert(tables.event(), form(tables.event().rel, event));
+    row.flags |= job_has_events;
+    if (scheduled) {
+        row.kind = LaterKind::scheduled;
+        row.due_at = *job.scheduled_at;
+        store::insert(tables.later(), form(tables.later().rel, row));
+    } else
+        make_ready(tables, row, store::next_seq());
+    return answer_now(tables, id, at);
+}

@@ -1,0 +1,251 @@
+/*
+ * insert.cpp: storing new jobs.
+ *
+ * Equivalent SQL, for a job that is due:
+ *   insert into ojs_store.job (id, seq, queue, …) values (…);
+ *   insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, …) values (id, queue, seq, ctid, -priority, …);
+ * and into ojs_store.later instead of ready for one that is scheduled or pending.
+ */
+#include "ojs/push/insert.h"
+
+#include "ojs/push/capacity.h"
+#include "ojs/counters/job_metrics.h"
+#include "ojs/state/transitions.h"
+#include "ojs/queue/push_rules.h"
+#include "ojs/pg/uuid.h"
+#include "ojs/shared/wakeup.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+[[noreturn]] void
+raise_duplicate_id(const pg_uuid_t &id)
+{
+    raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
+          "Leave the id out, or treat this push as done before.", "a job with the id %s exists already",
+          DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+}
+
+/*
+ * A job with a caller's own id. A second session that brings the same id waits for the first to end, so DUPLICATE_JOB is
+ * the answer and never a unique violation.
+ */
+void
+insert_own_id(store::Table &jobs, HeapTuple tuple, const pg_uuid_t &id)
+{
+    while (!store::insert_unless_there(jobs, store::Idx::job_id, tuple)) {
+        ScanKeyData key;
+        store::Scan scan;
+        CHECK_FOR_INTERRUPTS();
+        store::key_uuid(&key, id);
+        store::begin(scan, jobs, store::Idx::job_id, &key, 1, false);
+        store::Row seen = store::next(scan);
+        if (seen == store::Row::live)
+            raise_duplicate_id(id);
+        store::end(scan); /* who waits keeps no page of the index */
+        if (seen != store::Row::none)
+            store::wait_for(scan);
+    }
+}
+
+struct Given {
+    int *at; /* positions of the envelopes that brought ids, in id order: two batches cannot wait for each other */
+    int n;
+};
+
+Given
+given_ids(const Envelope *envelopes, int n)
+{
+    Given given = {static_cast<int *>(palloc(sizeof(int) * n)), 0};
+    for (int i = 0; i < n; i++)
+        if (envelopes[i].has_id)
+            given.at[given.n++] = i;
+    std::sort(given.at, given.at + given.n, [&](int a, int b) {
+        return same(envelopes[a].id, envelopes[b].id) ? a < b : envelopes[a].id < envelopes[b].id;
+    });
+    return given;
+}
+
+void
+insert_jobs(store::Table &jobs, const Envelope *envelopes, HeapTuple *tuples, int n)
+{
+    Given given = given_ids(envelopes, n);
+    if (given.n == 0) {
+        store::insert_many(jobs, tuples, n);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        if (!envelopes[i].has_id)
+            store::insert(jobs, tuples[i]);
+    for (int i = 0; i < given.n; i++) {
+        error_item = envelopes[given.at[i]].item;
+        insert_own_id(jobs, tuples[given.at[i]], envelopes[given.at[i]].id);
+    }
+    error_item = -1;
+}
+
+void
+to_row(const Envelope &envelope, int64 queue, TimestampTz now, JobRow &job)
+{
+    job = {};
+    job.id = envelope.id;
+    job.seq = store::next_seq();
+    job.queue = queue;
+    job.created_at = now;
+    job.flags = envelope.flags;
+    job.max_attempts = envelope.max_attempts;
+    job.priority = static_cast<int16>(envelope.priority);
+    job.scheduled_at = envelope.scheduled_at;
+    job.expires_at = envelope.expires_at;
+    job.timeout_ms = envelope.timeout_ms;
+    job.type = cstring_to_text_with_len(envelope.type.data(), static_cast<int>(envelope.type.size()));
+    job.args = envelope.args;
+    job.meta = envelope.meta;
+    job.retry = envelope.retry;
+    job.uniq = envelope.uniq;
+    job.options = envelope.options;
+}
+
+State
+first_state(const JobRow &job, TimestampTz now)
+{
+    if (job.flags & job_pending)
+        return State::pending;
+    return job.scheduled_at && *job.scheduled_at > now ? State::scheduled : State::available;
+}
+
+LaterRow
+later_row(const JobRow &job, ItemPointerData tid, LaterKind kind, TimestampTz due_at)
+{
+    LaterRow row = {};
+    row.job_id = job.id;
+    row.queue = job.queue;
+    row.due_at = due_at;
+    row.job_tid = tid;
+    row.npriority = static_cast<int16>(-job.priority);
+    row.kind = kind;
+    row.flags = job.flags;
+    return row;
+}
+
+/* Of the first, the rules have been applied; they change sizes. */
+TimestampTz
+find_room_for_all(Tables &tables, Envelope *envelopes, int n, TimestampTz now)
+{
+    for (int i = 1; i < n; i++) {
+        error_item = envelopes[i].item;
+        const Queue *queue = queue_for_push(envelopes[i].queue);
+        if (queue->push_rules)
+            apply_push_rules(*queue, envelopes[i]);
+    }
+    error_item = -1; /* it is about all of them */
+    return find_room(tables, envelopes, n, now);
+}
+
+} // namespace
+
+void
+raise_repeated_id(const pg_uuid_t &id)
+{
+    raise(Code::duplicate_job, Details().add("existing_job_id", id).add("field", "id"),
+          "Give each job of a batch an id of its own, or none.", "the batch holds two jobs with the id %s",
+          DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+}
+
+void
+check_ids(const Envelope *envelopes, int n, bool lock, bool *repeated)
+{
+    Given given = given_ids(envelopes, n);
+    constexpr int most_locks = 1000;
+    for (int i = 0; i < given.n; i++) {
+        const pg_uuid_t &id = envelopes[given.at[i]].id;
+        error_item = envelopes[given.at[i]].item;
+        if (i > 0 && same(id, envelopes[given.at[i - 1]].id)) {
+            if (repeated == nullptr)
+                raise_repeated_id(id);
+            repeated[given.at[i]] = true;
+            continue;
+        }
+        if (!lock || given.n > most_locks)
+            continue;
+        LOCKTAG tag;
+        uint64 hash = DatumGetUInt64(hash_any_extended(id.data, UUID_LEN, 0));
+        SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::job), static_cast<uint32>(hash), 1);
+        (void)LockAcquire(&tag, ExclusiveLock, false, false);
+    }
+    error_item = -1;
+}
+
+void
+enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pushed)
+{
+    store::Table &jobs = tables.job();
+    auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
+    auto *ready = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
+    int n_ready = 0;
+    bool has_room = false;
+
+    for (int i = 0; i < n; i++) {
+        error_item = envelopes[i].item;
+        const Queue *queue = queue_for_push(envelopes[i].queue);
+        if (queue->state == QueueState::draining)
+            raise(Code::queue_paused, Details().add("queue", queue->name), "Try again when the queue is resumed.",
+                  "queue \"%s\" is draining and takes no new jobs", queue->name);
+        store::note_write(queue->durable && !(envelopes[i].flags & job_at_most_once)); /* R-79, DLV-01 */
+        if (queue->push_rules && !has_room)
+            apply_push_rules(*queue, envelopes[i]);
+        if (queue->bounded) {
+            if (!has_room)
+                now = find_room_for_all(tables, envelopes + i, n - i, now);
+            has_room = true;
+            queue = queue_for_push(envelopes[i].queue);
+            error_item = envelopes[i].item;
+            if (queue->max_size_bytes > 0)
+                envelopes[i].flags |= job_sized;
+        }
+        to_row(envelopes[i], queue->id, now, pushed[i].job);
+        pushed[i].queue = envelopes[i].queue;
+        tuples[i] = form(jobs.rel, pushed[i].job);
+        CHECK_FOR_INTERRUPTS();
+    }
+    error_item = -1;
+    insert_jobs(jobs, envelopes, tuples, n);
+
+    for (int i = 0; i < n; i++) {
+        const JobRow &job = pushed[i].job;
+        Standing &standing = pushed[i].standing;
+        standing = {};
+        standing.state = first_state(job, now);
+        standing.queue = job.queue;
+        standing.deduplicated = false;
+        count_pushed(job);
+        if (standing.state == State::available) {
+            ReadyRow row = {};
+            row.job_id = job.id;
+            row.queue = job.queue;
+            row.place = job.seq;
+            row.job_tid = tuples[i]->t_self;
+            row.npriority = static_cast<int16>(-job.priority);
+            row.flags = job.flags;
+            ready[n_ready++] = form(tables.ready().rel, row);
+            standing.enqueued_at = now;
+            wake_queue(job.queue, pushed[i].queue, 1);
+        } else {
+            bool pending = standing.state == State::pending;
+            LaterRow row = later_row(job, tuples[i]->t_self, pending ? LaterKind::pending : LaterKind::scheduled,
+                                     pending ? DT_NOEND : *job.scheduled_at);
+            store::insert(tables.later(), form(tables.later().rel, row));
+        }
+        std::optional<Expiry> expiry = (job.flags & job_expires) ? expiry_of(job) : std::nullopt;
+        if (expiry)
+            store::insert(tables.later(),
+                          form(tables.later().rel, later_row(job, tuples[i]->t_self, LaterKind::expiry, expiry->at)));
+    }
+    if (n_ready > 0)
+        store::insert_many(tables.ready(), ready, n_ready);
+}
+
+} // namespace ojs

@@ -1,0 +1,231 @@
+/*
+ * push.cpp: ojs.push, ojs.push_job. Batches: push_many.cpp.
+ *
+ * The order of things (OP-01): read, enqueue hooks, validate, deduplicate, store, wake; all of it in the caller's
+ * transaction.
+ */
+#include "ojs/pg/args.h"
+#include "ojs/push/capacity.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/job/hooks.h"
+#include "ojs/pg/json.h"
+#include "ojs/state/locate.h"
+#include "ojs/push/unique.h"
+#include "ojs/hot_set/hot_set.h"
+
+using namespace ojs;
+
+namespace
+{
+
+/* Parameters of ojs.push, in the order of sql/push.sql. */
+enum {
+    p_type,
+    p_args,
+    p_queue,
+    p_priority,
+    p_scheduled_at,
+    p_delay,
+    p_expires_at,
+    p_retry,
+    p_unique,
+    p_meta,
+    p_timeout,
+    p_deduplication_key,
+    p_deduplication_ttl,
+    p_id,
+    p_tags,
+    p_pending,
+    p_options
+};
+
+/* A parameter that is given wins over the same attribute in `options`. */
+Envelope
+from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
+{
+    Envelope envelope = empty_envelope();
+
+    if (!PG_ARGISNULL(p_options)) {
+        Jsonb *options = PG_GETARG_JSONB_P(p_options);
+        if (!JB_ROOT_IS_OBJECT(options))
+            raise_field(Code::invalid_payload, "options", "Give a JSON object.", "options must be an object");
+        if (JB_ROOT_COUNT(options) > 0)
+            envelope_from_json(options, at, true, envelope);
+    }
+    if (PG_ARGISNULL(p_type) && envelope.type.empty())
+        raise_field(Code::invalid_payload, "type", "Give the job's type, such as 'email.send'.", "type is missing");
+    if (!PG_ARGISNULL(p_type))
+        envelope.type = view(PG_GETARG_TEXT_PP(p_type));
+    if (!PG_ARGISNULL(p_args) && (envelope.args == nullptr || JB_ROOT_COUNT(PG_GETARG_JSONB_P(p_args)) > 0))
+        envelope.args = PG_GETARG_JSONB_P(p_args);
+    if (!PG_ARGISNULL(p_queue) && (envelope.queue.empty() || view(PG_GETARG_TEXT_PP(p_queue)) != "default"))
+        envelope.queue = view(PG_GETARG_TEXT_PP(p_queue));
+    if (!PG_ARGISNULL(p_priority) && PG_GETARG_INT32(p_priority) != 0)
+        envelope.priority = PG_GETARG_INT32(p_priority);
+    if (!PG_ARGISNULL(p_scheduled_at) && !PG_ARGISNULL(p_delay))
+        raise_field(Code::invalid_payload, "delay", "Give either scheduled_at or delay.",
+                    "scheduled_at and delay exclude each other");
+    if (!PG_ARGISNULL(p_scheduled_at))
+        envelope.scheduled_at = PG_GETARG_TIMESTAMPTZ(p_scheduled_at);
+    if (!PG_ARGISNULL(p_delay))
+        envelope.scheduled_at = at + interval_arg_ms(PG_GETARG_INTERVAL_P(p_delay), "delay") * 1000;
+    if (!PG_ARGISNULL(p_expires_at))
+        envelope.expires_at = PG_GETARG_TIMESTAMPTZ(p_expires_at);
+    if (!PG_ARGISNULL(p_retry))
+        envelope.retry = PG_GETARG_JSONB_P(p_retry);
+    if (!PG_ARGISNULL(p_unique))
+        envelope.uniq = PG_GETARG_JSONB_P(p_unique);
+    if (!PG_ARGISNULL(p_meta) && (envelope.meta == nullptr || JB_ROOT_COUNT(PG_GETARG_JSONB_P(p_meta)) > 0))
+        envelope.meta = PG_GETARG_JSONB_P(p_meta);
+    if (!PG_ARGISNULL(p_timeout))
+        envelope.timeout_ms = interval_arg_ms(PG_GETARG_INTERVAL_P(p_timeout), "timeout");
+    if (!PG_ARGISNULL(p_deduplication_key))
+        envelope.deduplication_key = view(PG_GETARG_TEXT_PP(p_deduplication_key));
+    if (!PG_ARGISNULL(p_deduplication_ttl))
+        envelope.deduplication_ttl_ms = interval_arg_ms(PG_GETARG_INTERVAL_P(p_deduplication_ttl), "deduplication_ttl");
+    if (!PG_ARGISNULL(p_id)) {
+        envelope.has_id = true;
+        envelope.id = *PG_GETARG_UUID_P(p_id);
+    }
+    if (!PG_ARGISNULL(p_tags))
+        set_tags(envelope, PG_GETARG_ARRAYTYPE_P(p_tags));
+    if (!PG_ARGISNULL(p_pending) && PG_GETARG_BOOL(p_pending))
+        envelope.pending = true;
+    return envelope;
+}
+
+/* How a push came out: a new job, or the one in whose favour it was dropped. */
+struct Answer {
+    Pushed pushed;
+    bool duplicate;
+    bool gone; /* the job of a deduplication key that has outlived it: only its id is known, */
+    bool named; /* … or, if the key was a batch's, not even that */
+};
+
+/* The job of a deduplication key that was taken before. */
+Answer
+marked(Tables &tables, const Marker &marker, TimestampTz at)
+{
+    Answer answer = {};
+    answer.duplicate = true;
+    if (!marker.has_job || !stand_now(tables, marker.job_id, at, answer.pushed.job, answer.pushed.standing)) {
+        answer.gone = true;
+        answer.named = marker.has_job;
+        answer.pushed.job.id = marker.job_id;
+        return answer;
+    }
+    answer.pushed.standing.deduplicated = true;
+    answer.pushed.queue = queue_name(answer.pushed.standing.queue);
+    return answer;
+}
+
+/* `at` moves on where the call had to wait: who comes after another in the order of a key comes after it in time. */
+Answer
+push_one(Tables &tables, Envelope &envelope, TimestampTz at)
+{
+    Answer answer = {};
+    int64 queue = 0;
+    bool marks = !envelope.deduplication_key.empty();
+    Uniqueness unique = {};
+
+    begin_push();
+    if (envelope.uniq != nullptr)
+        unique = uniqueness_of(envelope);
+    assign_ids(&envelope, 1);
+    if (marks) {
+        queue = queue_for_push(envelope.queue)->id;
+        Marker marker = take_marker(queue, envelope.deduplication_key, &envelope.id,
+                                    marker_ttl(envelope.deduplication_ttl_ms));
+        if (!marker.taken)
+            return marked(tables, marker, at);
+    }
+    if (envelope.uniq != nullptr) {
+        Sight sight = first_sight(tables, unique, at, answer.pushed);
+        answer.duplicate = sight == Sight::in_the_way;
+        if (!answer.duplicate) {
+            bool fresh;
+            lock_keys(tables, &unique, &envelope.id, 1, sight == Sight::free, &fresh);
+            at = now();
+            answer.duplicate = !fresh && !admit(tables, envelope, unique, at, answer.pushed);
+        }
+        if (answer.duplicate) {
+            if (marks)
+                point_marker(queue, envelope.deduplication_key, answer.pushed.job.id);
+            return answer;
+        }
+    } else if (marks)
+        at = now();
+    enqueue(tables, &envelope, 1, at, &answer.pushed);
+    return answer;
+}
+
+/* What is left to say of a deduplicated push whose job has been removed. */
+Datum
+only_id(const Answer &answer)
+{
+    Datum values[job_columns] = {};
+    bool nulls[job_columns];
+    memset(nulls, true, sizeof nulls);
+    values[0] = UUIDPGetDatum(&answer.pushed.job.id);
+    values[job_columns - 1] = BoolGetDatum(true);
+    nulls[0] = !answer.named;
+    nulls[job_columns - 1] = false;
+    TupleDesc desc = lookup_rowtype_tupdesc(store::composite_type(false), -1);
+    Datum row = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+    ReleaseTupleDesc(desc);
+    return row;
+}
+
+Jsonb *
+only_id_json(const Answer &answer)
+{
+    const pg_uuid_t &id = answer.pushed.job.id;
+    const char *text = "{\"deduplicated\": true}";
+    if (answer.named)
+        text = psprintf("{\"id\": \"%s\", \"deduplicated\": true}",
+                        DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+    return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
+}
+
+} // namespace
+
+OJS_FUNCTION(ojs_push)
+{
+    store::begin_write("ojs.push()");
+    ensure_hot_set();
+    TimestampTz at = now();
+    Envelope envelope = from_parameters(fcinfo, at);
+    if (!admit_envelope(hooks_at(Point::enqueue), envelope, at)) {
+        store::end_write();
+        PG_RETURN_NULL();
+    }
+    Tables tables;
+    Answer answer = push_one(tables, envelope, at);
+    Datum job = answer.gone ? only_id(answer) : render_job(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
+    tables.close();
+    store::end_write();
+    return job;
+}
+
+OJS_FUNCTION(ojs_push_job)
+{
+    store::begin_write("ojs.push_job()");
+    ensure_hot_set();
+    TimestampTz at = now();
+    Jsonb *json = PG_GETARG_JSONB_P(0);
+    if (!JB_ROOT_IS_OBJECT(json))
+        raise_field(Code::invalid_payload, "job", "Give the envelope as a JSON object.", "a job must be an object");
+    Envelope envelope = empty_envelope();
+    envelope_from_json(json, at, false, envelope);
+    if (!admit_envelope(hooks_at(Point::enqueue), envelope, at)) {
+        store::end_write();
+        return JsonbPGetDatum(ObjectBuilder().add("dropped", json_bool(true)).finish());
+    }
+    Tables tables;
+    Answer answer = push_one(tables, envelope, at);
+    Jsonb *job = answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
+    tables.close();
+    store::end_write();
+    return JsonbPGetDatum(with_pressure(job));
+}

@@ -1,0 +1,410 @@
+/*
+ * unique.cpp: strong uniqueness.
+ *
+ * One row of ojs_store.uniq per fingerprint, kept single by a partial unique index; whoever decides about a
+ * fingerprint has that row inserted or locked, until its transaction ends. The states of the jobs it names are looked
+ * up then, by one snapshot taken after the lock, and the incoming policy is applied to them (R-47). Lock order: keys in
+ * their own order, then rows of ready, later and lease, by job id where there are several. Claims, acks and upkeep
+ * never touch ojs_store.uniq.
+ *
+ * Equivalent SQL: insert into ojs_store.uniq values (key, id, '{}', true) on conflict (fingerprint) where held do
+ * nothing; where that inserted nothing, select … for update; then update … set job_id = id, past = ….
+ */
+#include "ojs/push/unique.h"
+
+#include "ojs/pg/args.h"
+#include "ojs/pg/subtransaction.h"
+#include "ojs/state/locate.h"
+#include "ojs/pg/plant.h"
+#include "ojs/pg/uuid.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* Columns of ojs_store.uniq. */
+enum { col_fingerprint, col_job_id, col_past, col_held, n_cols };
+
+Datum
+key_datum(const Fingerprint &key)
+{
+    auto *bytes = static_cast<bytea *>(palloc(VARHDRSZ + sizeof key.bytes));
+    SET_VARSIZE(bytes, VARHDRSZ + sizeof key.bytes);
+    memcpy(VARDATA(bytes), key.bytes, sizeof key.bytes);
+    return PointerGetDatum(bytes);
+}
+
+/* `past`: the oldest first. */
+HeapTuple
+form_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, const pg_uuid_t *past, int n)
+{
+    Datum values[n_cols] = {key_datum(key), UUIDPGetDatum(&id), uuid_array(past, n), BoolGetDatum(true)};
+    bool nulls[n_cols] = {};
+    return heap_form_tuple(RelationGetDescr(table.rel), values, nulls);
+}
+
+/* The jobs that a key's row names, the newest first. */
+struct Named {
+    pg_uuid_t *ids;
+    int n;
+};
+
+Named
+named(TupleTableSlot *slot)
+{
+    slot_getallattrs(slot);
+    Datum *past;
+    int n;
+    deconstruct_array(DatumGetArrayTypeP(slot->tts_values[col_past]), UUIDOID, UUID_LEN, false, TYPALIGN_CHAR, &past,
+                      nullptr, &n);
+    Named result = {static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * (n + 1))), n + 1};
+    result.ids[0] = *DatumGetUUIDP(slot->tts_values[col_job_id]);
+    for (int i = 0; i < n; i++)
+        result.ids[n - i] = *DatumGetUUIDP(past[i]);
+    return result;
+}
+
+void
+begin_key(store::Scan &scan, store::Table &table, ScanKey scan_key, const Fingerprint &key)
+{
+    ScanKeyInit(scan_key, 1, BTEqualStrategyNumber, F_BYTEAEQ, key_datum(key));
+    store::begin(scan, table, store::Idx::uniq_held, scan_key, 1, false);
+    /* The newest version of a row that changes often lies last. */
+    scan.direction = BackwardScanDirection;
+}
+
+/*
+ * The jobs of the key's committed row, or of our own; none where there is no such row. `arriving` says that another
+ * transaction is about to make one. Beside a committed row that only means that it tries.
+ */
+Named
+read_key(store::Table &table, const Fingerprint &key, ItemPointer tid, bool *arriving)
+{
+    ScanKeyData scan_key;
+    store::Scan scan;
+    store::Row seen;
+    *arriving = false;
+    begin_key(scan, table, &scan_key, key);
+    while ((seen = store::next(scan)) == store::Row::arriving)
+        *arriving = true;
+    *tid = scan.tid;
+    Named result = seen != store::Row::none ? named(table.slot) : Named{nullptr, 0};
+    store::end(scan);
+    return result;
+}
+
+Named
+read_locked(store::Table &table, const Fingerprint &key, ItemPointer tid)
+{
+    bool arriving;
+    Named jobs = read_key(table, key, tid, &arriving);
+    if (jobs.n == 0)
+        elog(ERROR, "a locked uniqueness key has gone");
+    return jobs;
+}
+
+/* True: the key was free, and this transaction has it now. False: it has a row, which is locked. */
+bool
+lock_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, bool likely_free)
+{
+    for (bool look = !likely_free;; look = true) {
+        store::Row seen = store::Row::none;
+        bool locked = false;
+        CHECK_FOR_INTERRUPTS();
+        if (look) {
+            ScanKeyData scan_key;
+            store::Scan scan;
+            begin_key(scan, table, &scan_key, key);
+            seen = store::next(scan);
+            store::end(scan); /* who waits keeps no page of the index */
+            if (planted(Bug::unique_without_lock))
+                locked = seen == store::Row::live;
+            else if (seen == store::Row::arriving)
+                store::wait_for(scan);
+            else if (seen != store::Row::none)
+                locked = store::lock(table, &scan.tid, true) == store::Outcome::ok;
+            if (planted(Bug::unique_without_lock) && !locked && seen != store::Row::none)
+                return true;
+        }
+        if (locked)
+            return false;
+        if (seen == store::Row::none &&
+            store::insert_unless_there(table, store::Idx::uniq_held, form_key(table, key, id, nullptr, 0))) {
+            CommandCounterIncrement();
+            return true;
+        }
+    }
+}
+
+bool
+in_the_way(const UniquePolicy &policy, TimestampTz created_at, State state, TimestampTz now)
+{
+    return (policy.states & state_bit(state)) != 0 &&
+           (!policy.period_ms || created_at + *policy.period_ms * 1000 > now);
+}
+
+bool
+replaces(const UniquePolicy &policy)
+{
+    return policy.on_conflict == OnConflict::replace || policy.on_conflict == OnConflict::replace_except_schedule;
+}
+
+[[noreturn]] void
+raise_duplicate(const Uniqueness &unique, const JobRow &job, const Standing &standing)
+{
+    char hex[2 * sizeof unique.key.bytes + 1];
+    for (size_t i = 0; i < sizeof unique.key.bytes; i++)
+        snprintf(hex + 2 * i, 3, "%02x", unique.key.bytes[i]);
+    raise(Code::duplicate_job,
+          Details()
+              .add("existing_job_id", job.id)
+              .add("existing_job_state", state_name(standing.state))
+              .add_unlogged("unique_key", hex),
+          "Treat the existing job as this one, or choose on_conflict ignore or replace.",
+          "a job with the same uniqueness key exists already");
+}
+
+/* Where one of a key's jobs stands. */
+struct Look {
+    bool exists;
+    State state;
+    TimestampTz created_at;
+    std::optional<TimestampTz> scheduled_at;
+};
+
+/*
+ * Looks the jobs up by one snapshot, so that none is missed because two of them moved in between. For a policy that
+ * rejects or ignores it ends at the first that is in the way: true, and `existing` is that job.
+ */
+bool
+look_up(Tables &tables, const Named &jobs, const Uniqueness &unique, TimestampTz now, Look *looks, Pushed &existing)
+{
+    bool found = false;
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    for (int i = 0; i < jobs.n && !found; i++) {
+        JobRow job;
+        Standing standing;
+        CHECK_FOR_INTERRUPTS();
+        looks[i] = {};
+        if (!stand(tables, jobs.ids[i], snapshot, now, job, standing))
+            continue;
+        looks[i] = {true, standing.state, job.created_at, job.scheduled_at};
+        found = !replaces(unique.policy) && in_the_way(unique.policy, job.created_at, standing.state, now);
+        if (!found)
+            continue;
+        if (unique.policy.on_conflict == OnConflict::reject)
+            raise_duplicate(unique, job, standing);
+        existing.job = job; /* points into slots that the next look-up uses again */
+        existing.standing = standing;
+        existing.standing.deduplicated = true;
+        existing.queue = queue_name(standing.queue);
+    }
+    UnregisterSnapshot(snapshot);
+    return found;
+}
+
+Look *
+room_for(const Named &jobs)
+{
+    return static_cast<Look *>(palloc(sizeof(Look) * std::max(jobs.n, 1)));
+}
+
+bool
+open(const Look &look)
+{
+    return look.exists && !terminal(look.state);
+}
+
+/* Cancels the jobs in the way. The newest one that was waiting for its time lends it to the new job. */
+void
+replace_jobs(Tables &tables, Envelope &envelope, const Named &jobs, const UniquePolicy &policy, TimestampTz now, Look *looks)
+{
+    bool inherited = false;
+    for (int i = 0; i < jobs.n; i++) {
+        Look &look = looks[i];
+        if (!open(look) || !in_the_way(policy, look.created_at, look.state, now))
+            continue;
+        State was;
+        if (!cancel_in(tables, jobs.ids[i], policy.states & open_states, now, was)) {
+            /* It has moved since, out of the policy's reach. */
+            JobRow job;
+            Standing standing;
+            look.exists = stand_now(tables, jobs.ids[i], now, job, standing);
+            if (look.exists)
+                look.state = standing.state;
+            continue;
+        }
+        look.state = State::cancelled;
+        if (policy.on_conflict == OnConflict::replace_except_schedule && was == State::scheduled && !inherited) {
+            envelope.scheduled_at = look.scheduled_at;
+            inherited = true;
+        }
+    }
+}
+
+/* The jobs that the key goes on naming, the oldest first: those that are open, and the newest of each final state, which
+ * is the one that decides a period. */
+int
+what_matters(const Named &jobs, const Look *looks, pg_uuid_t *past)
+{
+    constexpr int n_states = static_cast<int>(State::discarded) + 1;
+    int newest[n_states];
+    int n = 0;
+    std::fill(newest, newest + n_states, -1);
+    for (int i = 0; i < jobs.n; i++) {
+        int &best = newest[static_cast<int>(looks[i].state)];
+        if (looks[i].exists && terminal(looks[i].state) && (best < 0 || looks[i].created_at > looks[best].created_at))
+            best = i;
+    }
+    for (int i = jobs.n - 1; i >= 0; i--)
+        if (open(looks[i]) || (looks[i].exists && newest[static_cast<int>(looks[i].state)] == i))
+            past[n++] = jobs.ids[i];
+    return n;
+}
+
+bool
+by_id(const pg_uuid_t &a, const pg_uuid_t &b)
+{
+    return a < b;
+}
+
+void
+hold_in_order(Tables &tables, pg_uuid_t *ids, int n, TimestampTz now)
+{
+    std::sort(ids, ids + n, by_id);
+    n = static_cast<int>(std::unique(ids, ids + n, same) - ids);
+    for (int i = 0; i < n; i++)
+        hold_open(tables, ids[i], now);
+}
+
+} // namespace
+
+Uniqueness
+uniqueness_of(const Envelope &envelope)
+{
+    Uniqueness unique = {read_unique_policy(envelope.uniq), {}};
+    if (envelope.received_args != nullptr) {
+        Envelope received = envelope;
+        received.args = envelope.received_args;
+        unique.key = fingerprint(received, unique.policy);
+    } else
+        unique.key = fingerprint(envelope, unique.policy);
+    return unique;
+}
+
+Sight
+first_sight(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &existing)
+{
+    if (replaces(unique.policy))
+        return Sight::known;
+    /* A row that is about to change says what is committed, and that is enough to be refused by. */
+    ItemPointerData tid;
+    bool arriving;
+    Named jobs = read_key(tables.get(store::Rel::uniq), unique.key, &tid, &arriving);
+    if (look_up(tables, jobs, unique, now, room_for(jobs), existing))
+        return Sight::in_the_way;
+    return jobs.n == 0 && !arriving ? Sight::free : Sight::known;
+}
+
+void
+lock_keys(Tables &tables, const Uniqueness *keys, const pg_uuid_t *ids, int n, bool likely_free, bool *fresh)
+{
+    store::Table &table = tables.get(store::Rel::uniq);
+    auto *order = static_cast<int *>(palloc(sizeof(int) * std::max(n, 1)));
+    for (int i = 0; i < n; i++)
+        order[i] = i;
+    auto compare = [&](int a, int b) { return memcmp(keys[a].key.bytes, keys[b].key.bytes, sizeof keys[a].key.bytes); };
+    std::sort(order, order + n, [&](int a, int b) { return compare(a, b) != 0 ? compare(a, b) < 0 : a < b; });
+    for (int i = 0; i < n; i++)
+        fresh[order[i]] = (i == 0 || compare(order[i], order[i - 1]) != 0) &&
+                          lock_key(table, keys[order[i]].key, ids[order[i]], likely_free);
+    pfree(order);
+}
+
+void
+hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh, int n, TimestampTz now)
+{
+    int room = 64;
+    int n_ids = 0;
+    auto *ids = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * room));
+    for (int i = 0; i < n; i++) {
+        if (fresh[i] || !replaces(keys[i].policy))
+            continue;
+        ItemPointerData tid;
+        Named jobs = read_locked(tables.get(store::Rel::uniq), keys[i].key, &tid);
+        for (int j = 0; j < jobs.n; j++) {
+            if (n_ids == room)
+                ids = static_cast<pg_uuid_t *>(repalloc_huge(ids, sizeof(pg_uuid_t) * (room *= 2)));
+            ids[n_ids++] = jobs.ids[j];
+        }
+    }
+    hold_in_order(tables, ids, n_ids, now);
+    pfree(ids);
+}
+
+bool
+admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz now, Pushed &existing)
+{
+    store::Table &table = tables.get(store::Rel::uniq);
+    ItemPointerData tid;
+    Named jobs = read_locked(table, unique.key, &tid);
+    Look *looks = room_for(jobs);
+    auto *ids = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * jobs.n));
+
+    if (look_up(tables, jobs, unique, now, looks, existing))
+        return false;
+    if (replaces(unique.policy)) {
+        int n_open = 0;
+        for (int i = 0; i < jobs.n; i++)
+            if (open(looks[i]))
+                ids[n_open++] = jobs.ids[i];
+        if (n_open > 1) {
+            hold_in_order(tables, ids, n_open, now);
+            (void)look_up(tables, jobs, unique, now, looks, existing);
+        }
+        replace_jobs(tables, envelope, jobs, unique.policy, now, looks);
+    }
+    int n_past = what_matters(jobs, looks, ids);
+    store::replace_keyed(table, store::Idx::uniq_held, &tid, form_key(table, unique.key, envelope.id, ids, n_past));
+    pfree(looks);
+    pfree(ids);
+    return true;
+}
+
+bool
+live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, State &state)
+{
+    if (job.uniq == nullptr)
+        return false;
+    Envelope envelope = empty_envelope();
+    envelope.type = view(job.type);
+    envelope.queue = queue_name(job.queue);
+    envelope.args = job.args;
+    envelope.meta = job.meta;
+    envelope.uniq = job.uniq;
+    envelope.options = job.options;
+    Uniqueness unique;
+    ErrorData *error = attempt([&] { unique = uniqueness_of(envelope); });
+    if (error != nullptr && !is(error, Code::unique_key_invalid))
+        ReThrowError(error);
+    if (error != nullptr)
+        return false; /* args without what args_keys name: a hook has been at them */
+
+    ItemPointerData tid;
+    bool arriving;
+    Named jobs = read_key(tables.get(store::Rel::uniq), unique.key, &tid, &arriving);
+    for (int i = 0; i < jobs.n; i++) {
+        JobRow other;
+        Standing standing;
+        if (same(jobs.ids[i], job.id) || !stand_now(tables, jobs.ids[i], now, other, standing) || terminal(standing.state))
+            continue;
+        twin = jobs.ids[i];
+        state = standing.state;
+        return true;
+    }
+    return false;
+}
+
+} // namespace ojs

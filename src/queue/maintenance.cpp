@@ -1,0 +1,70 @@
+/*
+ * maintenance.cpp: see maintenance.h. Switched on and off by sql/maintenance.sql.
+ */
+#include "ojs/queue/maintenance.h"
+
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/store/store.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+bool known;
+uint64 known_generation;
+TimestampTz since; /* DT_NOEND: no maintenance */
+
+void
+load()
+{
+    known = false;
+    since = DT_NOEND;
+    uint64 generation = store::catalog_generation(store::Rel::maintenance);
+    store::Table table = store::open(store::Rel::maintenance, AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
+    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        bool null;
+        since = std::min(since, DatumGetTimestampTz(slot_getattr(table.slot, 1, &null)));
+    }
+    table_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    store::close_and_unlock(table, AccessShareLock);
+    known_generation = generation;
+    known = true;
+}
+
+TimestampTz
+began_at()
+{
+    if (!known || known_generation != store::catalog_generation(store::Rel::maintenance))
+        load();
+    return since;
+}
+
+} // namespace
+
+bool
+in_maintenance()
+{
+    return began_at() != DT_NOEND;
+}
+
+TimestampTz
+promoted_to(TimestampTz now)
+{
+    return std::min(now, began_at());
+}
+
+} // namespace ojs
+
+using namespace ojs;
+
+/* ojs_store.promoted_to() returns timestamptz */
+OJS_FUNCTION(ojs_promoted_to)
+{
+    PG_RETURN_TIMESTAMPTZ(promoted_to(now()));
+}

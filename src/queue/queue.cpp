@@ -1,0 +1,431 @@
+/*
+ * queue.cpp: the session's cache of queues, and making a queue on its first push.
+ */
+#include "ojs/queue/queue.h"
+
+#include "ojs/pg/error.h"
+#include "ojs/pg/settings.h"
+#include "ojs/job/envelope.h"
+#include "ojs/pg/json.h"
+#include "ojs/job/retry_policy.h"
+#include "ojs/store/rows.h"
+#include "ojs/store/store.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* Columns of ojs_store.queue. */
+enum { col_id, col_name, col_state, col_created_at, col_revised_at, col_config, n_cols };
+
+struct ById {
+    int64 id;
+    Queue *queue;
+};
+
+MemoryContext context;   /* of the cache and of what its queues point to */
+HTAB *cache;             /* Queue by name */
+HTAB *cache_by_id;       /* ById: leads into `cache` */
+const Jsonb *policy;     /* the default policy's configuration, once it has been looked up */
+bool policy_known;
+uint64 cache_generation; /* of the queue table when the cache was made */
+bool made_here;          /* this transaction has made queues, which a rollback takes away again */
+
+void
+forget_all()
+{
+    if (context != nullptr)
+        MemoryContextReset(context);
+    cache = cache_by_id = nullptr;
+    policy = nullptr;
+    policy_known = false;
+}
+
+extern "C" void
+queue_xact(XactEvent event, void *)
+{
+    if (!made_here)
+        return;
+    if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+        forget_all();
+    if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE || event == XACT_EVENT_COMMIT)
+        made_here = false;
+}
+
+extern "C" void
+queue_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    if (event == SUBXACT_EVENT_ABORT_SUB && made_here)
+        forget_all();
+}
+
+HTAB *
+cache_now()
+{
+    uint64 generation = store::catalog_generation(store::Rel::queue);
+    if (cache != nullptr && generation != cache_generation)
+        forget_all();
+    if (cache == nullptr) {
+        if (context == nullptr)
+            context = AllocSetContextCreate(TopMemoryContext, "ojs queues", ALLOCSET_DEFAULT_SIZES);
+        MemoryContextReset(context); /* of what a failure on the way here has left */
+        HASHCTL control = {};
+        control.keysize = max_queue_name + 1;
+        control.entrysize = sizeof(Queue);
+        control.hcxt = context;
+        HTAB *by_name = hash_create("ojs queues", 64, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+        control.keysize = sizeof(int64);
+        control.entrysize = sizeof(ById);
+        cache_by_id = hash_create("ojs queues by id", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+        cache = by_name;
+        cache_generation = generation;
+    }
+    return cache;
+}
+
+int64
+number_in(const Jsonb *config, const char *key, int scale, int64 otherwise)
+{
+    JsonbValue value;
+    int64 n;
+    return find_member(root_of(config), key, value) && number_of(value, scale, n) ? n : otherwise;
+}
+
+bool
+bool_in(const Jsonb *config, const char *key, bool otherwise)
+{
+    JsonbValue value;
+    return find_member(root_of(config), key, value) && value.type == jbvBool ? value.val.boolean : otherwise;
+}
+
+std::string_view
+text_in(const Jsonb *config, const char *key)
+{
+    JsonbValue value;
+    return find_member(root_of(config), key, value) && value.type == jbvString ? text_of(value) : std::string_view();
+}
+
+/* A member that is an object or an array, copied into the cache. */
+const Jsonb *
+json_in(const Jsonb *config, const char *key)
+{
+    JsonbValue value;
+    if (!find_member(root_of(config), key, value) || value.type != jbvBinary)
+        return nullptr;
+    MemoryContext old = MemoryContextSwitchTo(context);
+    const Jsonb *copy = jsonb_of(value);
+    MemoryContextSwitchTo(old);
+    return copy;
+}
+
+Overflow
+overflow_in(const Jsonb *config)
+{
+    std::string_view policy = text_in(config, "discard");
+    return policy == "drop_oldest" ? Overflow::drop_oldest : policy == "block" ? Overflow::block : Overflow::reject;
+}
+
+int64
+duration_in(const JsonbContainer *object, const char *key, int64 otherwise)
+{
+    JsonbValue value;
+    return find_member(object, key, value) && value.type == jbvString ? parse_duration_ms(text_of(value), Code::invalid_payload, key)
+                                                                      : otherwise;
+}
+
+void
+read_retention(const Jsonb *config, Queue &queue)
+{
+    JsonbValue retention;
+    queue.kept_ms[0] = kept_completed_ms;
+    queue.kept_ms[1] = kept_discarded_ms;
+    queue.kept_ms[2] = kept_cancelled_ms;
+    if (find_member(root_of(config), "retention", retention) && is_object(retention)) {
+        const JsonbContainer *members = retention.val.binary.data;
+        queue.kept_ms[0] = duration_in(members, "completed", kept_completed_ms);
+        queue.kept_ms[1] = duration_in(members, "discarded", kept_discarded_ms);
+        queue.kept_ms[2] = duration_in(members, "cancelled", kept_cancelled_ms);
+    }
+    queue.dead_letter_ttl_ms = duration_in(root_of(config), "dead_letter_ttl", kept_dead_letters_ms);
+    queue.dead_letter_max = number_in(config, "dead_letter_max_size", 0, kept_dead_letters);
+}
+
+/* A row of the table; what points, points into memory of the caller. */
+struct Row {
+    int64 id;
+    text *name;
+    QueueState state;
+    TimestampTz revised_at;
+    Jsonb *config;
+};
+
+Row
+row_in(TupleTableSlot *slot)
+{
+    slot_getallattrs(slot);
+    text *state = DatumGetTextPP(slot->tts_values[col_state]);
+    std::string_view state_text(VARDATA_ANY(state), VARSIZE_ANY_EXHDR(state));
+    Row row = {};
+    row.id = DatumGetInt64(slot->tts_values[col_id]);
+    row.name = DatumGetTextPCopy(slot->tts_values[col_name]);
+    row.state = state_text == "paused"     ? QueueState::paused
+                : state_text == "draining" ? QueueState::draining
+                : state_text == "deleted"  ? QueueState::deleted
+                                           : QueueState::active;
+    row.revised_at = DatumGetTimestampTz(slot->tts_values[col_revised_at]);
+    row.config = DatumGetJsonbPCopy(slot->tts_values[col_config]);
+    return row;
+}
+
+/* What a queue's configuration says, the default policy's behind it (QC-03). */
+Queue
+from_row(const Row &row)
+{
+    const Jsonb *config = merge_queue_config(default_policy(), row.config);
+    Queue queue = {};
+    std::string_view dead_letter = text_in(config, "dead_letter");
+
+    queue.id = row.id;
+    memcpy(queue.name, VARDATA_ANY(row.name), std::min<size_t>(VARSIZE_ANY_EXHDR(row.name), max_queue_name));
+    queue.state = row.state;
+    queue.revised_at = row.revised_at;
+    queue.is_log = text_in(config, "type") == "log";
+    queue.lease_ms = number_in(config, "lease_ms", 0, 0);
+    queue.max_deliveries = number_in(config, "max_deliveries", 0, 0);
+    queue.claim_jitter_ms = number_in(config, "claim_jitter_ms", 0, 0);
+    queue.claim_rate = number_in(config, "claim_rate", 0, 0);
+    queue.max_size = number_in(config, "max_size", 0, 0);
+    queue.max_size_bytes = number_in(config, "max_size_bytes", 0, 0);
+    queue.bounded = queue.max_size > 0 || queue.max_size_bytes > 0;
+    queue.overflow = overflow_in(config);
+    queue.block_ms = number_in(config, "block_timeout", 3, 0);
+    JsonbValue threshold;
+    queue.warning_threshold =
+        find_member(root_of(config), "warning_threshold", threshold) ? double_of(threshold) : default_warning_threshold;
+    queue.claim_rules = queue.claim_jitter_ms > 0 || queue.claim_rate > 0;
+    if (dead_letter.size() <= max_queue_name && dead_letter != queue.name)
+        memcpy(queue.dead_letter, dead_letter.data(), dead_letter.size());
+    /* Where deliveries are bounded and dead letters collected, that is the bound on redelivery. */
+    bool bounded = queue.max_deliveries > 0 && queue.dead_letter[0] != '\0';
+    queue.expiry_counts_attempt = bool_in(config, "expiry_counts_attempt", !bounded);
+    read_retention(config, queue);
+    queue.delete_on_ack = bool_in(config, "delete_on_ack", false) || kept_ms_of(queue, State::completed) == 0;
+    queue.lease_flags = (bool_in(config, "leases_durable", false) ? lease_durable : 0) |
+                        (bool_in(config, "lease_log", false) ? lease_logged : 0);
+    queue.durable = bool_in(config, "durable", true);
+    JsonbValue rate_limit;
+    queue.limit = find_member(root_of(config), "rate_limit", rate_limit) ? read_limit(rate_limit.val.binary.data) : no_limit;
+    queue.limit.key = {};
+    int64 concurrency = number_in(config, "concurrency", 0, 0);
+    if (concurrency > 0 && (queue.limit.concurrency < 0 || concurrency < queue.limit.concurrency))
+        queue.limit.concurrency = static_cast<int32>(concurrency);
+    queue.limited =
+        queue.limit.concurrency >= 0 || queue.limit.rate.period_us > 0 || queue.limit.throttle.period_us > 0;
+    queue.default_timeout_ms = number_in(config, "default_timeout", 3, 0);
+    queue.default_retry = json_in(config, "default_retry");
+    queue.allowed_types = json_in(config, "allowed_job_types");
+    queue.producers = json_in(config, "producers");
+    queue.push_rules = queue.default_timeout_ms > 0 || queue.default_retry != nullptr || queue.allowed_types != nullptr ||
+                       queue.producers != nullptr;
+    return queue;
+}
+
+/* The newest revision of a queue by an index on one column. Not the statement's snapshot: what is committed now. */
+bool
+load(store::Idx index, RegProcedure equal, Datum key_value, Row &row)
+{
+    store::Table table = store::open(store::Rel::queue, AccessShareLock);
+    Relation index_rel = index_open(store::index_oid(index), AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    IndexScanDesc scan = index_begin(table.rel, index_rel, snapshot, 1);
+    ScanKeyData key;
+    bool found = false;
+
+    ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid,
+                           index == store::Idx::queue_name ? C_COLLATION_OID : InvalidOid, equal, key_value);
+    index_rescan(scan, &key, 1, nullptr, 0);
+    while (index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
+        slot_getallattrs(table.slot);
+        TimestampTz revised = DatumGetTimestampTz(table.slot->tts_values[col_revised_at]);
+        if (!found || revised > row.revised_at)
+            row = row_in(table.slot);
+        found = true;
+    }
+    index_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    index_close(index_rel, NoLock);
+    store::close_and_unlock(table, AccessShareLock);
+    return found;
+}
+
+bool
+load_named(std::string_view name, Row &row)
+{
+    Datum key = PointerGetDatum(cstring_to_text_with_len(name.data(), static_cast<int>(name.size())));
+    return load(store::Idx::queue_name, F_TEXTEQ, key, row);
+}
+
+const Queue *
+remember(const Queue &queue)
+{
+    /* Nothing may have looked up another table since it was read: what it points to is in the cache's memory. */
+    auto *entry = static_cast<Queue *>(hash_search(cache, queue.name, HASH_ENTER, nullptr));
+    *entry = queue;
+    static_cast<ById *>(hash_search(cache_by_id, &queue.id, HASH_ENTER, nullptr))->queue = entry;
+    return entry;
+}
+
+/* A queue's id is made from its name, so that sessions which make it at the same time agree without waiting. */
+int64
+id_of(std::string_view name)
+{
+    return static_cast<int64>(
+        hash_bytes_extended(reinterpret_cast<const unsigned char *>(name.data()), static_cast<int>(name.size()), 0));
+}
+
+/* Any deliberate setting is newer than -infinity, and than the revision that follows the drop of a queue. */
+Queue
+make(std::string_view name, TimestampTz revised_at)
+{
+    store::Table table = store::open(store::Rel::queue, RowExclusiveLock);
+    TimestampTz at = now();
+    Datum values[n_cols];
+    bool nulls[n_cols] = {};
+
+    values[col_id] = Int64GetDatum(id_of(name));
+    values[col_name] = PointerGetDatum(cstring_to_text_with_len(name.data(), static_cast<int>(name.size())));
+    values[col_state] = CStringGetTextDatum("active");
+    values[col_created_at] = TimestampTzGetDatum(at);
+    values[col_revised_at] = TimestampTzGetDatum(revised_at);
+    values[col_config] = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
+    HeapTuple tuple = heap_form_tuple(RelationGetDescr(table.rel), values, nulls);
+    store::insert(table, tuple);
+    ExecForceStoreHeapTuple(tuple, table.slot, false);
+    Row row = row_in(table.slot);
+    store::close(table);
+    CommandCounterIncrement();
+    cache_now();
+    Queue queue = from_row(row);
+    made_here = true;
+    return queue;
+}
+
+} // namespace
+
+/* The queue of this name, deleted or not. */
+static const Queue *
+look_up(std::string_view name)
+{
+    char key[max_queue_name + 1] = {};
+    if (name.empty() || name.size() > max_queue_name || name.front() == '_')
+        return nullptr;
+    memcpy(key, name.data(), name.size());
+
+    auto *entry = static_cast<Queue *>(hash_search(cache_now(), key, HASH_FIND, nullptr));
+    if (entry != nullptr)
+        return entry;
+    Row row = {};
+    if (!load_named(name, row))
+        return nullptr;
+    cache_now();
+    return remember(from_row(row));
+}
+
+const Queue *
+find_queue(std::string_view name)
+{
+    const Queue *queue = look_up(name);
+    return queue != nullptr && queue->state != QueueState::deleted ? queue : nullptr;
+}
+
+const Queue *
+find_queue(int64 id)
+{
+    cache_now();
+    auto *entry = static_cast<ById *>(hash_search(cache_by_id, &id, HASH_FIND, nullptr));
+    if (entry != nullptr)
+        return entry->queue;
+    Row row = {};
+    if (!load(store::Idx::queue_id, F_INT8EQ, Int64GetDatum(id), row))
+        return nullptr;
+    cache_now();
+    return remember(from_row(row));
+}
+
+const Queue *
+queue_for_push(std::string_view name)
+{
+    if (settings.strict_queues) {
+        const Queue *queue = find_queue(name);
+        if (queue == nullptr)
+            raise_no_queue(name);
+        return queue;
+    }
+    return queue_to_move_to(name);
+}
+
+const Queue *
+queue_to_move_to(std::string_view name)
+{
+    const Queue *queue = look_up(name);
+    if (queue != nullptr && queue->state != QueueState::deleted)
+        return queue;
+    return remember(make(name, queue == nullptr ? DT_NOBEGIN : queue->revised_at + 1));
+}
+
+const Jsonb *
+default_policy()
+{
+    cache_now();
+    if (!policy_known) {
+        Row row = {};
+        bool found = load_named(default_policy_name, row);
+        cache_now();
+        if (found && row.state != QueueState::deleted) {
+            void *copy = MemoryContextAlloc(context, VARSIZE(row.config));
+            policy = static_cast<Jsonb *>(memcpy(copy, row.config, VARSIZE(row.config)));
+        }
+        policy_known = true;
+    }
+    return policy;
+}
+
+Jsonb *
+merge_queue_config(const Jsonb *base, const Jsonb *over)
+{
+    if (base == nullptr || over == nullptr)
+        return const_cast<Jsonb *>(base == nullptr ? over : base);
+
+    ObjectBuilder out;
+    each_member(root_of(base), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    each_member(root_of(over), [&](std::string_view key, const JsonbValue &value) {
+        JsonbValue inherited;
+        if (key == "default_retry" && find_member(root_of(base), key, inherited))
+            out.add(key, merge_retry_policy(jsonb_of(inherited), jsonb_of(value)));
+        else if (key == "retention" && find_member(root_of(base), key, inherited))
+            out.add(key, merge_queue_config(jsonb_of(inherited), jsonb_of(value)));
+        else
+            out.add(key, value);
+    });
+    return out.finish();
+}
+
+void
+raise_no_queue(std::string_view name)
+{
+    std::string_view shown = name.size() <= max_queue_name ? name : clipped(name); /* a longer one is no name of a queue */
+    raise(Code::not_found, Details().add("resource_type", "queue").add("resource_id", shown).add("queue", shown).add("reason", "topic_not_found"),
+          "Push to the queue, or create it with ojs.create_queue(name).", "queue \"%.*s\" does not exist",
+          static_cast<int>(shown.size()), shown.data());
+}
+
+void
+queue_init()
+{
+    RegisterXactCallback(queue_xact, nullptr);
+    RegisterSubXactCallback(queue_subxact, nullptr);
+}
+
+} // namespace ojs

@@ -1,0 +1,172 @@
+/*
+ * shmem.cpp: shared memory; see shmem.h.
+ */
+#include "ojs/shared/shmem.h"
+
+
+namespace ojs
+{
+
+Shared *shared;
+
+namespace
+{
+
+Database *my_slot;
+Oid my_slot_of;
+
+Size
+arrays_size()
+{
+    return mul_size(most_backends(), sizeof(Waiter) + sizeof(Member) + 2 * sizeof(int));
+}
+
+void
+prepare(Database &database, Oid oid)
+{
+    pg_atomic_init_u32(&database.worker, 0);
+    pg_atomic_init_u32(&database.waiters, 0);
+    pg_atomic_init_u32(&database.wanted, 0);
+    pg_atomic_init_u32(&database.pending, 0);
+    pg_atomic_init_u32(&database.crowded, 0);
+    pg_atomic_init_u32(&database.asked, 0);
+    pg_atomic_init_u32(&database.absent, 0);
+    pg_atomic_init_u32(&database.poked, 0);
+    pg_atomic_init_u32(&database.uncountable, 0);
+    /* Of before this start: the first counting looks whether there are any. */
+    pg_atomic_init_u32(&database.prepared, prepared_open | prepared_ended);
+    database.oid = oid;
+}
+
+} // namespace
+
+void
+shmem_request()
+{
+    RequestAddinShmemSpace(
+        add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
+                 add_size(hash_estimate_size(max_marks, sizeof(Mark)), hash_estimate_size(max_calls, sizeof(Calls)))));
+}
+
+bool
+shmem_startup(LWLock *lock)
+{
+    bool found;
+    HASHCTL control = {};
+
+    shared = static_cast<Shared *>(ShmemInitStruct("ojs", sizeof(Shared), &found));
+    bool found_arrays;
+    auto *waiters = static_cast<Waiter *>(ShmemInitStruct("ojs claims", arrays_size(), &found_arrays));
+    control.keysize = sizeof(MarkKey);
+    control.entrysize = sizeof(Mark);
+    HTAB *marks = ShmemInitHash("ojs queues", max_marks, max_marks, &control, HASH_ELEM | HASH_BLOBS);
+    control.keysize = sizeof(CallsKey);
+    control.entrysize = sizeof(Calls);
+    HTAB *calls = ShmemInitHash("ojs calls", max_calls, max_calls, &control, HASH_ELEM | HASH_BLOBS);
+    if (!found) {
+        memset(static_cast<void *>(shared), 0, sizeof(Shared));
+        memset(static_cast<void *>(waiters), 0, arrays_size());
+        shared->lock = lock;
+        shared->waiters = waiters;
+        shared->members = reinterpret_cast<Member *>(waiters + most_backends());
+        shared->waiting = reinterpret_cast<int *>(shared->members + most_backends());
+        shared->arrived = shared->waiting + most_backends();
+        pg_atomic_init_u32(&shared->launcher, 0);
+    }
+    shared->marks = marks;
+    shared->calls = calls;
+    return found;
+}
+
+bool
+shared_memory()
+{
+    return shared != nullptr;
+}
+
+Database *
+database_slot(Oid oid)
+{
+    Database *slot = nullptr;
+    if (shared == nullptr || !OidIsValid(oid))
+        return nullptr;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    for (Database &database : shared->databases) {
+        if (!OidIsValid(database.oid))
+            prepare(database, oid);
+        if (database.oid == oid) {
+            slot = &database;
+            break;
+        }
+    }
+    LWLockRelease(shared->lock);
+    return slot;
+}
+
+Database *
+my_database()
+{
+    if (my_slot_of != MyDatabaseId) {
+        my_slot = database_slot(MyDatabaseId);
+        my_slot_of = MyDatabaseId;
+    }
+    return my_slot;
+}
+
+int
+my_process_number()
+{
+    return static_cast<int>(MyProc - &ProcGlobal->allProcs[0]);
+}
+
+void
+set_latch(uint32 process_number_plus_1)
+{
+    /* The process may have ended and its place be another's by now: that one wakes up once for nothing. */
+    if (process_number_plus_1 != 0)
+        SetLatch(&ProcGlobal->allProcs[process_number_plus_1 - 1].procLatch);
+}
+
+void
+sleep_ms(int64 ms, const char *what, uint32 *event)
+{
+    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, std::max<int64>(ms, 1),
+                    wait_event(what, event));
+    ResetLatch(MyLatch);
+    if (MyProcPort != nullptr && !pq_check_connection()) {
+        ClientConnectionLost = true;
+        InterruptPending = true;
+    }
+    CHECK_FOR_INTERRUPTS();
+}
+
+bool
+worker_running()
+{
+    Database *database = my_database();
+    return database != nullptr && pg_atomic_read_u32(&database->worker) != 0;
+}
+
+void
+worker_poke()
+{
+    Database *database = my_database();
+    if (database == nullptr)
+        return;
+    pg_atomic_write_u32(&database->poked, 1);
+    pg_memory_barrier();
+    set_latch(pg_atomic_read_u32(&database->worker));
+}
+
+void
+ask_for_worker()
+{
+    Database *database = my_database();
+    if (database == nullptr || pg_atomic_read_u32(&database->worker) != 0)
+        return;
+    pg_atomic_write_u32(&database->asked, 1);
+    pg_write_barrier();
+    set_latch(pg_atomic_read_u32(&shared->launcher));
+}
+
+} // namespace ojs

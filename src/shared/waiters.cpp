@@ -1,0 +1,428 @@
+/*
+ * waiters.cpp: those who want to hear that a queue has work: claims that wait, and clients that may be listening.
+ *
+ * A claim that comes back short marks its queues as wanted: whoever ran it may LISTEN and wait now, and there is no other
+ * way to know. The first commit after that has the worker send a NOTIFY, and the mark is gone until the next short
+ * claim. That no wake-up is lost rests on an order: a claim sets the mark and then looks at the queue a last time; a
+ * commit makes its jobs visible and then reads the mark. What slips through all the same (COMMIT PREPARED) is found by
+ * the worker, which looks at wanted queues each tick.
+ */
+#include "ojs/pg/settings.h"
+#include "ojs/queue/maintenance.h"
+#include "ojs/queue/queue.h"
+#include "ojs/shared/shmem.h"
+#include "ojs/store/store.h"
+#include "ojs/shared/wakeup.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+bool
+fits_channel(int name_length)
+{
+    return static_cast<size_t>(name_length) + strlen("ojs.") < NAMEDATALEN;
+}
+
+/* --- waiting claims; under shared->lock --- */
+
+bool waiting; /* this process is among the waiters */
+
+bool
+waits_for(const Waiter &waiter, int64 queue)
+{
+    return waiter.n > max_waiter_queues ||
+           std::find(waiter.queues, waiter.queues + waiter.n, queue) != waiter.queues + waiter.n;
+}
+
+/* As many as there are jobs, those first who have waited longest. */
+void
+wake_waiters(int64 queue, int64 jobs)
+{
+    for (int i = 0; i < shared->n_waiting && jobs > 0; i++) {
+        Waiter &waiter = shared->waiters[shared->waiting[i]];
+        if (waiter.database != MyDatabaseId || waiter.woken || !waits_for(waiter, queue))
+            continue;
+        waiter.woken = true;
+        set_latch(static_cast<uint32>(shared->waiting[i]) + 1);
+        jobs--;
+    }
+}
+
+Mark *
+find_mark(int64 queue, HASHACTION action, bool *found)
+{
+    MarkKey key = {queue, MyDatabaseId, 0};
+    return static_cast<Mark *>(hash_search(shared->marks, &key, action, found));
+}
+
+/* --- what this session saw when it asked to be woken --- */
+
+struct Seen {
+    int64 queue;
+    uint64 changes;
+};
+Seen seen[max_waiter_queues];
+int n_seen;
+
+/* Marks that nobody needs make room. Under the lock. */
+bool
+sweep_marks()
+{
+    HASH_SEQ_STATUS scan;
+    hash_seq_init(&scan, shared->marks);
+    while (auto *mark = static_cast<Mark *>(hash_seq_search(&scan)))
+        if (!mark->wanted && !mark->pending)
+            (void)hash_search(shared->marks, &mark->key, HASH_REMOVE, nullptr);
+    return hash_get_num_entries(shared->marks) < max_marks;
+}
+
+void
+want(Database &database, int64 queue)
+{
+    bool found;
+    Mark *mark = find_mark(queue, HASH_FIND, nullptr);
+    if (mark == nullptr && (hash_get_num_entries(shared->marks) < max_marks || sweep_marks())) {
+        mark = find_mark(queue, HASH_ENTER_NULL, &found);
+        if (mark != nullptr) {
+            mark->wanted = mark->pending = false;
+            mark->changes = 0;
+            mark->sent_at = 0;
+            mark->name_length = 0;
+        }
+    }
+    if (mark == nullptr) {
+        pg_atomic_write_u32(&database.crowded, 1);
+        return;
+    }
+    if (!mark->wanted) {
+        mark->wanted = true;
+        pg_atomic_fetch_add_u32(&database.wanted, 1);
+    }
+    if (n_seen < max_waiter_queues)
+        seen[n_seen++] = {queue, mark->changes};
+}
+
+/* Whether a commit came between wake_wanted() and now; asked once per change. */
+bool
+changed_since()
+{
+    bool changed = false;
+    for (int i = 0; i < n_seen; i++) {
+        Mark *mark = find_mark(seen[i].queue, HASH_FIND, nullptr);
+        if (mark == nullptr) {
+            changed = true;
+            seen[i] = seen[--n_seen];
+            i--;
+        } else if (mark->changes != seen[i].changes) {
+            changed = true;
+            seen[i].changes = mark->changes;
+        }
+    }
+    return changed;
+}
+
+uint32 wait_event_claim;
+
+} // namespace
+
+void
+notify_queue(const char *name, int name_length)
+{
+    char channel[NAMEDATALEN];
+    char *payload = pnstrdup(name, name_length);
+    Async_Notify("ojs", payload);
+    if (fits_channel(name_length)) {
+        snprintf(channel, sizeof channel, "ojs.%s", payload);
+        Async_Notify(channel, "");
+    }
+}
+
+void
+stop_waiting(bool passing)
+{
+    if (!waiting)
+        return;
+    int me = my_process_number();
+    Waiter &waiter = shared->waiters[me];
+    waiting = false;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    int *last = shared->waiting + shared->n_waiting;
+    int *place = std::find(shared->waiting, last, me);
+    if (place != last) {
+        memmove(place, place + 1, sizeof(int) * (last - place - 1));
+        shared->n_waiting--;
+        pg_atomic_fetch_sub_u32(&my_database()->waiters, 1);
+    }
+    if (passing && waiter.woken)
+        for (int i = 0; i < std::min(waiter.n, max_waiter_queues); i++)
+            wake_waiters(waiter.queues[i], 1);
+    waiter.woken = false;
+    LWLockRelease(shared->lock);
+}
+
+bool
+tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool may_notify)
+{
+    bool send = false;
+    Mark *mark = find_mark(queue, HASH_FIND, nullptr);
+    if (mark != nullptr) {
+        mark->changes++;
+        if (mark->wanted && may_notify && name_length <= max_mark_name) {
+            mark->wanted = false;
+            pg_atomic_fetch_sub_u32(&database.wanted, 1);
+            if (!mark->pending) {
+                mark->pending = true;
+                pg_atomic_fetch_add_u32(&database.pending, 1);
+                send = true;
+            }
+            mark->name_length = name_length;
+            memcpy(mark->name, name, name_length);
+        }
+    }
+    wake_waiters(queue, jobs);
+    return send;
+}
+
+void
+wake_wanted(const int64 *queues, int n)
+{
+    Database *database = my_database();
+    if (database == nullptr)
+        return;
+    n_seen = 0;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    for (int i = 0; i < n; i++)
+        want(*database, queues[i]);
+    LWLockRelease(shared->lock);
+    pg_memory_barrier(); /* the mark is set before the caller looks at the queue */
+}
+
+void
+wake_wait(const int64 *queues, int n, TimestampTz until, int round)
+{
+    Database *database = my_database();
+    int64 left_ms = (until - GetCurrentTimestamp() + 999) / 1000;
+    if (left_ms <= 0)
+        return;
+    if (database == nullptr) {
+        constexpr int64 shortest_ms = 5, longest_ms = 100;
+        int64 poll_ms = std::min(longest_ms, shortest_ms << std::min(round, 5));
+        sleep_ms(std::min(left_ms, poll_ms), "OjsClaimWait", &wait_event_claim);
+        return;
+    }
+
+    /* Due jobs are the worker's to promote and to tell of; without it they are found by looking. */
+    constexpr int64 longest_with_worker_ms = 1000, longest_without_ms = 100;
+    int64 rest_ms = std::min(left_ms, worker_running() ? longest_with_worker_ms : longest_without_ms);
+    TimestampTz rest_until = GetCurrentTimestamp() + rest_ms * 1000;
+
+    int me = my_process_number();
+    Waiter &waiter = shared->waiters[me];
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    bool changed = changed_since();
+    if (!changed) {
+        waiter.database = MyDatabaseId;
+        waiter.n = n == 0 || n > max_waiter_queues ? max_waiter_queues + 1 : n;
+        waiter.woken = false;
+        for (int i = 0; i < n && n <= max_waiter_queues; i++)
+            waiter.queues[i] = queues[i];
+        shared->waiting[shared->n_waiting++] = me;
+        pg_atomic_fetch_add_u32(&database->waiters, 1);
+        waiting = true;
+    }
+    LWLockRelease(shared->lock);
+    if (changed)
+        return;
+
+    for (;;) {
+        int64 ms = (rest_until - GetCurrentTimestamp() + 999) / 1000;
+        if (waiter.woken || ms <= 0)
+            break;
+        sleep_ms(ms, "OjsClaimWait", &wait_event_claim);
+    }
+    stop_waiting(false);
+}
+
+/* A NOTIFY that is being sent. */
+struct Due {
+    int64 queue;
+    int name_length;
+    char name[max_mark_name];
+};
+
+/* Takes the marks whose NOTIFY is due; `next` is when the others' is. */
+static int
+take_due(Database &database, Due *due, int room, TimestampTz *next)
+{
+    int n = 0;
+    TimestampTz at = GetCurrentTimestamp();
+    HASH_SEQ_STATUS scan;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    hash_seq_init(&scan, shared->marks);
+    while (auto *mark = static_cast<Mark *>(hash_seq_search(&scan))) {
+        if (mark->key.database != MyDatabaseId || !mark->pending)
+            continue;
+        TimestampTz due_at = mark->sent_at + settings.notify_interval_ms * static_cast<int64>(1000);
+        if (due_at > at || n == room) {
+            *next = std::min(*next, std::max(due_at, at));
+            continue;
+        }
+        /* What commits from here on finds the queue's listeners about to be told, so it need not ask for it. */
+        mark->pending = false;
+        mark->sent_at = at;
+        pg_atomic_fetch_sub_u32(&database.pending, 1);
+        due[n].queue = mark->key.queue;
+        due[n].name_length = mark->name_length;
+        memcpy(due[n].name, mark->name, mark->name_length);
+        n++;
+    }
+    LWLockRelease(shared->lock);
+    return n;
+}
+
+static void
+give_back(Database &database, const Due *due, int n)
+{
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    for (int i = 0; i < n; i++) {
+        Mark *mark = find_mark(due[i].queue, HASH_FIND, nullptr);
+        if (mark != nullptr && !mark->pending) {
+            mark->pending = true;
+            pg_atomic_fetch_add_u32(&database.pending, 1);
+        }
+    }
+    LWLockRelease(shared->lock);
+}
+
+/* A function of its own, since it is jumped back into. */
+static pg_noinline void
+send_or_give_back(Database &database, const Due *due, int n)
+{
+    PG_TRY();
+    {
+        StartTransactionCommand();
+        for (int i = 0; i < n; i++)
+            notify_queue(due[i].name, due[i].name_length);
+        CommitTransactionCommand();
+    }
+    PG_CATCH();
+    {
+        give_back(database, due, n);
+        PG_RE_THROW();
+    }
+    PG_END_TRY();
+}
+
+TimestampTz
+wake_send_due()
+{
+    constexpr int batch = 64;
+    Database *database = my_database();
+    TimestampTz next = DT_NOEND;
+
+    if (database == nullptr || pg_atomic_read_u32(&database->pending) == 0)
+        return next;
+    auto *due = static_cast<Due *>(palloc(sizeof(Due) * batch));
+    int n = take_due(*database, due, batch, &next);
+    if (n == 0 || !settings.notify)
+        return next;
+    send_or_give_back(*database, due, n);
+    return next;
+}
+
+bool
+wake_anyone()
+{
+    Database *database = my_database();
+    return database != nullptr &&
+           (pg_atomic_read_u32(&database->waiters) > 0 || pg_atomic_read_u32(&database->wanted) > 0 ||
+            pg_atomic_read_u32(&database->crowded) > 0);
+}
+
+/* Queues of this database that somebody wants to hear of; their number. */
+static int
+wanted_queues(int64 *queues, int most)
+{
+    int n = 0;
+    HASH_SEQ_STATUS scan;
+    LWLockAcquire(shared->lock, LW_SHARED);
+    hash_seq_init(&scan, shared->marks);
+    while (auto *mark = static_cast<Mark *>(hash_seq_search(&scan)))
+        if (mark->key.database == MyDatabaseId && mark->wanted && n < most)
+            queues[n++] = mark->key.queue;
+    for (int i = 0; i < shared->n_waiting; i++) {
+        const Waiter &waiter = shared->waiters[shared->waiting[i]];
+        for (int j = 0;
+             waiter.database == MyDatabaseId && !waiter.woken && j < std::min(waiter.n, max_waiter_queues) && n < most;
+             j++)
+            queues[n++] = waiter.queues[j];
+    }
+    LWLockRelease(shared->lock);
+    std::sort(queues, queues + n);
+    return static_cast<int>(std::unique(queues, queues + n) - queues);
+}
+
+/* The queue after `after` that has entries in the index of `ready`. */
+static bool
+next_queue(store::Scan &scan, ScanKey key, int64 after, int64 *queue)
+{
+    Datum value;
+    ScanKeyInit(key, 1, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(after));
+    if (!store::first_entry(scan, key, 1, 1, &value))
+        return false;
+    *queue = DatumGetInt64(value);
+    return true;
+}
+
+void
+wake_look_again()
+{
+    Database *database = my_database();
+    constexpr int most = max_marks * 2;
+
+    if (!wake_anyone() || in_maintenance())
+        return;
+    bool crowded = pg_atomic_exchange_u32(&database->crowded, 0) != 0;
+    auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * most));
+    int n = wanted_queues(queues, most);
+    ScanKeyData key;
+    store::Table ready = store::open(store::Rel::ready, AccessShareLock);
+    store::Scan scan;
+    ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(0));
+    store::begin(scan, ready, store::Idx::ready_order, &key, 1, true);
+    if (crowded) { /* not all wishes found room: whatever queue has work, whoever wants it */
+        int64 queue = PG_INT64_MIN;
+        for (n = 0; n < most && next_queue(scan, &key, queue, &queue);)
+            queues[n++] = queue;
+    }
+    bool send = false;
+    for (int i = 0; i < n; i++) {
+        CHECK_FOR_INTERRUPTS();
+        ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queues[i]));
+        store::rescan(scan, &key, 1);
+        store::Row row;
+        while ((row = store::next(scan)) != store::Row::none && row != store::Row::live)
+            ;
+        if (row == store::Row::none)
+            continue;
+        const Queue *queue = find_queue(queues[i]);
+        if (queue == nullptr || queue->state == QueueState::paused)
+            continue;
+        if (crowded && settings.notify)
+            notify_queue(queue->name, static_cast<int>(strlen(queue->name)));
+        LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+        send |=
+            tell_queue(*database, queue->id, queue->name, static_cast<int>(strlen(queue->name)), 1, settings.notify);
+        LWLockRelease(shared->lock);
+    }
+    store::end(scan);
+    store::close_and_unlock(ready, AccessShareLock);
+    if (send)
+        SetLatch(MyLatch);
+    pfree(queues);
+}
+
+} // namespace ojs

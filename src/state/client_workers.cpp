@@ -1,0 +1,181 @@
+/*
+ * client_workers.cpp: workers by their beats, and who of them takes no new jobs.
+ */
+#include "ojs/state/client_workers.h"
+
+#include "ojs/pg/args.h"
+#include "ojs/pg/settings.h"
+#include "ojs/job/envelope.h"
+#include "ojs/store/spi.h"
+#include "ojs/store/store.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* Columns of ojs_store.worker. */
+enum { col_name, col_directive, col_state, n_looked_at };
+
+/* Names of the workers that are to take nothing, sorted; read anew when the table says that it changed. */
+MemoryContext stopped_context;
+const char **stopped;
+int n_stopped;
+uint64 stopped_generation;
+bool stopped_known;
+
+/*
+ * A row that another transaction is at (somebody is telling this worker something) is left as it is: no beat waits for
+ * that. What it would have said comes with the next one.
+ */
+constexpr char note_beat_sql[] = R"sql(
+    with noted as (
+        update ojs_store.worker w
+        set state = coalesce($2, w.state), info = coalesce($3, w.info), seen_at = $4, beats = true, died_at = null,
+            directive = case when w.directive = 'running' and coalesce($2, w.state) = 'running' then null
+                else w.directive end
+        from (select ctid as at, state as was, died_at from ojs_store.worker where name = $1 for update skip locked) known
+        where w.ctid = known.at
+        returning directive, state, state = 'quiet' and was <> 'quiet' as calms_down, known.died_at is not null as revives
+    )
+    select directive, state, calms_down, revives from noted
+    union all
+    select directive, state, false, false from ojs_store.worker where name = $1 and not exists (select from noted)
+)sql";
+constinit Statement note_known = {note_beat_sql, {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID}, nullptr};
+
+constinit Statement note_new = {
+    "insert into ojs_store.worker (name, state, info, registered_at, seen_at, beats)"
+    " values ($1, coalesce($2, 'running'), coalesce($3, '{}'), $4, $4, true)"
+    " on conflict (name) do nothing returning directive, state, state = 'quiet', true",
+    {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID},
+    nullptr};
+
+constexpr char record_quiet_sql[] = R"sql(
+    select ojs_store.record_event('worker.quiet', $1, jsonb_build_object('worker_id', $1,
+        'active_jobs', (select count(*) from ojs_store.lease where worker = $1)))
+)sql";
+constinit Statement record_quiet = {record_quiet_sql, {TEXTOID}, nullptr};
+constinit Statement record_started = {"select ojs_store.record_started($1)", {TEXTOID}, nullptr};
+
+/* The dead after a day; those that never sent a heartbeat, and perhaps still heed what they were told, after 30 days. */
+constexpr char forget_silent_sql[] = R"sql(
+    delete from ojs_store.worker where ctid = any (array(
+        select ctid from ojs_store.worker
+        where seen_at < $1 - case when died_at is null then interval '30 days' else interval '1 day' end
+            and (died_at is not null or not beats)
+        for update skip locked))
+)sql";
+constinit Statement forget_silent = {forget_silent_sql, {TIMESTAMPTZOID}, nullptr};
+constexpr int64 forget_every_us = 60 * USECS_PER_SEC;
+TimestampTz forgotten_at;
+
+void
+load_stopped()
+{
+    stopped_known = false;
+    if (stopped_context == nullptr)
+        stopped_context = AllocSetContextCreate(TopMemoryContext, "ojs stopped workers", ALLOCSET_SMALL_SIZES);
+    MemoryContextReset(stopped_context);
+    stopped = nullptr;
+    n_stopped = 0;
+    uint64 generation = store::catalog_generation(store::Rel::worker);
+
+    store::Table table = store::open(store::Rel::worker, AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
+    int room = 0;
+    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        slot_getsomeattrs(table.slot, n_looked_at);
+        bool told = !table.slot->tts_isnull[col_directive] &&
+                    view(DatumGetTextPP(table.slot->tts_values[col_directive])) != "running";
+        if (!told && view(DatumGetTextPP(table.slot->tts_values[col_state])) == "running")
+            continue;
+        MemoryContext old = MemoryContextSwitchTo(stopped_context);
+        if (n_stopped == room) {
+            room = std::max(8, room * 2);
+            auto **wider = static_cast<const char **>(palloc(sizeof(char *) * room));
+            if (n_stopped > 0)
+                memcpy(wider, stopped, sizeof(char *) * n_stopped);
+            stopped = wider;
+        }
+        stopped[n_stopped++] = text_to_cstring(DatumGetTextPP(table.slot->tts_values[col_name]));
+        MemoryContextSwitchTo(old);
+    }
+    table_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    store::close_and_unlock(table, AccessShareLock);
+    std::sort(stopped, stopped + n_stopped, [](const char *a, const char *b) { return strcmp(a, b) < 0; });
+    stopped_generation = generation;
+    stopped_known = true;
+}
+
+} // namespace
+
+bool
+worker_stopped(const text *worker)
+{
+    if (!stopped_known || stopped_generation != store::catalog_generation(store::Rel::worker))
+        load_stopped();
+    if (n_stopped == 0)
+        return false;
+    return std::binary_search(stopped, stopped + n_stopped, view(worker),
+                              [](std::string_view a, std::string_view b) { return a < b; });
+}
+
+const char *
+note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
+{
+    std::string_view said = state != nullptr ? view(state) : std::string_view();
+    if (said == "drain") /* R-65 */
+        state = cstring_to_text("quiet");
+    else if (state != nullptr && said != "running" && said != "quiet" && said != "terminate")
+        raise_field(Code::invalid_payload, "state", "Use running, quiet or terminate.",
+                    "\"%s\" is not a state of a worker", clipped(said));
+    if (info != nullptr && !JB_ROOT_IS_OBJECT(info))
+        raise_field(Code::invalid_payload, "info", "Give a JSON object.", "info must be an object");
+
+    const char *directive = nullptr;
+    bool stops = false;
+    MemoryContext caller = CurrentMemoryContext;
+    with_spi([&] {
+        std::initializer_list<SpiArg> args = {PointerGetDatum(worker),
+                                              state != nullptr ? SpiArg(PointerGetDatum(state)) : nullptr,
+                                              info != nullptr ? SpiArg(PointerGetDatum(info)) : nullptr,
+                                              TimestampTzGetDatum(now)};
+        if (execute_latest(note_known, args) == 0 && execute_latest(note_new, args) == 0)
+            return; /* just registered by another session */
+        bool none;
+        Datum told = cell(0, 1, &none);
+        std::string_view is = view(DatumGetTextPP(cell(0, 2, &stops)));
+        /* Without a word from the server it goes on as it said; and there is no way back from terminate. */
+        std::string_view answer = none || is == "terminate" ? is : view(DatumGetTextPP(told));
+        stops = answer != "running" || is != "running";
+        directive = MemoryContextStrdup(caller, pnstrdup(answer.data(), answer.size()));
+        bool calms_down = DatumGetBool(cell(0, 3, &none));
+        bool starts = DatumGetBool(cell(0, 4, &none)); /* new, or back from the dead */
+        if (starts)
+            (void)execute_latest(record_started, {PointerGetDatum(worker)});
+        if (calms_down)
+            (void)execute_latest(record_quiet, {PointerGetDatum(worker)});
+    });
+    /* Claims keep a list of those that are stopped: it is outdated where this beat joins or leaves them. */
+    if (stops != worker_stopped(worker))
+        CacheInvalidateRelcacheByRelid(store::relation_oid(store::Rel::worker));
+    return directive != nullptr ? directive : "running";
+}
+
+void
+forget_workers(TimestampTz now)
+{
+    if (now >= forgotten_at && now - forgotten_at < forget_every_us)
+        return;
+    uint64 n = 0;
+    with_spi([&] { n = execute_latest(forget_silent, {TimestampTzGetDatum(now)}); });
+    if (n > 0)
+        CacheInvalidateRelcacheByRelid(store::relation_oid(store::Rel::worker));
+    forgotten_at = now;
+}
+
+} // namespace ojs

@@ -1,0 +1,170 @@
+/*
+ * dead_workers.cpp: workers whose heartbeats stopped, and the jobs they held.
+ *
+ * Leases have no index on their worker: every claim would pay for what is needed when a process dies. So the table is
+ * scanned, and only where a worker has been silent for too long. A claim writes no row for its worker, but it is a sign of
+ * life as good as a beat, and it stands in the lease: the scan tells the dead from those that are only late.
+ */
+#include "ojs/pg/args.h"
+#include "ojs/limits/rate_limits.h"
+#include "ojs/state/transitions.h"
+#include "ojs/store/spi.h"
+#include "ojs/state/reap.h"
+#include "ojs/state/client_workers.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* Locked, so that of several ticks only one has them; a beat that comes meanwhile does not wait. */
+constinit Statement find_silent = {"select name, seen_at from ojs_store.worker"
+                                   " where beats and died_at is null and seen_at < $1 order by name for update skip locked",
+                                   {TIMESTAMPTZOID},
+                                   nullptr};
+constinit Statement note_life = {"update ojs_store.worker set seen_at = $2 where name = $1", {TEXTOID, TIMESTAMPTZOID}, nullptr};
+constexpr char note_death_sql[] = R"sql(
+    with dead as (update ojs_store.worker set died_at = $2 where name = $1 returning name, registered_at)
+    select ojs_store.record_stopped(name, 'heartbeat_timeout', registered_at) from dead
+)sql";
+constinit Statement note_death = {note_death_sql, {TEXTOID, TIMESTAMPTZOID}, nullptr};
+
+struct Silent {
+    text *name;
+    TimestampTz seen_at; /* its last sign of life that is known */
+    int held;
+};
+
+struct Held {
+    pg_uuid_t job_id;
+    int worker;
+};
+
+struct Look {
+    Silent *silent; /* by name */
+    int n;
+    Held *held;
+    int64 n_held, room;
+};
+
+bool
+comes_before(const text *a, const text *b)
+{
+    return view(a) < view(b);
+}
+
+void
+find(Look &look, TimestampTz last_seen)
+{
+    MemoryContext context = CurrentMemoryContext;
+    with_spi([&] {
+        look.n = static_cast<int>(execute_latest(find_silent, {TimestampTzGetDatum(last_seen)}));
+        if (look.n == 0)
+            return;
+        MemoryContext spi = MemoryContextSwitchTo(context);
+        look.silent = static_cast<Silent *>(MemoryContextAllocHuge(context, sizeof(Silent) * look.n));
+        for (int i = 0; i < look.n; i++) {
+            bool null;
+            look.silent[i].name = DatumGetTextPCopy(cell(i, 1, &null));
+            look.silent[i].seen_at = DatumGetTimestampTz(cell(i, 2, &null));
+            look.silent[i].held = 0;
+        }
+        MemoryContextSwitchTo(spi);
+    });
+}
+
+TimestampTz
+sign_of_life(const LeaseRow &lease)
+{
+    return std::max(lease.claimed_at, lease.beat_at.value_or(lease.claimed_at));
+}
+
+void
+scan_leases(Look &look, Tables &tables)
+{
+    store::Table &table = tables.lease();
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
+    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        LeaseRow lease;
+        CHECK_FOR_INTERRUPTS();
+        read(table.slot, lease);
+        Silent *at = std::lower_bound(look.silent, look.silent + look.n, lease.worker,
+                                      [](const Silent &a, const text *b) { return comes_before(a.name, b); });
+        if (at == look.silent + look.n || comes_before(lease.worker, at->name))
+            continue;
+        if (look.n_held == look.room) {
+            look.room = std::max<int64>(64, look.room * 2);
+            Size size = sizeof(Held) * look.room;
+            look.held = static_cast<Held *>(look.held == nullptr ? MemoryContextAllocHuge(CurrentMemoryContext, size)
+                                                                 : repalloc_huge(look.held, size));
+        }
+        look.held[look.n_held++] = {lease.job_id, static_cast<int>(at - look.silent)};
+        at->seen_at = std::max(at->seen_at, sign_of_life(lease));
+        at->held++;
+    }
+    table_endscan(scan);
+    UnregisterSnapshot(snapshot);
+}
+
+/* Leaves alone what another transaction is at, such as the ack of a worker that was thought dead. */
+bool
+take_back(Tables &tables, const Held &held, const Silent &worker, TimestampTz last_seen, TimestampTz now)
+{
+    store::Table &table = tables.lease();
+    ItemPointerData tid;
+    LeaseRow lease;
+    JobRow job;
+
+    if (store::find(table, store::Idx::lease_job, held.job_id, &tid) != store::Row::live)
+        return false;
+    read(table.slot, lease);
+    if (view(lease.worker) != view(worker.name) || sign_of_life(lease) >= last_seen)
+        return false;
+    lease.worker = worker.name; /* the slot goes on */
+    if (store::take(table, &tid) != store::Outcome::ok)
+        return false;
+    read_job(tables, lease.job_id, lease.job_tid, job);
+    place_freed(lease);
+    if (!end_if_timed_out(tables, job, lease, now))
+        lapse(tables, job, lease, "worker_death", "the worker stopped sending heartbeats", now);
+    return true;
+}
+
+} // namespace
+
+Recovered
+recover_from_dead(Tables &tables, int limit, TimestampTz now)
+{
+    TimestampTz last_seen = now - heartbeat_timeout_us;
+    Look look = {};
+    Recovered recovered = {};
+
+    find(look, last_seen);
+    if (look.n == 0)
+        return recovered;
+    scan_leases(look, tables);
+    for (int64 i = 0; i < look.n_held && recovered.jobs < limit; i++) {
+        Silent &worker = look.silent[look.held[i].worker];
+        if (worker.seen_at >= last_seen)
+            continue;
+        CHECK_FOR_INTERRUPTS();
+        recovered.jobs += take_back(tables, look.held[i], worker, last_seen, now);
+        worker.held--;
+    }
+    with_spi([&] {
+        for (int i = 0; i < look.n; i++) {
+            const Silent &worker = look.silent[i];
+            if (worker.seen_at >= last_seen)
+                (void)execute_latest(note_life, {PointerGetDatum(worker.name), TimestampTzGetDatum(worker.seen_at)});
+            else if (worker.held == 0) { /* or the next tick goes on with the rest of its jobs */
+                (void)execute_latest(note_death, {PointerGetDatum(worker.name), TimestampTzGetDatum(now)});
+                recovered.workers++;
+            }
+        }
+    });
+    return recovered;
+}
+
+} // namespace ojs

@@ -1,0 +1,246 @@
+/*
+ * locate.cpp: see locate.h.
+ */
+#include "ojs/state/locate.h"
+
+#include "ojs/pg/json.h"
+#include "ojs/state/lease_log.h"
+#include "ojs/queue/maintenance.h"
+#include "ojs/shared/wakeup.h"
+
+namespace ojs
+{
+
+Place
+locate(Tables &tables, const pg_uuid_t &id)
+{
+    Place place = {};
+    place.seen = store::find(tables.ready(), store::Idx::ready_job, id, &place.tid);
+    if (place.seen != store::Row::none) {
+        ReadyRow ready;
+        read(tables.ready().slot, ready);
+        place.table = &tables.ready();
+        place.row.job_id = ready.job_id;
+        place.row.queue = ready.queue;
+        place.row.job_tid = ready.job_tid;
+        place.row.npriority = ready.npriority;
+        place.row.flags = ready.flags;
+        place.row.attempt = ready.attempt;
+        place.row.deliveries = ready.deliveries;
+        if (place.seen != store::Row::arriving)
+            return place;
+    }
+    /* On its way from one to the other, it is still where it leaves: who waits, waits for that row. */
+    Place other = {};
+    ScanKeyData key;
+    store::Scan scan;
+    store::key_uuid(&key, id);
+    store::begin(scan, tables.later(), store::Idx::later_job, &key, 1, false);
+    while ((other.seen = store::next(scan)) != store::Row::none) {
+        read(tables.later().slot, other.row);
+        if (other.row.kind == LaterKind::expiry || (other.seen == store::Row::arriving && place.table != nullptr))
+            continue;
+        other.table = &tables.later();
+        other.tid = scan.tid;
+        place = other;
+        if (other.seen != store::Row::arriving)
+            break;
+    }
+    store::end(scan);
+    return place;
+}
+
+bool
+stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing)
+{
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    bool exists = stand(tables, id, snapshot, now, job, standing);
+    UnregisterSnapshot(snapshot);
+    return exists;
+}
+
+/* Named as DUPLICATE_JOB names it. */
+static Jsonb *
+with_twin(Jsonb *reported, const Remark &remark)
+{
+    ObjectBuilder out;
+    if (reported != nullptr)
+        each_member(root_of(reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    out.add("existing_job_id", std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&*remark.twin)))));
+    out.add("existing_job_state", std::string_view(state_name(remark.twin_state)));
+    return out.finish();
+}
+
+Datum
+answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &remark)
+{
+    JobRow job;
+    Standing standing;
+    CommandCounterIncrement();
+    (void)stand_now(tables, id, now, job, standing);
+    standing.previous_state = remark.previous;
+    if (remark.twin)
+        standing.reported = with_twin(standing.reported, remark);
+    Datum answer = render_job(job, standing, queue_name(standing.queue));
+    tables.close();
+    store::end_write();
+    return answer;
+}
+
+static State
+state_of(const Tables &tables, const Place &place, TimestampTz now)
+{
+    if (place.table == &tables.tables[static_cast<int>(store::Rel::ready)] || place.row.due_at <= promoted_to(now))
+        return State::available;
+    switch (place.row.kind) {
+    case LaterKind::scheduled:
+        return State::scheduled;
+    case LaterKind::retryable:
+        return State::retryable;
+    case LaterKind::pending:
+        return State::pending;
+    default:
+        return State::available;
+    }
+}
+
+/* Takes a job out of the place it is in, if that place stands for one of `states`; `end` is how it will read. */
+static bool
+take_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, DoneRow &end, int32 &flags, State &was)
+{
+    LeaseRow lease;
+    if ((states & state_bit(State::active)) && take_lease(tables, id, {}, lease)) {
+        end = end_of(lease, State::cancelled, now);
+        flags = lease.flags;
+        was = State::active;
+        trace(tables, lease, LeaseStep::cancelled, now);
+        return true;
+    }
+    Place place = locate(tables, id);
+    if (place.table == nullptr || place.seen == store::Row::arriving)
+        return false;
+    was = state_of(tables, place, now);
+    if (!(states & state_bit(was)))
+        return false;
+    end = {};
+    end.job_id = id;
+    end.finished_at = now;
+    end.queue = place.row.queue;
+    end.attempt = place.row.attempt;
+    end.deliveries = place.row.deliveries;
+    end.state = State::cancelled;
+    flags = place.row.flags;
+    return store::take_waiting(*place.table, &place.tid) == store::Outcome::ok;
+}
+
+/*
+ * A job that was on its way from one place to the next while we looked is found in the next round. One that never is
+ * has no place: the reconcile pass will put it back.
+ */
+static void
+next_round(int &round, const pg_uuid_t &id)
+{
+    CHECK_FOR_INTERRUPTS();
+    if (++round > 1000)
+        raise(Code::unavailable, Details().add("job_id", id), "Try again: upkeep puts such a job back.",
+              "job %s could not be found where it should be",
+              DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+    if (round > 10)
+        pg_usleep(1000);
+}
+
+bool
+cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was)
+{
+    DoneRow end;
+    int32 flags;
+    JobRow job;
+    Standing standing;
+
+    for (int round = 0; !take_in(tables, id, states, now, end, flags, was); next_round(round, id))
+        if (!stand_now(tables, id, now, job, standing) || !(states & state_bit(standing.state)))
+            return false;
+    store::note_write(true); /* also where a push that replaces it may be lost */
+    finish(tables, end, flags);
+    CommandCounterIncrement();
+    return true;
+}
+
+bool
+cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
+            State &was)
+{
+    exists = true;
+    while (!cancel_in(tables, id, open_states, now, was)) {
+        exists = stand_now(tables, id, now, job, standing);
+        if (!exists || terminal(standing.state))
+            return false;
+    }
+    return true;
+}
+
+void
+hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now)
+{
+    for (int round = 0;; next_round(round, id)) {
+        JobRow job;
+        Standing standing;
+        LeaseRow lease;
+        ItemPointerData tid;
+        if (!stand_now(tables, id, now, job, standing) || terminal(standing.state) ||
+            lock_lease(tables, id, {}, lease, &tid))
+            return;
+        Place place = locate(tables, id);
+        if (place.table != nullptr && place.seen != store::Row::arriving &&
+            store::lock(*place.table, &place.tid, true) == store::Outcome::ok)
+            return;
+    }
+}
+
+/* A row of ready or later is never updated: it is taken, and put in again where it was. Claims pass over it meanwhile. */
+static bool
+flag_waiting(Tables &tables, Place &place, int32 flag)
+{
+    if (place.row.flags & flag)
+        return store::lock(*place.table, &place.tid, true) == store::Outcome::ok;
+    ReadyRow ready;
+    bool is_ready = place.table == &tables.ready();
+    if (is_ready)
+        read(tables.ready().slot, ready);
+    if (store::take_waiting(*place.table, &place.tid) != store::Outcome::ok)
+        return false;
+    if (is_ready) {
+        ready.flags |= flag;
+        store::insert(tables.ready(), form(tables.ready().rel, ready));
+        wake_queue(ready.queue, queue_name(ready.queue), 1);
+    } else {
+        place.row.flags |= flag;
+        store::insert(tables.later(), form(tables.later().rel, place.row));
+    }
+    return true;
+}
+
+bool
+flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now)
+{
+    for (int round = 0;; next_round(round, id)) {
+        JobRow job;
+        Standing standing;
+        LeaseRow lease;
+        ItemPointerData tid;
+        if (!stand_now(tables, id, now, job, standing) || terminal(standing.state))
+            return false;
+        if (lock_lease(tables, id, {}, lease, &tid)) {
+            if (!(lease.flags & flag)) {
+                lease.flags |= flag;
+                store::replace(tables.lease(), &tid, form(tables.lease().rel, lease));
+            }
+            return true;
+        }
+        Place place = locate(tables, id);
+        if (place.table != nullptr && place.seen != store::Row::arriving && flag_waiting(tables, place, flag))
+            return true;
+    }
+}
+
+} // namespace ojs

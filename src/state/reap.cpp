@@ -1,0 +1,294 @@
+/*
+ * reap.cpp: reaping, promotion, expiry. Rows that another transaction is at are left to it.
+ */
+#include "ojs/state/reap.h"
+
+#include "ojs/pg/settings.h"
+#include "ojs/limits/rate_limits.h"
+#include "ojs/queue/maintenance.h"
+#include "ojs/state/locate.h"
+#include "ojs/pg/plant.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/*
+ * No live lease has a smaller reap_at, as far as this session knows: past acked leases, whose index entries stay until
+ * vacuum, a scan need not look again. New leases come above it, since the shortest lease is 100 ms; what could come
+ * below (a rollback that brings a lease back, a clock set back, an insert that took long) starts it anew.
+ */
+TimestampTz reap_hint = DT_NOBEGIN;
+TimestampTz reap_hint_now; /* the time of the last scan */
+uint64 reap_hint_clock;
+TimestampTz reap_full_at;    /* … of the last one from the start */
+constexpr int64 reap_full_every_us = 60 * USECS_PER_SEC;
+
+extern "C" void
+upkeep_xact(XactEvent event, void *)
+{
+    if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+        reap_hint = DT_NOBEGIN;
+}
+
+extern "C" void
+upkeep_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    if (event == SUBXACT_EVENT_ABORT_SUB)
+        reap_hint = DT_NOBEGIN;
+}
+
+/* An attempt that a timeout ended fails, and is retried with a backoff. */
+void
+time_out(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *type, const char *message,
+         TimeoutFacts facts, TimestampTz now)
+{
+    ReportedError error = {};
+    error.stored = server_error(type, message, lease.attempt, now, facts);
+    error.type = type;
+    error.retryable = true;
+    (void)fail_attempt(tables, job, lease, error, std::nullopt, now);
+}
+
+/* What was over first counts, however late upkeep comes. */
+void
+end_lease(Tables &tables, const LeaseRow &lease, TimestampTz stalls_at, TimestampTz now)
+{
+    JobRow job;
+    read_job(tables, lease.job_id, lease.job_tid, job);
+    if (end_if_timed_out(tables, job, lease, now))
+        return;
+    if (lease.stop_at <= now && lease.stop_at <= std::min(lease.deadline, stalls_at))
+        time_out(tables, job, lease, "timeout", "the job ran longer than its timeout",
+                 {"execution", execution_timeout_ms_of(job), (now - lease.claimed_at) / 1000}, now);
+    else if (stalls_at <= now && stalls_at <= lease.deadline)
+        time_out(tables, job, lease, "stalled", "no heartbeat came for the job within its heartbeat_timeout",
+                 {"stalled", heartbeat_timeout_ms_of(job), (now - *lease.beat_at) / 1000}, now);
+    else
+        lapse(tables, job, lease, "visibility_timeout", "the lease ran out before the job was finished", now);
+}
+
+/* Leases that may have lapsed, for a scan by reap_at. */
+void
+lapsed_keys(ScanKey keys, TimestampTz now)
+{
+    if (now < reap_hint_now || now - reap_full_at > reap_full_every_us || reap_hint_clock != clock_generation) {
+        reap_hint = DT_NOBEGIN;
+        reap_full_at = now;
+        reap_hint_clock = clock_generation;
+    }
+    reap_hint_now = now;
+    ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE, TimestampTzGetDatum(reap_hint));
+    ScanKeyInit(&keys[1], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+}
+
+/* A lease that was extended since its index entry was made: look again when it may really end. */
+void
+look_again_later(Tables &tables, ItemPointer tid, TimestampTz now)
+{
+    store::Table &table = tables.lease();
+    LeaseRow lease;
+    if (store::lock(table, tid, false) != store::Outcome::ok)
+        return;
+    read(table.slot, lease);
+    lease.reap_at = std::min({lease.deadline, lease.stop_at, stall_at(tables, lease)});
+    if (lease.reap_at > now) {
+        HeapTuple tuple = form(table.rel, lease);
+        store::replace(table, tid, tuple);
+    }
+}
+
+struct Due {
+    ItemPointerData tid;
+    LaterRow row;
+};
+
+/* Claim order: priority, those delivered before, then the order in which they fell due. */
+bool
+before(const Due &a, const Due &b)
+{
+    if (a.row.npriority != b.row.npriority)
+        return a.row.npriority < b.row.npriority;
+    if ((a.row.deliveries > 0) != (b.row.deliveries > 0))
+        return a.row.deliveries > 0;
+    return a.row.due_at < b.row.due_at;
+}
+
+/* The reminder that a job may have expired fell due: discard the job, or ask again later. False: another transaction is at
+ * the job, and the reminder stands. */
+bool
+heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
+{
+    const pg_uuid_t &id = reminder.row.job_id;
+    store::Table &later = tables.later();
+    std::optional<TimestampTz> ask_again;
+    JobRow job;
+
+    Place place = locate(tables, id);
+    if (place.table != nullptr && place.seen != store::Row::live)
+        return false;
+    if (place.table != nullptr) {
+        read_job(tables, id, reminder.row.job_tid, job);
+        std::optional<Expiry> expiry = expiry_of(job, place.row.deliveries);
+        if (expiry && expiry->at > now)
+            ask_again = expiry->at;
+        else if (expiry) {
+            if (store::take(*place.table, &place.tid) != store::Outcome::ok)
+                return false; /* just claimed */
+            const LaterRow &was = place.row; /* the reminder goes with it */
+            (void)expire(tables, job, end_waiting(id, was.queue, was.attempt, was.deliveries, now), *expiry);
+            return true;
+        }
+    } else {
+        /* Active: it may finish, but it may also come back. */
+        ItemPointerData tid;
+        store::Row seen = store::find(tables.lease(), store::Idx::lease_job, id, &tid);
+        if (seen != store::Row::none) {
+            LeaseRow lease;
+            read(tables.lease().slot, lease);
+            ask_again = std::max(lease.deadline, now + USECS_PER_SEC);
+            read_job(tables, id, reminder.row.job_tid, job);
+            std::optional<Expiry> total = total_expiry_of(job);
+            if (total && total->at > now)
+                ask_again = std::min(*ask_again, total->at);
+        } else {
+            Standing standing;
+            if (stand_now(tables, id, now, job, standing) && !terminal(standing.state))
+                return false; /* it moved while we looked, always to where we had looked before */
+        }
+    }
+    if (store::take(later, &reminder.tid) != store::Outcome::ok)
+        return false;
+    if (ask_again) {
+        reminder.row.due_at = *ask_again;
+        store::insert(later, form(later.rel, reminder.row));
+    }
+    return true;
+}
+
+} // namespace
+
+int
+reap(Tables &tables, Scope scope, int limit, TimestampTz now)
+{
+    if (limit <= 0)
+        return 0; /* who looks at nothing learns nothing of what there is */
+    store::Table &table = tables.lease();
+    ScanKeyData keys[2];
+    lapsed_keys(keys, now);
+
+    store::Scan scan;
+    store::Row seen;
+    TimestampTz first_live = now;
+    int reaped = 0;
+    store::begin(scan, table, store::Idx::lease_reap, keys, 2, false);
+    while (reaped < limit && (seen = store::next(scan)) != store::Row::none) {
+        LeaseRow lease;
+        read(table.slot, lease);
+        /* Whatever is met and not certainly gone when this transaction ends, the next scan must meet again. */
+        first_live = std::min(first_live, lease.reap_at);
+        if (seen != store::Row::live)
+            continue;
+        TimestampTz stalls_at = stall_at(tables, lease);
+        if (std::min({lease.deadline, lease.stop_at, stalls_at}) > now && !planted(Bug::reap_ignores_extension)) {
+            look_again_later(tables, &scan.tid, now);
+            continue;
+        }
+        if (!scope.has(lease.queue))
+            continue;
+        lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
+        if (store::take(table, &scan.tid) != store::Outcome::ok)
+            continue;
+        place_freed(lease);
+        end_lease(tables, lease, stalls_at, now);
+        reaped++;
+    }
+    store::end(scan);
+    reap_hint = first_live;
+    return reaped;
+}
+
+int
+promote(Tables &tables, Scope scope, int limit, TimestampTz now)
+{
+    store::Table &table = tables.later();
+    auto *due = static_cast<Due *>(palloc(sizeof(Due) * upkeep_batch));
+    int n = 0;
+
+    ScanKeyData key;
+    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(now)));
+    store::Scan scan;
+    store::Row seen;
+    store::begin(scan, table, store::Idx::later_due, &key, 1, true);
+    while (n < upkeep_batch && (seen = store::next(scan)) != store::Row::none) {
+        if (seen != store::Row::live)
+            continue;
+        read(table.slot, due[n].row);
+        due[n].tid = scan.tid;
+        if (scope.has(due[n].row.queue))
+            n++;
+    }
+    store::end(scan);
+    if (n > limit)
+        std::sort(due, due + n, before);
+
+    int done = 0;
+    for (int i = 0; i < n && done < limit; i++) {
+        CHECK_FOR_INTERRUPTS();
+        if (due[i].row.kind == LaterKind::expiry)
+            done += heed_reminder(tables, due[i], now);
+        else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
+            /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */
+            make_ready(tables, due[i].row, due[i].row.deliveries > 0 ? place_of_returned() : store::next_seq());
+            done++;
+        }
+    }
+    pfree(due);
+    return done;
+}
+
+int64
+count_due(Tables &tables, int64 queue, int64 most, TimestampTz now)
+{
+    store::Scan scan;
+    store::Row seen;
+    ScanKeyData keys[2];
+    int64 n = 0;
+
+    lapsed_keys(keys, now);
+    store::begin(scan, tables.lease(), store::Idx::lease_reap, keys, 2, false);
+    while (n < most && (seen = store::next(scan)) != store::Row::none) {
+        LeaseRow lease;
+        CHECK_FOR_INTERRUPTS();
+        read(tables.lease().slot, lease);
+        n += seen == store::Row::live && lease.queue == queue && lease.deadline <= now;
+    }
+    store::end(scan);
+    store::begin(scan, tables.later(), store::Idx::later_due, &keys[1], 1, true);
+    while (n < most && (seen = store::next(scan)) != store::Row::none) {
+        LaterRow row;
+        CHECK_FOR_INTERRUPTS();
+        read(tables.later().slot, row);
+        n += seen == store::Row::live && row.queue == queue && row.kind != LaterKind::expiry;
+    }
+    store::end(scan);
+    return n;
+}
+
+TimestampTz
+no_lease_before(TimestampTz now)
+{
+    bool holds = now >= reap_hint_now && now - reap_full_at <= reap_full_every_us && reap_hint_clock == clock_generation;
+    return holds ? reap_hint : DT_NOBEGIN;
+}
+
+void
+upkeep_init()
+{
+    RegisterXactCallback(upkeep_xact, nullptr);
+    RegisterSubXactCallback(upkeep_subxact, nullptr);
+}
+
+} // namespace ojs

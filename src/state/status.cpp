@@ -1,0 +1,386 @@
+/*
+ * status.cpp: deriving a job's state, and saying so when a call does not fit it.
+ */
+#include "ojs/state/status.h"
+
+#include "ojs/pg/settings.h"
+#include "ojs/queue/maintenance.h"
+#include "ojs/state/reported.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+void
+from_lease(const LeaseRow &row, Standing &standing)
+{
+    standing.state = State::active;
+    standing.queue = row.queue;
+    standing.attempt = row.attempt;
+    standing.deliveries = row.deliveries;
+    standing.started_at = row.claimed_at;
+    standing.worker = row.worker;
+    standing.token = row.token;
+    standing.lease_expires_at = row.deadline;
+}
+
+/* An expired result is kept with its job, and no longer shown (RES-02). */
+void
+heed_result_ttl(const JobRow &job, TimestampTz now, Standing &standing)
+{
+    if (std::optional<int64> ttl_ms = result_ttl_ms_of(job)) {
+        standing.result_expires_at = *standing.finished_at + *ttl_ms * 1000;
+        if (*standing.result_expires_at <= now)
+            standing.result = nullptr;
+    }
+}
+
+State
+state_of(LaterKind kind)
+{
+    switch (kind) {
+    case LaterKind::scheduled:
+        return State::scheduled;
+    case LaterKind::retryable:
+        return State::retryable;
+    case LaterKind::pending:
+        return State::pending;
+    default:
+        return State::available;
+    }
+}
+
+/* The row of `later` that says where the job is, not the one that says when it expires. */
+bool
+read_later(store::Table &later, const pg_uuid_t &id, Snapshot snapshot, LaterRow &row)
+{
+    ScanKeyData key;
+    store::key_uuid(&key, id);
+    Relation index = index_open(store::index_oid(store::Idx::later_job), AccessShareLock);
+    IndexScanDesc scan = index_begin(later.rel, index, snapshot, 1);
+    bool found = false;
+
+    index_rescan(scan, &key, 1, nullptr, 0);
+    while (!found && index_getnext_slot(scan, ForwardScanDirection, later.slot)) {
+        read(later.slot, row);
+        found = row.kind != LaterKind::expiry;
+    }
+    index_endscan(scan);
+    index_close(index, NoLock);
+    return found;
+}
+
+TimestampTz
+first_available(const JobRow &job)
+{
+    return std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
+}
+
+/* When what an event tells let the job into its queue. */
+TimestampTz
+entry_by(const EventRow &event)
+{
+    return std::max(event.at, event.due_at.value_or(event.at));
+}
+
+/* What push alone decided: pending, scheduled, or available since then. */
+void
+from_envelope(const JobRow &job, TimestampTz now, Standing &standing)
+{
+    if (job.flags & job_pending)
+        standing.state = State::pending;
+    else if (job.scheduled_at && *job.scheduled_at > now)
+        standing.state = State::scheduled;
+    else {
+        standing.state = State::available;
+        standing.enqueued_at = first_available(job);
+    }
+}
+
+void
+append(JsonbParseState **array, Jsonb *value)
+{
+    JsonbValue element;
+    element.type = jbvBinary;
+    element.val.binary.data = &value->root;
+    element.val.binary.len = VARSIZE(value) - VARHDRSZ;
+    pushJsonbValue(array, WJB_ELEM, &element);
+}
+
+constexpr int errors_kept = 25; /* */
+
+/* An event whose data is an error; a revival keeps the one that had ended the job. */
+bool
+is_failure(const EventRow &event)
+{
+    bool may_fail = event.kind == EventKind::failed || event.kind == EventKind::lapsed || event.kind == EventKind::revived;
+    return may_fail && event.data != nullptr;
+}
+
+} // namespace
+
+void
+from_done(const DoneRow &row, Standing &standing)
+{
+    standing.state = row.state;
+    standing.queue = row.queue;
+    standing.attempt = row.attempt;
+    standing.deliveries = row.deliveries;
+    standing.started_at = row.started_at;
+    standing.finished_at = row.finished_at;
+    standing.result = row.result;
+    standing.error = row.error;
+}
+
+std::string_view
+queue_name(int64 id)
+{
+    const Queue *queue = find_queue(id);
+    return queue != nullptr ? std::string_view(queue->name) : std::string_view();
+}
+
+void
+read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing)
+{
+    store::Table &events = tables.event();
+    ScanKeyData key;
+    store::key_uuid(&key, id);
+    Relation index = index_open(store::index_oid(store::Idx::event_job), AccessShareLock);
+    IndexScanDesc scan = index_begin(events.rel, index, snapshot, 1);
+    int n = 0;
+    int room = 16;
+    auto *rows = static_cast<EventRow *>(palloc(sizeof(EventRow) * room));
+
+    index_rescan(scan, &key, 1, nullptr, 0);
+    while (index_getnext_slot(scan, ForwardScanDirection, events.slot)) {
+        if (n == room)
+            rows = static_cast<EventRow *>(repalloc(rows, sizeof(EventRow) * (room *= 2)));
+        read(events.slot, rows[n]);
+        if (rows[n].data != nullptr)
+            rows[n].data = DatumGetJsonbPCopy(PointerGetDatum(rows[n].data));
+        if (rows[n].kind == EventKind::leased)
+            rows[n].worker = DatumGetTextPCopy(PointerGetDatum(rows[n].worker));
+        n++;
+    }
+    index_endscan(scan);
+    index_close(index, NoLock);
+    /* A job's events follow one another by deliveries: who delivers it may have looked at the clock before whoever gave it
+     * back. Within one, what says that it is held comes before how that ended; then they go by time. */
+    std::sort(rows, rows + n, [](const EventRow &a, const EventRow &b) {
+        auto held = [](const EventRow &row) { return row.kind == EventKind::claimed || row.kind == EventKind::leased; };
+        if (a.deliveries != b.deliveries)
+            return a.deliveries < b.deliveries;
+        return held(a) != held(b) ? held(a) : a.at < b.at;
+    });
+
+    const EventRow *last = nullptr;
+    int failures = 0;
+    for (int i = 0; i < n; i++) {
+        failures += is_failure(rows[i]);
+        if (rows[i].kind == EventKind::activated)
+            standing.activated_at = rows[i].at;
+        bool lease = rows[i].kind == EventKind::leased && !RecoveryInProgress(); /* there, the hot row says it */
+        if (rows[i].kind != EventKind::claimed && !lease)
+            last = &rows[i];
+        if (standing.finished_at && rows[i].kind != EventKind::claimed && rows[i].kind != EventKind::leased) {
+            TimestampTz entry = entry_by(rows[i]);
+            if (entry <= *standing.finished_at)
+                standing.enqueued_at = entry;
+        }
+    }
+    standing.has_events = n > 0;
+    /* The newest errors; a finished job's last one is in its `done` row. */
+    bool done_error = standing.state == State::discarded && standing.error != nullptr;
+    if (failures > 0 || done_error) {
+        JsonbParseState *array = nullptr;
+        int skip = std::max(0, failures + done_error - errors_kept);
+        pushJsonbValue(&array, WJB_BEGIN_ARRAY, nullptr);
+        for (int i = 0; i < n; i++) {
+            if (!is_failure(rows[i]) || skip-- > 0)
+                continue;
+            append(&array, rows[i].data);
+            if (standing.state != State::completed && !done_error)
+                standing.error = rows[i].data;
+        }
+        if (done_error)
+            append(&array, standing.error);
+        standing.errors = JsonbValueToJsonb(pushJsonbValue(&array, WJB_END_ARRAY, nullptr));
+    }
+    if (last == nullptr)
+        return;
+    if (last->kind == EventKind::revived && standing.state != State::discarded)
+        standing.error = nullptr; /* */
+    if (RecoveryInProgress() && !terminal(standing.state)) {
+        /* No hot row says it: the last event does. */
+        bool waits = last->due_at && *last->due_at > promoted_to(now());
+        standing.state = !waits                              ? State::available
+                         : last->kind == EventKind::leased    ? State::active
+                         : last->kind == EventKind::failed    ? State::retryable
+                         : last->kind == EventKind::activated ? State::scheduled
+                                                              : State::available;
+        standing.attempt = last->attempt;
+        standing.deliveries = last->deliveries;
+    }
+    if (last->kind == EventKind::leased) {
+        if (standing.state == State::active) {
+            standing.started_at = last->started_at;
+            standing.worker = last->worker;
+            standing.lease_expires_at = *last->due_at;
+        }
+        return;
+    }
+    if (standing.state == State::retryable && last->due_at) {
+        standing.next_attempt_at = last->due_at;
+        standing.started_at = last->started_at;
+    }
+    if ((standing.state == State::retryable || standing.state == State::active) && last->kind == EventKind::failed &&
+        last->due_at)
+        standing.retry_delay_ms = (*last->due_at - last->at) / 1000; /* RET-13 */
+    if (standing.state == State::available) {
+        standing.attempt = last->attempt;
+        standing.deliveries = last->deliveries;
+    }
+    if (standing.state == State::available || standing.state == State::active)
+        standing.enqueued_at = entry_by(*last);
+}
+
+void
+read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Standing &standing)
+{
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    if (flags & job_has_events)
+        read_history(tables, id, snapshot, standing);
+    if (flags & job_reported)
+        read_checkpoint(tables, id, snapshot, standing);
+    UnregisterSnapshot(snapshot);
+}
+
+bool
+stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Standing &standing)
+{
+    standing = {};
+    if (!store::read(tables.job(), store::Idx::job_id, id, snapshot))
+        return false;
+    read(tables.job().slot, job);
+    standing.queue = job.queue;
+    from_envelope(job, promoted_to(now), standing);
+
+    if (store::read(tables.done(), store::Idx::done_job, id, snapshot)) {
+        DoneRow row;
+        read(tables.done().slot, row);
+        from_done(row, standing);
+        if (standing.result != nullptr)
+            heed_result_ttl(job, now, standing);
+        /* what ended before its time had come, or before it was activated, never was in its queue. */
+        standing.enqueued_at = std::nullopt;
+        if (!(job.flags & job_pending) && first_available(job) <= row.finished_at)
+            standing.enqueued_at = first_available(job);
+    } else if (!RecoveryInProgress()) {
+        LaterRow later;
+        if (store::read(tables.lease(), store::Idx::lease_job, id, snapshot)) {
+            LeaseRow row;
+            read(tables.lease().slot, row);
+            from_lease(row, standing);
+        } else if (read_later(tables.later(), id, snapshot, later)) {
+            bool due = later.due_at <= promoted_to(now);
+            standing.state = due ? State::available : state_of(later.kind);
+            standing.queue = later.queue;
+            standing.attempt = later.attempt;
+            standing.deliveries = later.deliveries;
+            if (standing.state == State::available)
+                standing.enqueued_at = std::max(job.created_at, due ? later.due_at : job.created_at);
+            else if (standing.state != State::available)
+                standing.enqueued_at = std::nullopt;
+        } else if (standing.state != State::available) {
+            /* pushed pending or for later, and neither of these any more: it has been let go */
+            standing.state = State::available;
+            standing.enqueued_at = first_available(job);
+        }
+    }
+    read_history(tables, id, snapshot, standing);
+    if (standing.deliveries > 0)
+        read_progress(tables, id, snapshot, standing);
+    return true;
+}
+
+void
+find_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid)
+{
+    store::Table &table = tables.job();
+    bool null;
+    if (store::read_at(table, &tid) && memcmp(DatumGetUUIDP(slot_getattr(table.slot, 1, &null)), &id, sizeof id) == 0)
+        return;
+    /* The envelope has moved since (VACUUM FULL, CLUSTER, a rewrite by an administrator). */
+    if (store::find(table, store::Idx::job_id, id, &tid) == store::Row::none)
+        elog(ERROR, "job %s has no envelope",
+             DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+}
+
+void
+read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job)
+{
+    find_job(tables, id, tid);
+    read(tables.job().slot, job);
+}
+
+void
+raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now)
+{
+    JobRow job;
+    Standing standing;
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    bool exists = stand(tables, id, snapshot, now, job, standing);
+    UnregisterSnapshot(snapshot);
+    const char *name = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
+
+    if (!exists)
+        raise(Code::not_found, Details().add("resource_type", "job").add("resource_id", id).add("job_id", id), "Check the id; finished jobs are removed after their retention.",
+              "job %s does not exist", name);
+
+    const char *state = state_name(standing.state);
+    Details details = Details().add("job_id", id).add("current_state", state).add("attempted", attempted);
+    State fault = needs == Needs::pending || (standing.state == State::active && needs != Needs::lease) ? State::available
+                                                                                                       : standing.state;
+    switch (fault) {
+    case State::completed:
+        raise(Code::job_already_completed, details, "A completed job never changes.",
+              "cannot %s job %s: it is completed", attempted, name);
+    case State::cancelled:
+        raise(Code::job_already_cancelled, details, "A cancelled job never changes; stop working on it.",
+              "cannot %s job %s: it is cancelled", attempted, name);
+    case State::active:
+        raise(Code::lease_not_held, details,
+              "Its lease ran out or was given back, and another delivery holds the job now: stop working on it.",
+              "cannot %s job %s: the lease is not held", attempted, name);
+    default:
+        raise(Code::invalid_state_transition, details, "Look at the job's state with ojs.info(job_id).",
+              "cannot %s job %s: it is %s", attempted, name, state);
+    }
+}
+
+Jsonb *
+job_json(const JobRow &job, const Standing &standing, std::string_view queue_name)
+{
+    Datum values[claimed_columns];
+    bool nulls[claimed_columns];
+    bool held = standing.state == State::active;
+    render(job, standing, queue_name, held, values, nulls);
+    return envelope_json(values, nulls, held);
+}
+
+Datum
+job_answer(Tables &tables, const JobRow &job, Standing &standing)
+{
+    if (standing.state != State::retryable)
+        standing.enqueued_at = first_available(job);
+    if (standing.has_events) {
+        Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+        read_history(tables, job.id, snapshot, standing);
+        UnregisterSnapshot(snapshot);
+    }
+    return render_job(job, standing, queue_name(standing.queue));
+}
+
+} // namespace ojs

@@ -1,0 +1,330 @@
+/*
+ * transitions.cpp: see transitions.h. The table of transitions in docs/design.md names the function for each.
+ */
+#include "ojs/state/transitions.h"
+
+#include "ojs/counters/job_metrics.h"
+#include "ojs/pg/settings.h"
+#include "ojs/state/lease_log.h"
+#include "ojs/pg/plant.h"
+#include "ojs/shared/wakeup.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+/* Places below zero are served first; they grow with the sequence, so within their class places only grow. */
+constexpr int64 returned_base = PG_INT64_MIN / 2;
+
+void
+wake(int64 queue)
+{
+    wake_queue(queue, queue_name(queue), 1);
+}
+
+void
+record(Tables &tables, const LeaseRow &lease, EventKind kind, std::optional<TimestampTz> due_at, int32 attempt, Jsonb *data,
+       TimestampTz now)
+{
+    EventRow event = {};
+    event.job_id = lease.job_id;
+    event.at = now;
+    event.due_at = due_at;
+    event.kind = kind;
+    event.attempt = attempt;
+    event.deliveries = lease.deliveries;
+    event.started_at = lease.claimed_at;
+    event.worker = lease.worker;
+    event.data = data;
+    store::Table &table = tables.event();
+    store::insert(table, form(table.rel, event));
+}
+
+void
+put_later(Tables &tables, const LeaseRow &lease, LaterKind kind, TimestampTz due_at, int32 attempt)
+{
+    LaterRow row = {};
+    row.job_id = lease.job_id;
+    row.queue = lease.queue;
+    row.due_at = due_at;
+    row.job_tid = lease.job_tid;
+    row.npriority = lease.npriority;
+    row.kind = kind;
+    row.flags = lease.flags | job_has_events;
+    row.attempt = attempt;
+    row.deliveries = lease.deliveries;
+    store::Table &table = tables.later();
+    store::insert(table, form(table.rel, row));
+}
+
+Standing
+waiting(const LeaseRow &lease, State state, int32 attempt)
+{
+    Standing standing = {};
+    standing.state = state;
+    standing.queue = lease.queue;
+    standing.attempt = attempt;
+    standing.deliveries = lease.deliveries;
+    standing.has_events = true;
+    return standing;
+}
+
+} // namespace
+
+DoneRow
+end_of(const LeaseRow &lease, State state, TimestampTz now)
+{
+    DoneRow row = {};
+    row.job_id = lease.job_id;
+    row.finished_at = now;
+    row.queue = lease.queue;
+    row.attempt = lease.attempt;
+    row.deliveries = lease.deliveries;
+    row.started_at = lease.claimed_at;
+    row.state = state;
+    row.worker = lease.worker;
+    return row;
+}
+
+Standing
+standing_of(const DoneRow &row, int32 flags)
+{
+    Standing standing = {};
+    from_done(row, standing);
+    standing.has_events = flags & job_has_events;
+    return standing;
+}
+
+int64
+place_of_returned()
+{
+    return returned_base + store::next_seq();
+}
+
+template <typename Row>
+static void
+into_ready(Tables &tables, const Row &row, int64 place)
+{
+    ReadyRow ready = {};
+    ready.job_id = row.job_id;
+    ready.queue = row.queue;
+    ready.place = place;
+    ready.job_tid = row.job_tid;
+    ready.npriority = row.npriority;
+    ready.flags = row.flags;
+    ready.attempt = row.attempt;
+    ready.deliveries = row.deliveries;
+    store::Table &table = tables.ready();
+    store::insert(table, form(table.rel, ready));
+    wake(row.queue);
+}
+
+void
+make_ready(Tables &tables, const LaterRow &row, int64 place)
+{
+    into_ready(tables, row, place);
+}
+
+void
+make_ready(Tables &tables, const LeaseRow &row, int64 place)
+{
+    into_ready(tables, row, place);
+}
+
+void
+put_off(Tables &tables, const ReadyRow &row, TimestampTz until)
+{
+    LaterRow later = {};
+    later.job_id = row.job_id;
+    later.queue = row.queue;
+    later.due_at = until;
+    later.job_tid = row.job_tid;
+    later.npriority = row.npriority;
+    later.kind = LaterKind::scheduled;
+    later.flags = row.flags;
+    later.attempt = row.attempt;
+    later.deliveries = row.deliveries;
+    store::insert(tables.later(), form(tables.later().rel, later));
+}
+
+static void
+note_dead_letter(Tables &tables, const DoneRow &row)
+{
+    store::Table &table = tables.get(store::Rel::dead_letter);
+    Datum values[] = {UUIDPGetDatum(&row.job_id), Int64GetDatum(row.queue), TimestampTzGetDatum(row.finished_at)};
+    bool nulls[std::size(values)] = {};
+    store::insert(table, heap_form_tuple(RelationGetDescr(table.rel), values, nulls));
+}
+
+void
+no_dead_letter(Tables &tables, const pg_uuid_t &id)
+{
+    store::Table &table = tables.get(store::Rel::dead_letter);
+    ItemPointerData tid;
+    if (store::find(table, store::Idx::dead_letter_job, id, &tid) == store::Row::live)
+        (void)store::take_waiting(table, &tid);
+}
+
+void
+finish(Tables &tables, const DoneRow &row, int32 flags)
+{
+    store::Table &table = tables.done();
+    store::insert(table, form(table.rel, row));
+    count_ended(row, flags);
+    if (flags & job_expires)
+        forget_expiry(tables, row.job_id);
+    if (row.flags & done_dead_letter)
+        note_dead_letter(tables, row);
+}
+
+void
+forget_expiry(Tables &tables, const pg_uuid_t &id)
+{
+    ScanKeyData key;
+    store::Scan scan;
+    store::Row seen;
+    store::Table &later = tables.later();
+
+    store::key_uuid(&key, id);
+    store::begin(scan, later, store::Idx::later_job, &key, 1, false);
+    while ((seen = store::next(scan)) != store::Row::none) {
+        LaterRow row;
+        read(later.slot, row);
+        if (seen == store::Row::live && row.kind == LaterKind::expiry)
+            store::take(later, &scan.tid);
+    }
+    store::end(scan);
+}
+
+Standing
+fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const ReportedError &error,
+             std::optional<int64> delay_ms, TimestampTz now)
+{
+    RetryPolicy policy = read_retry_policy(job.retry);
+    Verdict verdict = retry_verdict(policy, error, lease.attempt);
+
+    trace(tables, lease, LeaseStep::failed, now);
+    if (lease.flags & job_at_most_once)
+        verdict = Verdict::discard; /* DLV-01 */
+    if (verdict == Verdict::retry) {
+        int64 wait_ms = delay_ms.value_or(retry_delay_ms(policy, lease.attempt));
+        TimestampTz due_at = now + wait_ms * (planted(Bug::retry_too_early) ? 500 : 1000);
+        std::optional<Expiry> total = total_expiry_of(job);
+        if (total && due_at + job.timeout_ms.value_or(0) * 1000 > total->at) { /* RET-15 */
+            record(tables, lease, EventKind::failed, std::nullopt, lease.attempt, error.stored, now);
+            total->message = "a retry could not be done within the job's total_timeout";
+            DoneRow row = expire(tables, job, end_of(lease, State::discarded, now), *total);
+            return standing_of(row, job_has_events);
+        }
+        record(tables, lease, EventKind::failed, due_at, lease.attempt, error.stored, now);
+        put_later(tables, lease, LaterKind::retryable, due_at, lease.attempt);
+        count_retried(lease, job, now);
+        Standing standing = waiting(lease, State::retryable, lease.attempt);
+        standing.started_at = lease.claimed_at;
+        return standing;
+    }
+    DoneRow row = end_of(lease, State::discarded, now);
+    row.flags = verdict == Verdict::dead_letter ? done_dead_letter : 0;
+    row.error = error.stored;
+    finish(tables, row, lease.flags);
+    return standing_of(row, job_has_events); /* so that `errors` is looked up and holds this one too */
+}
+
+void
+lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *error_type, const char *message, TimestampTz now)
+{
+    RetryPolicy policy = read_retry_policy(job.retry);
+    Jsonb *error = server_error(error_type, message, lease.attempt, now);
+    const Queue *queue = find_queue(lease.queue);
+    bool counts = queue == nullptr || queue->expiry_counts_attempt;
+    trace(tables, lease, LeaseStep::lapsed, now);
+    bool spent = counts && lease.attempt >= std::max(1, policy.max_attempts);
+
+    if ((lease.flags & job_at_most_once) || spent) {
+        DoneRow row = end_of(lease, State::discarded, now);
+        row.flags = policy.to_dead_letter && !(lease.flags & job_at_most_once) ? done_dead_letter : 0;
+        row.error = error;
+        finish(tables, row, lease.flags);
+        return;
+    }
+    LeaseRow back = lease;
+    back.flags |= job_has_events;
+    if (!counts)
+        back.attempt = std::max(0, back.attempt - 1);
+    record(tables, lease, EventKind::lapsed, std::nullopt, back.attempt, error, now);
+    make_ready(tables, back, place_of_returned());
+}
+
+Standing
+release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
+{
+    trace(tables, lease, LeaseStep::released, now);
+    if (lease.flags & job_at_most_once) { /* it has been delivered, and never will be again */
+        DoneRow row = end_of(lease, State::discarded, now);
+        row.error = server_error("released", "the worker gave the job back, which may be delivered only once", lease.attempt, now);
+        finish(tables, row, lease.flags);
+        return standing_of(row, job_has_events);
+    }
+    LeaseRow back = lease;
+    back.flags |= job_has_events;
+    back.attempt = std::max(0, lease.attempt - 1);
+    if (delay_ms <= 0) {
+        record(tables, lease, EventKind::released, std::nullopt, back.attempt, nullptr, now);
+        make_ready(tables, back, place_of_returned());
+    } else {
+        TimestampTz due_at = now + delay_ms * 1000;
+        record(tables, lease, EventKind::released, due_at, back.attempt, nullptr, now);
+        put_later(tables, lease, LaterKind::released, due_at, back.attempt);
+    }
+    return waiting(lease, State::available, back.attempt);
+}
+
+DoneRow
+end_waiting(const pg_uuid_t &id, int64 queue, int32 attempt, int32 deliveries, TimestampTz now)
+{
+    DoneRow row = {};
+    row.job_id = id;
+    row.finished_at = now;
+    row.queue = queue;
+    row.attempt = attempt;
+    row.deliveries = deliveries;
+    row.state = State::discarded;
+    return row;
+}
+
+DoneRow
+expire(Tables &tables, const JobRow &job, DoneRow row, const Expiry &expiry)
+{
+    TimeoutFacts facts = {expiry.kind, expiry.limit_ms, (row.finished_at - job.created_at) / 1000};
+    row.error = server_error(expiry.error_type, expiry.message, row.attempt, row.finished_at, facts);
+    /* A total timeout is the end of all attempts, as a spent budget is. */
+    bool exhausted = strcmp(expiry.error_type, "total_timeout") == 0 && !(job.flags & job_at_most_once);
+    if (exhausted && read_retry_policy(job.retry).to_dead_letter)
+        row.flags = done_dead_letter;
+    count_expired(job, row.queue, row.finished_at);
+    finish(tables, row, job.flags);
+    return row;
+}
+
+bool
+end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, TimestampTz now)
+{
+    std::optional<Expiry> total = total_expiry_of(job);
+    if (!total || total->at > now)
+        return false;
+    (void)expire(tables, job, end_of(lease, State::discarded, now), *total);
+    return true;
+}
+
+void
+discard(Tables &tables, const JobRow &job, int64 queue, int32 attempt, int32 deliveries, const char *error_type,
+        const char *message, TimestampTz now)
+{
+    DoneRow row = end_waiting(job.id, queue, attempt, deliveries, now);
+    row.error = server_error(error_type, message, attempt, now);
+    finish(tables, row, job.flags);
+}
+
+} // namespace ojs

@@ -1,0 +1,195 @@
+/*
+ * batch.cpp: see batch.h.
+ *
+ * Equivalent SQL: with held as (delete from ojs_store.lease where job_id = any ($1) and worker = $2 … returning *)
+ * insert into ojs_store.done select job_id, now, queue, attempt, deliveries, claimed_at, 'completed', … from held;
+ */
+#include "ojs/work/batch.h"
+
+#include "ojs/pg/args.h"
+#include "ojs/state/dead_letter.h"
+#include "ojs/counters/job_metrics.h"
+#include "ojs/pg/settings.h"
+#include "ojs/pg/json.h"
+#include "ojs/state/lease_log.h"
+#include "ojs/pg/uuid.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr size_t small_result_bytes = 1024; /* no text that is too long can come of it */
+constexpr int max_named = 1000; /* */
+
+} // namespace
+
+void
+check_result(const Jsonb *result)
+{
+    if (result == nullptr || VARSIZE_ANY(result) <= small_result_bytes)
+        return;
+    int64 size = text_bytes(result, settings.max_result_size);
+    if (size > settings.max_result_size)
+        raise(Code::result_too_large,
+              Details().add("actual_bytes", size).add("maximum_bytes", static_cast<int64>(settings.max_result_size)),
+              "Store large results elsewhere and give a reference to them.",
+              "result has " INT64_FORMAT " bytes as JSON, and %d are allowed", size, settings.max_result_size);
+}
+
+Jsonb *
+result_to_keep(Tables &tables, const LeaseRow &lease, Jsonb *result)
+{
+    if (result == nullptr || !(lease.flags & job_result_ttl))
+        return result;
+    JobRow job;
+    read_job(tables, lease.job_id, lease.job_tid, job);
+    return result_ttl_ms_of(job) == 0 ? nullptr : result;
+}
+
+Named
+read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at, int results_at)
+{
+    Named named = {};
+    named.worker = text_or_null(fcinfo, worker_at);
+    require_worker(named.worker, "Name the worker that holds the jobs.");
+    named.ids = ids_arg(fcinfo, ids_at, "job_ids");
+    if (named.ids.n > max_named)
+        raise(Code::batch_size_exceeded, Details().add("field", "job_ids").add("size", static_cast<int64>(named.ids.n)).add("maximum", static_cast<int64>(max_named)),
+              "Split the call.", "a call may name %d jobs, not %d", max_named, named.ids.n);
+    if (lease_ids_at >= 0)
+        named.lease_ids = texts_arg(fcinfo, lease_ids_at, "lease_ids");
+    if (named.lease_ids.n != 0 && named.lease_ids.n != named.ids.n)
+        raise_field(Code::invalid_payload, "lease_ids", "Give one lease id per job id, in the same order, or none.",
+                    "lease_ids has %d elements and job_ids has %d", named.lease_ids.n, named.ids.n);
+    if (results_at >= 0)
+        named.results = jsons_arg(fcinfo, results_at, "results");
+    if (named.results.n != 0 && named.results.n != named.ids.n)
+        raise_field(Code::invalid_payload, "results", "Give one result per job id, in the same order, or none.",
+                    "results has %d elements and job_ids has %d", named.results.n, named.ids.n);
+    return named;
+}
+
+int *
+locking_order(const Ids &ids)
+{
+    auto *order = static_cast<int *>(palloc(sizeof(int) * std::max(ids.n, 1)));
+    for (int i = 0; i < ids.n; i++)
+        order[i] = i;
+    /* By id, and the first of two equal ones first: only that can still find the lease. */
+    std::sort(order, order + ids.n, [&](int a, int b) {
+        int difference = memcmp(ids.ids[a], ids.ids[b], UUID_LEN);
+        return difference != 0 ? difference < 0 : a < b;
+    });
+    return order;
+}
+
+Ended
+ended_of(int most)
+{
+    Ended ended = {hooks_at(Point::after_execute), nullptr, 0};
+    if (ended.hooks.n > 0)
+        ended.jobs = static_cast<Jsonb **>(palloc(sizeof(Jsonb *) * std::max(most, 1)));
+    return ended;
+}
+
+void
+note_ended(Ended &ended, Tables &tables, const LeaseRow &lease, Standing standing)
+{
+    JobRow job;
+    CommandCounterIncrement(); /* the job's history has the event that was written last */
+    read_job(tables, lease.job_id, lease.job_tid, job);
+    ended.jobs[ended.n++] = envelope_json(DatumGetHeapTupleHeader(job_answer(tables, job, standing)));
+}
+
+void
+attempts_ended(const Ended &ended)
+{
+    for (int i = 0; i < ended.n; i++)
+        after_execute(ended.hooks, ended.jobs[i]);
+    if (ended.n > 0)
+        report_failures(ended.hooks, Point::after_execute);
+}
+
+void
+attempt_ended(Datum job)
+{
+    Ended ended = ended_of(1);
+    if (ended.hooks.n == 0)
+        return;
+    ended.jobs[ended.n++] = envelope_json(DatumGetHeapTupleHeader(job));
+    attempts_ended(ended);
+}
+
+int
+complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now, Ended &ended)
+{
+    store::Table &table = tables.done();
+    auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * std::max(named.ids.n, 1)));
+    auto *expiring = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
+    int *order = locking_order(named.ids);
+    int n = 0;
+    int kept = 0;
+    int64 queue_id = 0; /* of which deletes_ends is known */
+    bool deletes_ends = false;
+
+    for (int k = 0; k < named.ids.n; k++) {
+        int i = order[k];
+        const pg_uuid_t &id = *named.ids.ids[i];
+        LeaseRow lease;
+
+        CHECK_FOR_INTERRUPTS();
+        if (strict && k > 0 && memcmp(&id, named.ids.ids[order[k - 1]], UUID_LEN) == 0)
+            raise_field(Code::invalid_payload, "job_ids", "Name each job once.", "job_ids names a job twice");
+        done[i] = take_lease(tables, id, holder_of(named, i), lease);
+        if (!done[i]) {
+            if (strict)
+                raise_state(tables, id, "ack", Needs::lease, now);
+            continue;
+        }
+        Jsonb *result = named.results.n > 0 ? named.results.values[i] : nullptr;
+        check_result(result);
+        trace(tables, lease, LeaseStep::acked, now);
+        n++;
+        if (n == 1 || lease.queue != queue_id) {
+            const Queue *queue = find_queue(lease.queue);
+            queue_id = lease.queue;
+            deletes_ends = queue != nullptr && queue->delete_on_ack;
+            store::note_write(queue == nullptr || queue->durable);
+        }
+        DoneRow row = end_of(lease, State::completed, now);
+        row.result = result_to_keep(tables, lease, result);
+        count_ended(row, lease.flags);
+        if (ended.hooks.n > 0)
+            note_ended(ended, tables, lease, standing_of(row, lease.flags));
+        if (deletes_ends && removed_at_end(tables, lease, State::completed))
+            continue;
+        tuples[kept++] = form(table.rel, row);
+        expiring[i] = lease.flags & job_expires;
+    }
+    store::insert_many(table, tuples, kept);
+    for (int i = 0; i < named.ids.n; i++)
+        if (expiring[i])
+            forget_expiry(tables, *named.ids.ids[i]);
+    return n;
+}
+
+Datum
+many_answer(FunctionCallInfo fcinfo, int n, const Ids &ids, const bool *done, std::optional<TimestampTz> deadline)
+{
+    auto *left = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(ids.n, 1)));
+    int n_left = 0;
+    for (int i = 0; i < ids.n; i++)
+        if (!done[i])
+            left[n_left++] = *ids.ids[i];
+
+    TupleDesc desc;
+    if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
+        elog(ERROR, "return type must be a row type");
+    Datum values[3] = {Int32GetDatum(n), uuid_array(left, n_left), TimestampTzGetDatum(deadline.value_or(0))};
+    bool nulls[3] = {};
+    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+} // namespace ojs

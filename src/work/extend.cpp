@@ -1,0 +1,178 @@
+/*
+ * extend.cpp: ojs.extend, ojs.extend_many, ojs.beat: a worker is still at it.
+ */
+#include "ojs/work/batch.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/hot_set/hot_set.h"
+#include "ojs/state/client_workers.h"
+
+using namespace ojs;
+
+namespace
+{
+
+int64
+lease_arg(FunctionCallInfo fcinfo, int n)
+{
+    if (PG_ARGISNULL(n))
+        raise_field(Code::invalid_payload, "lease", "Give the new length of the lease, counted from now.",
+                    "lease must not be null");
+    return clamp_lease(interval_ms(PG_GETARG_INTERVAL_P(n)));
+}
+
+Standing
+active(const LeaseRow &lease)
+{
+    Standing standing = {};
+    standing.state = State::active;
+    standing.queue = lease.queue;
+    standing.attempt = lease.attempt;
+    standing.deliveries = lease.deliveries;
+    standing.has_events = lease.flags & job_has_events;
+    standing.started_at = lease.claimed_at;
+    standing.worker = lease.worker;
+    standing.token = lease.token;
+    standing.lease_expires_at = lease.deadline;
+    return standing;
+}
+
+/* The k-th id in locking order has been named before. */
+bool
+again(const Ids &ids, const int *order, int k)
+{
+    return k > 0 && memcmp(ids.ids[order[k]], ids.ids[order[k - 1]], UUID_LEN) == 0;
+}
+
+/* Leaves each id once, where it was named first. */
+void
+leave_once(Ids &ids)
+{
+    int *order = locking_order(ids);
+    auto *repeated = static_cast<bool *>(palloc0(sizeof(bool) * std::max(ids.n, 1)));
+    int n = 0;
+    for (int k = 0; k < ids.n; k++)
+        repeated[order[k]] = again(ids, order, k);
+    for (int i = 0; i < ids.n; i++)
+        if (!repeated[i])
+            ids.ids[n++] = ids.ids[i];
+    ids.n = n;
+}
+
+/* Extends each lease that is held, in locking order; a lease by its own length unless one is given. */
+int
+extend_all(Tables &tables, const Named &named, std::optional<int64> lease_ms, bool beat, bool *done, TimestampTz at)
+{
+    int *order = locking_order(named.ids);
+    int n = 0;
+    for (int k = 0; k < named.ids.n; k++) {
+        int i = order[k];
+        LeaseRow lease;
+        ItemPointerData tid;
+        CHECK_FOR_INTERRUPTS();
+        if (again(named.ids, order, k))
+            continue; /* the first counts */
+        done[i] = lock_lease(tables, *named.ids.ids[i], holder_of(named, i), lease, &tid);
+        if (!done[i])
+            continue;
+        extend_lease(tables, lease, &tid, lease_ms.value_or(lease.lease_ms), at, beat);
+        n++;
+    }
+    return n;
+}
+
+/* Which of the jobs that a beat named and does not hold were cancelled. */
+bool
+was_cancelled(Tables &tables, const pg_uuid_t &id)
+{
+    ItemPointerData tid;
+    if (store::find(tables.done(), store::Idx::done_job, id, &tid) == store::Row::none)
+        return false;
+    DoneRow row;
+    read(tables.done().slot, row);
+    return row.state == State::cancelled;
+}
+
+} // namespace
+
+OJS_FUNCTION(ojs_extend)
+{
+    enum { p_job_id, p_lease, p_lease_id, p_worker };
+    store::begin_write("ojs.extend()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
+    int64 lease_ms = lease_arg(fcinfo, p_lease);
+    Holder holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
+    TimestampTz at = now();
+    Tables tables;
+    LeaseRow lease;
+    ItemPointerData tid;
+    JobRow job;
+
+    if (!lock_lease(tables, id, holder, lease, &tid))
+        raise_state(tables, id, "extend", Needs::lease, at);
+    extend_lease(tables, lease, &tid, lease_ms, at, false);
+    read_job(tables, id, lease.job_tid, job);
+    Standing standing = active(lease);
+    Datum answer = job_answer(tables, job, standing);
+    tables.close();
+    store::end_write();
+    return answer;
+}
+
+OJS_FUNCTION(ojs_extend_many)
+{
+    enum { p_worker, p_ids, p_lease, p_lease_ids };
+    store::begin_write("ojs.extend_many()");
+    ensure_hot_set();
+    Named named = read_named(fcinfo, p_worker, p_ids, p_lease_ids, -1);
+    int64 lease_ms = lease_arg(fcinfo, p_lease);
+    auto *done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
+    TimestampTz at = now();
+    Tables tables;
+    int n = extend_all(tables, named, lease_ms, false, done, at);
+    tables.close();
+    store::end_write();
+    return many_answer(fcinfo, n, named.ids, done, at + lease_ms * 1000);
+}
+
+OJS_FUNCTION(ojs_beat)
+{
+    enum { p_worker, p_ids, p_state, p_info, p_lease };
+    store::begin_write("ojs.beat()");
+    ensure_hot_set();
+    Named named = read_named(fcinfo, p_worker, p_ids, -1, -1);
+    leave_once(named.ids);
+    std::optional<int64> lease_ms;
+    if (!PG_ARGISNULL(p_lease))
+        lease_ms = lease_arg(fcinfo, p_lease);
+    TimestampTz at = now();
+    auto *held = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
+    const char *directive = note_beat(named.worker, text_or_null(fcinfo, p_state), jsonb_or_null(fcinfo, p_info), at);
+
+    Tables tables;
+    extend_all(tables, named, lease_ms, true, held, at);
+    auto *extended = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
+    auto *cancelled = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
+    auto *lost = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
+    int n_extended = 0, n_cancelled = 0, n_lost = 0;
+    for (int i = 0; i < named.ids.n; i++) {
+        const pg_uuid_t &id = *named.ids.ids[i];
+        if (held[i])
+            extended[n_extended++] = id;
+        else if (was_cancelled(tables, id))
+            cancelled[n_cancelled++] = id;
+        else
+            lost[n_lost++] = id;
+    }
+    tables.close();
+    store::end_write();
+
+    TupleDesc desc;
+    if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
+        elog(ERROR, "return type must be a row type");
+    Datum values[4] = {CStringGetTextDatum(directive), uuid_array(extended, n_extended),
+                       uuid_array(cancelled, n_cancelled), uuid_array(lost, n_lost)};
+    bool nulls[4] = {};
+    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}

@@ -1,0 +1,140 @@
+/*
+ * fail.cpp: ojs.fail, ojs.nack, ojs.nack_many: a job was not done.
+ */
+#include "ojs/work/batch.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/job/attributes.h"
+#include "ojs/pg/json.h"
+#include "ojs/limits/rate_limits.h"
+#include "ojs/hot_set/hot_set.h"
+
+using namespace ojs;
+
+namespace
+{
+
+std::optional<int64>
+delay_arg(FunctionCallInfo fcinfo, int n)
+{
+    Interval *delay = interval_or_null(fcinfo, n);
+    if (delay == nullptr)
+        return std::nullopt;
+    return std::clamp<int64>(interval_ms(delay), 0, max_lease_ms); /* */
+}
+
+/* what becomes of a job in a queue that is not durable may be lost, like the job. */
+void
+note_write_to(int64 queue_id)
+{
+    const Queue *queue = find_queue(queue_id);
+    store::note_write(queue == nullptr || queue->durable);
+}
+
+/* `rate_limit_until` in the report of a worker that was told to slow down (RL-06). */
+void
+heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, const ReportedError &reported, TimestampTz now)
+{
+    constexpr const char *field = "error.rate_limit_until";
+    JsonbValue until;
+    if (find_member(root_of(error), "rate_limit_until", until))
+        pause_limits(queue_name(lease.queue), job, parse_timestamp(text_value(until, Code::invalid_payload, field), now, field),
+                     cstring_to_text_with_len(reported.type.data(), static_cast<int>(reported.type.size())), now);
+}
+
+} // namespace
+
+OJS_FUNCTION(ojs_fail)
+{
+    enum { p_job_id, p_error, p_lease_id, p_worker, p_requeue, p_delay };
+    store::begin_write("ojs.fail()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
+    Jsonb *error = jsonb_or_null(fcinfo, p_error);
+    Holder holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
+    bool requeue = !PG_ARGISNULL(p_requeue) && PG_GETARG_BOOL(p_requeue);
+    std::optional<int64> delay_ms = delay_arg(fcinfo, p_delay);
+    TimestampTz at = now();
+    Tables tables;
+    LeaseRow lease;
+    JobRow job;
+
+    ReportedError reported = {};
+    if (!requeue)
+        reported = read_error(error, 0, at); /* a report that cannot be read changes nothing */
+    if (!take_lease(tables, id, holder, lease))
+        raise_state(tables, id, "fail", Needs::lease, at);
+    note_write_to(lease.queue);
+    if (!requeue)
+        reported = read_error(error, lease.attempt, at);
+    read_job(tables, id, lease.job_tid, job);
+    if (!requeue)
+        heed_pause(lease, job, error, reported, at);
+    Standing standing = requeue ? release(tables, lease, delay_ms.value_or(0), at)
+                                : fail_attempt(tables, job, lease, reported, delay_ms, at);
+    CommandCounterIncrement(); /* the history that is read next has the new event */
+    Datum answer = job_answer(tables, job, standing);
+    tables.close();
+    store::end_write();
+    attempt_ended(answer);
+    return answer;
+}
+
+OJS_FUNCTION(ojs_nack)
+{
+    enum { p_job_id, p_delay, p_lease_id, p_worker };
+    store::begin_write("ojs.nack()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
+    Holder holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
+    int64 delay_ms = delay_arg(fcinfo, p_delay).value_or(0);
+    TimestampTz at = now();
+    Tables tables;
+    LeaseRow lease;
+    JobRow job;
+
+    if (!take_lease(tables, id, holder, lease))
+        raise_state(tables, id, "nack", Needs::lease, at);
+    note_write_to(lease.queue);
+    Standing standing = release(tables, lease, delay_ms, at);
+    CommandCounterIncrement();
+    read_job(tables, id, lease.job_tid, job);
+    Datum answer = job_answer(tables, job, standing);
+    tables.close();
+    store::end_write();
+    attempt_ended(answer);
+    return answer;
+}
+
+OJS_FUNCTION(ojs_nack_many)
+{
+    enum { p_worker, p_ids, p_delay, p_lease_ids };
+    store::begin_write("ojs.nack_many()");
+    ensure_hot_set();
+    Named named = read_named(fcinfo, p_worker, p_ids, p_lease_ids, -1);
+    int64 delay_ms = delay_arg(fcinfo, p_delay).value_or(0);
+    TimestampTz at = now();
+    auto *done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
+    int *order = locking_order(named.ids);
+    Ended ended = ended_of(named.ids.n);
+    Tables tables;
+    int n = 0;
+
+    for (int k = 0; k < named.ids.n; k++) {
+        int i = order[k];
+        LeaseRow lease;
+        CHECK_FOR_INTERRUPTS();
+        done[i] = take_lease(tables, *named.ids.ids[i], holder_of(named, i), lease);
+        if (!done[i])
+            continue;
+        note_write_to(lease.queue);
+        Standing standing = release(tables, lease, delay_ms, at);
+        if (ended.hooks.n > 0)
+            note_ended(ended, tables, lease, standing);
+        n++;
+    }
+    tables.close();
+    store::end_write();
+    attempts_ended(ended);
+    return many_answer(fcinfo, n, named.ids, done, std::nullopt);
+}

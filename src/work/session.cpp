@@ -1,0 +1,208 @@
+/*
+ * session.cpp: ojs.work_open, ojs.work_next, ojs.work_close: work bound to the session (Q-62 to Q-67).
+ *
+ * The session remembers what it was given. When it ends in whatever way, what it still holds of that, and nothing else,
+ * is given back at once; should its process be killed, the server restarts and knows no such leases, and should the giving
+ * back fail, the leases run out.
+ */
+#include "ojs/claim/request.h"
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/limits/rate_limits.h"
+#include "ojs/state/transitions.h"
+#include "ojs/shared/wakeup.h"
+#include "ojs/hot_set/hot_set.h"
+
+using namespace ojs;
+
+namespace
+{
+
+constexpr int64 longest_wait_ms = 30000;
+
+struct WorkSession {
+    bool open;
+    char queue[max_queue_name + 1];
+    text *worker; /* in TopMemoryContext, as is `given` */
+    int max;
+    std::optional<int64> lease_ms;
+    Delivery *given; /* max_claim of them; some may be finished meanwhile */
+    int n;
+};
+constinit WorkSession work = {};
+bool exit_hook_set;
+
+/* Forgets deliveries that are finished, were lost, or never came to be because their claim rolled back. */
+void
+forget_finished(Tables &tables)
+{
+    int kept = 0;
+    for (int i = 0; i < work.n; i++) {
+        ItemPointerData tid;
+        LeaseRow lease;
+        store::Row seen = store::find(tables.lease(), store::Idx::lease_job, work.given[i].job_id, &tid);
+        if (seen == store::Row::none)
+            continue;
+        read(tables.lease().slot, lease);
+        if (lease.token == work.given[i].token)
+            work.given[kept++] = work.given[i];
+    }
+    work.n = kept;
+}
+
+void
+release_all(Tables &tables, TimestampTz at)
+{
+    for (int i = 0; i < work.n; i++) {
+        LeaseRow lease;
+        Holder holder = {nullptr, lease_id(work.given[i].token)};
+        if (take_lease(tables, work.given[i].job_id, holder, lease))
+            (void)release(tables, lease, 0, at);
+    }
+}
+
+/* The same at the end of the session, which nothing can interrupt any more: what another transaction is at is left to that. */
+void
+release_free(Tables &tables, TimestampTz at)
+{
+    store::Table &leases = tables.lease();
+    for (int i = 0; i < work.n; i++) {
+        ItemPointerData tid;
+        LeaseRow lease;
+        if (store::find(leases, store::Idx::lease_job, work.given[i].job_id, &tid) != store::Row::live)
+            continue;
+        read(leases.slot, lease);
+        lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
+        if (lease.token != work.given[i].token || store::take(leases, &tid) != store::Outcome::ok)
+            continue;
+        place_freed(lease);
+        (void)release(tables, lease, 0, at);
+    }
+}
+
+extern "C" void
+session_ends(int, Datum)
+{
+    if (work.n == 0)
+        return;
+    PG_TRY();
+    {
+        AbortOutOfAnyTransaction();
+        StartTransactionCommand();
+        PushActiveSnapshot(GetTransactionSnapshot());
+        guarded([] {
+            Tables tables;
+            release_free(tables, now());
+            tables.close();
+            return 0;
+        });
+        PopActiveSnapshot();
+        CommitTransactionCommand();
+    }
+    PG_CATCH();
+    {
+        EmitErrorReport(); /* the leases run out */
+        FlushErrorState();
+    }
+    PG_END_TRY();
+    work.n = 0;
+}
+
+void
+need_open()
+{
+    if (!work.open)
+        raise(Code::invalid_payload, Details().add("reason", "no_work_session"), "Call ojs.work_open(queue, worker) first.",
+              "this session has no work session");
+}
+
+} // namespace
+
+OJS_FUNCTION(ojs_work_open)
+{
+    enum { p_queue, p_worker, p_max, p_lease };
+    if (work.open)
+        raise(Code::invalid_payload, Details().add("reason", "work_session_open"), "Call ojs.work_close() first.",
+              "this session has a work session already");
+    if (PG_ARGISNULL(p_queue))
+        raise_field(Code::invalid_queue, "queue", "Name a queue.", "queue must not be null");
+    std::string_view queue = view(PG_GETARG_TEXT_PP(p_queue));
+    int max = PG_ARGISNULL(p_max) ? 1 : PG_GETARG_INT32(p_max);
+    if (max < 1)
+        raise_field(Code::invalid_payload, "max", "Give a number from 1 to 1000.", "max must be positive");
+    Request request = read_request(&queue, 1, text_or_null(fcinfo, p_worker), max, interval_or_null(fcinfo, p_lease), false);
+
+    if (work.given == nullptr)
+        work.given = static_cast<Delivery *>(MemoryContextAlloc(TopMemoryContext, sizeof(Delivery) * max_claim));
+    if (work.worker != nullptr)
+        pfree(work.worker);
+    MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+    work.worker = DatumGetTextPCopy(PointerGetDatum(request.worker));
+    MemoryContextSwitchTo(old);
+    strlcpy(work.queue, request.queues[0].name, sizeof work.queue);
+    work.max = request.max;
+    work.lease_ms = request.lease_ms;
+    if (!exit_hook_set)
+        before_shmem_exit(session_ends, 0);
+    exit_hook_set = true;
+    work.open = true;
+    PG_RETURN_VOID();
+}
+
+OJS_FUNCTION(ojs_work_next)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    need_open();
+    store::begin_write("ojs.work_next()");
+    ensure_hot_set();
+    Interval *wait = interval_or_null(fcinfo, 0);
+    int64 wait_ms = wait != nullptr ? std::min(interval_ms(wait), longest_wait_ms) : 0;
+    TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
+    std::string_view name(work.queue);
+    bool admitted = true;
+
+    const Queue *found = find_queue(name);
+    if (found != nullptr && found->claim_rate > 0) {
+        Queue queue = *found;
+        if (!admit_or_tell(queue, work.worker, until))
+            return (Datum)0;
+    }
+    for (int round = 0;; round++) {
+        Tables tables;
+        Request request = read_admitted(tables, admitted, [&] {
+            Request again = read_request(&name, 1, work.worker, work.max, nullptr, false);
+            again.lease_ms = work.lease_ms;
+            again.session = MyProcPid;
+            forget_finished(tables);
+            again.max = std::max(work.max - work.n, 0); /* a close that was rolled back may have left more */
+            return again;
+        });
+        HandedOut out = hand_out(tables, request, now(), set);
+        for (int i = 0; i < out.jobs; i++)
+            work.given[work.n++] = out.deliveries[i];
+        if (out.jobs > 0 || out.wrote || request.max == 0 || GetCurrentTimestamp() >= until) {
+            tables.close();
+            store::end_write();
+            return (Datum)0;
+        }
+        tables.close_and_unlock();
+        wake_wait(&request.queues[0].id, 1, until, round);
+        AcceptInvalidationMessages();
+        ensure_hot_set();
+    }
+}
+
+OJS_FUNCTION(ojs_work_close)
+{
+    need_open();
+    store::begin_write("ojs.work_close()");
+    ensure_hot_set();
+    Tables tables;
+    release_all(tables, now());
+    tables.close();
+    store::end_write();
+    /* What was given stays remembered: should this transaction roll back, the session's end gives it back. */
+    work.open = false;
+    PG_RETURN_VOID();
+}
