@@ -63,7 +63,7 @@ begin
     if wanted = before.config and coalesce(state, before.state) = before.state then
         return before;
     end if;
-    -- Always newer than what is there, and than what a push makes of a dropped queue (src/queue.cpp), whatever clocks do.
+    -- Always newer than what is there, and than what a push makes of a dropped queue (src/queue/queue.cpp), whatever clocks do.
     select greatest(clock_timestamp(), max(q.revised_at) + interval '2 microseconds') into at
     from ojs_store.queue q where q.name = set_queue.name;
     update ojs_store.queue q set
