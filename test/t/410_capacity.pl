@@ -255,7 +255,7 @@ for my $preload (1, 0) {
         is($events->(), '', 'backpressure.warning: once');
         $node->psql('postgres', q{select ojs.push('refused.first', queue => 'told')});
         $node->psql('postgres', q{select ojs.push('refused.second', queue => 'told')});
-        is($events->(), 'rejected 5 5 refused.first', 'BP-004 of the text: backpressure.rejected, though nothing of the push was stored');
+        is($events->(), 'rejected 5 5 refused.first', 'BP-05: backpressure.rejected, though nothing of the push was stored');
         $node->psql('postgres', q{select ojs.push('refused.third', queue => 'told')});
         is($events->(), '', 'backpressure.rejected: not for each push');
         $sql->(q{select count(*) from ojs.claim('told', 'w')});
