@@ -75,7 +75,7 @@ create function ojs_store.described(filter jsonb, states text[], most int) retur
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     due timestamptz := ojs_store.promoted_to();
-    queue_id bigint := hashtextextended(filter ->> 'queue', 0);
+    queue_id bigint := ojs_store.queue_id(filter ->> 'queue');
 begin
     return query
     with place as (
@@ -207,7 +207,7 @@ language sql stable parallel unsafe security definer set search_path = pg_catalo
     with dead as (
         select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue, coalesce(d.error ->> 'type', 'unknown') as error_type, d.finished_at
         from ojs_store.dead_letter l join ojs_store.done d on d.job_id = l.job_id
-        where (dead_letter_stats.queue is null or l.queue = hashtextextended(dead_letter_stats.queue, 0))
+        where (dead_letter_stats.queue is null or l.queue = ojs_store.queue_id(dead_letter_stats.queue))
     )
     select jsonb_build_object(
         'total', (select count(*) from dead),

@@ -14,6 +14,18 @@ language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_now';
 create function ojs_store.changed(contents_of regclass) returns void
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_changed';
 
+-- Keyed hash of a name that callers choose (src/store/name_hash.cpp).
+create function ojs_store.name_hash(name text) returns bigint
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_name_hash';
+
+-- The id of the queue of this name, or the one that it would get.
+create function ojs_store.queue_id(name text) returns bigint
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_queue_id';
+
+-- The same for a name that has no row; refuses an id that another queue has.
+create function ojs_store.new_queue_id(name text) returns bigint
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_new_queue_id';
+
 create function ojs_store.look(job_id uuid) returns ojs.job
 language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_look';
 

@@ -108,7 +108,7 @@ $$;
 create function ojs_store.reply_counts(queue text) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object('topic', queue, 'ready', c.ready, 'in_flight', c.in_flight)
-    from ojs_store.ready_and_held(hashtextextended(queue, 0)) c
+    from ojs_store.ready_and_held(ojs_store.queue_id(queue)) c
 $$;
 
 create function ojs_store.ms_epoch(at timestamptz) returns bigint

@@ -81,7 +81,7 @@ begin
         s.waiting, s.over, s.over_until
     from ojs_store.stated_limits() s
     cross join lateral ojs_store.limit_numbers(s.config, s.over) n
-    cross join lateral (select hashtextextended(s.key, 0) as key) h
+    cross join lateral (select ojs_store.name_hash(s.key) as key) h
     cross join lateral (
         select count(*) as started, min(u.at) as oldest from ojs_store.limit_use u
         where u.key = h.key and u.kind = 1 and u.at > ojs_store.now() - n.rate_period) window_;

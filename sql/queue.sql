@@ -74,7 +74,7 @@ begin
     where q.name = set_queue.name;
     if not found then
         insert into ojs_store.queue (id, name, state, created_at, revised_at, config)
-        values (hashtextextended(set_queue.name, 0), set_queue.name, coalesce(set_queue.state, 'active'), ojs_store.now(), at, wanted);
+        values (ojs_store.new_queue_id(set_queue.name), set_queue.name, coalesce(set_queue.state, 'active'), ojs_store.now(), at, wanted);
     end if;
     perform ojs_store.changed('ojs_store.queue');
     return ojs_store.queue_named(name);
@@ -268,8 +268,8 @@ begin
         n := ojs_store.move_jobs(queue.id, other.id);
         -- Places that held jobs take in the queue's own limits; rows of limit_use are never updated.
         insert into ojs_store.limit_use (key, kind, at, number, until, job_id, token, name)
-        select hashtextextended('queue:' || target, 0), u.kind, u.at, u.number, u.until, u.job_id, u.token, 'queue:' || target
-        from ojs_store.limit_use u where u.key = hashtextextended(own_limits, 0) and u.kind = 0;
+        select ojs_store.name_hash('queue:' || target), u.kind, u.at, u.number, u.until, u.job_id, u.token, 'queue:' || target
+        from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits) and u.kind = 0;
         perform ojs_store.wake(target);
     else
         perform ojs_store.raise('INVALID_PAYLOAD', format('strategy must be reject, discard or move, not "%s"', left(strategy, 64)),
@@ -286,7 +286,7 @@ begin
     delete from ojs_store.rate_limit where ctid = any (array(
         select r.ctid from ojs_store.rate_limit r where r.key = own_limits for update skip locked));
     delete from ojs_store.limit_use where ctid = any (array(
-        select u.ctid from ojs_store.limit_use u where u.key = hashtextextended(own_limits, 0) for update skip locked));
+        select u.ctid from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits) for update skip locked));
     perform ojs_store.changed('ojs_store.rate_limit');
     perform ojs_store.changed('ojs_store.queue');
     return n;

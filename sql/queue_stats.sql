@@ -84,7 +84,7 @@ begin
     if queue_stats.name is not null then
         ids := array[(ojs_store.queue_found(queue_stats.name)).id];
     else
-        ids := array(select hashtextextended(q.name, 0) from ojs.queues q);
+        ids := array(select ojs_store.queue_id(q.name) from ojs.queues q);
     end if;
     return query
         select q.name, q.state = 'paused', c.ready, c.in_flight, c.delayed, c.available, c.active, c.scheduled, c.retryable,
@@ -92,7 +92,7 @@ begin
             round(h.avg_duration_ms::numeric, 3), round(h.avg_wait_ms::numeric, 3), round(h.completed / 3600.0, 4), ojs_store.now()
         from ojs_store.queue_counts(ids) c
         join ojs_store.last_hour(ids) h on h.queue = c.queue
-        join ojs.queues q on hashtextextended(q.name, 0) = c.queue
+        join ojs.queues q on ojs_store.queue_id(q.name) = c.queue
         order by q.name;
 end $$;
 comment on function ojs.queue_stats(text) is 'Jobs of a queue, or of each queue, by state; and its last hour';

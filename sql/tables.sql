@@ -7,8 +7,17 @@
 
 create sequence ojs_store.seq;
 
+-- The secret that ids of queues and keys of rate limits are made with (src/store/name_hash.cpp). The oldest row holds: a restore
+-- adds the one of its dump. A queue keeps the id that its row has, whatever the key is.
+create table ojs_store.name_key (
+    key uuid not null,
+    made_at timestamptz not null
+);
+alter table ojs_store.name_key replica identity full;
+insert into ojs_store.name_key values (gen_random_uuid(), clock_timestamp());
+
 -- What queues there are. Two first pushes to a new queue do not wait for each other, so a name may stand here twice
--- for a while, with the same id (made from the name); the newest revision counts, and the tick removes the other.
+-- for a while, with the same id (name_hash of the name); the newest revision counts, and the tick removes the other.
 create table ojs_store.queue (
     id bigint not null,
     name text collate "C" not null,
@@ -215,7 +224,7 @@ create index later_due on ojs_store.later (due_at);
 -- What jobs that were handed out take of rate limits (src/limits/rate_limits.cpp). A place (kind 0) is taken while the lease exists,
 -- a start (kind 1) counts until its time is over. Kind 2: what was told of the key (src/limits/rate_limit_events.cpp).
 create unlogged table ojs_store.limit_use (
-    key bigint not null,                -- hash of the name
+    key bigint not null,                -- name_hash of the name
     kind smallint not null,             -- limit_use in rows.h
     at timestamptz not null,
     number bigint not null,             -- of starts: which one of its key

@@ -23,8 +23,8 @@ constexpr char queues_sql[] = R"sql(
     select format('queue="%s"', q.name), array[c.active, c.available, c.cancelled, c.completed, c.discarded, c.pending,
         c.retryable, c.scheduled, (q.state = 'paused')::int]
     from ojs.queues q
-    join ojs_store.queue_counts(array(select hashtextextended(name, 0) from ojs.queues)) c
-        on c.queue = hashtextextended(q.name, 0)
+    join ojs_store.queue_counts(array(select ojs_store.queue_id(name) from ojs.queues)) c
+        on c.queue = ojs_store.queue_id(q.name)
     order by q.name
 )sql";
 constinit Statement queues_now = {queues_sql, {}, nullptr};

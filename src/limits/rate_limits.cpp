@@ -8,11 +8,12 @@
  */
 #include "ojs/limits/rate_limits.h"
 
-#include "ojs/pg/args.h"
 #include "ojs/limits/rate_limit_events.h"
+#include "ojs/pg/args.h"
 #include "ojs/pg/plant.h"
-#include "ojs/store/spi.h"
 #include "ojs/shared/wakeup.h"
+#include "ojs/store/name_hash.h"
+#include "ojs/store/spi.h"
 
 namespace ojs
 {
@@ -37,13 +38,6 @@ namespace
 
 constexpr int64 unknown_wait_us = USECS_PER_SEC; /* when a place becomes free, nobody knows: ask again after this */
 constexpr int max_removed = 100;                 /* old rows that one look removes */
-
-int64
-hash_of(std::string_view key)
-{
-    return static_cast<int64>(hash_bytes_extended(reinterpret_cast<const unsigned char *>(key.data()),
-                                                  static_cast<int>(key.size()), 0));
-}
 
 /* The limits of a queue, and those of jobs that name no key. */
 const char *
@@ -96,7 +90,7 @@ load_said()
         if (n_said == room)
             said = static_cast<Said *>(repalloc(said, sizeof(Said) * (room *= 2)));
         MemoryContext old = MemoryContextSwitchTo(said_context);
-        said[n_said++] = {hash_of(view(DatumGetTextPP(values[col_key]))),
+        said[n_said++] = {name_hash(view(DatumGetTextPP(values[col_key]))),
                           nulls[col_config] ? nullptr : DatumGetJsonbPCopy(values[col_config]),
                           nulls[col_until] ? DT_NOEND : DatumGetTimestampTz(values[col_until])};
         MemoryContextSwitchTo(old);
@@ -261,7 +255,7 @@ apply(Limits &limits, const Queue &queue, LimitPolicy policy)
 {
     if (policy.key.empty())
         policy.key = queue_key(queue.name);
-    int64 key = hash_of(policy.key);
+    int64 key = name_hash(policy.key);
     TimestampTz paused_until;
     LimitPolicy effective = with_overrides(policy, key, limits.now, &paused_until);
 
@@ -456,7 +450,7 @@ pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const
     auto pause_key = [&](const LimitPolicy &policy) {
         std::string_view key = policy.key.empty() ? std::string_view(queue_key(queue)) : policy.key;
         TimestampTz already;
-        (void)with_overrides(policy, hash_of(key), now, &already);
+        (void)with_overrides(policy, name_hash(key), now, &already);
         if (already >= until)
             return;
         paused = true;

@@ -91,6 +91,23 @@ constinit Statement revive = {R"sql(
         for update skip locked))
 )sql", {}, nullptr};
 
+/* Queues that share an id: rows put in by hand or merged from two databases, since new_queue_id refuses one. */
+constinit Statement same_ids = {R"sql(
+    select format('%s and %s', min(q.name), max(q.name))
+    from ojs_store.queue q group by q.id having min(q.name) <> max(q.name) limit 1
+)sql", {}, nullptr};
+
+void
+report_same_ids()
+{
+    if (execute_latest(same_ids) == 0)
+        return;
+    bool null;
+    char *names = TextDatumGetCString(cell(0, 1, &null));
+    ereport(WARNING, (errmsg("queues %s have the same id, so each sees the jobs of the other", names),
+                      errhint("Drop one of them with ojs.drop_queue(name, 'move', target), and push to another name.")));
+}
+
 constinit Statement say_changed = {"select ojs_store.changed('ojs_store.queue')", {}, nullptr};
 
 constexpr int64 tidy_every_us = 60 * USECS_PER_SEC;
@@ -124,6 +141,7 @@ tidy_queues(TimestampTz now)
     with_spi([] {
         (void)execute_latest(merge_rows);
         (void)execute_latest(merge_counts);
+        report_same_ids();
         if (execute_latest(revive) > 0)
             (void)execute_latest(say_changed);
     });

@@ -3,11 +3,14 @@
  */
 #include "ojs/queue/queue.h"
 
-#include "ojs/pg/error.h"
-#include "ojs/pg/settings.h"
 #include "ojs/job/envelope.h"
-#include "ojs/pg/json.h"
 #include "ojs/job/retry_policy.h"
+#include "ojs/pg/args.h"
+#include "ojs/pg/error.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/json.h"
+#include "ojs/pg/settings.h"
+#include "ojs/store/name_hash.h"
 #include "ojs/store/rows.h"
 #include "ojs/store/store.h"
 
@@ -277,24 +280,28 @@ remember(const Queue &queue)
     return entry;
 }
 
-/* A queue's id is made from its name, so that sessions which make it at the same time agree without waiting. */
+/* The id for a new queue: refuses one that another name has. Only a key that has become known makes that possible. */
 int64
-id_of(std::string_view name)
+new_id(std::string_view name)
 {
-    return static_cast<int64>(
-        hash_bytes_extended(reinterpret_cast<const unsigned char *>(name.data()), static_cast<int>(name.size()), 0));
+    int64 id = name_hash(name);
+    Row other = {};
+    if (load(store::Idx::queue_id, F_INT8EQ, Int64GetDatum(id), other) && view(other.name) != name)
+        raise(Code::invalid_queue, Details().add("field", "queue").add("queue", name).add("reason", "id_taken"),
+              "Choose another name.", "queue \"%s\" would have the id of another queue", clipped(name));
+    return id;
 }
 
 /* Any deliberate setting is newer than -infinity, and than the revision that follows the drop of a queue. */
 Queue
-make(std::string_view name, TimestampTz revised_at)
+make(std::string_view name, int64 id, TimestampTz revised_at)
 {
     store::Table table = store::open(store::Rel::queue, RowExclusiveLock);
     TimestampTz at = now();
     Datum values[n_cols];
     bool nulls[n_cols] = {};
 
-    values[col_id] = Int64GetDatum(id_of(name));
+    values[col_id] = Int64GetDatum(id);
     values[col_name] = PointerGetDatum(cstring_to_text_with_len(name.data(), static_cast<int>(name.size())));
     values[col_state] = CStringGetTextDatum("active");
     values[col_created_at] = TimestampTzGetDatum(at);
@@ -372,7 +379,16 @@ queue_to_move_to(std::string_view name)
     const Queue *queue = look_up(name);
     if (queue != nullptr && queue->state != QueueState::deleted)
         return queue;
-    return remember(make(name, queue == nullptr ? DT_NOBEGIN : queue->revised_at + 1));
+    if (queue == nullptr)
+        return remember(make(name, new_id(name), DT_NOBEGIN));
+    return remember(make(name, queue->id, queue->revised_at + 1));
+}
+
+int64
+queue_id(std::string_view name)
+{
+    const Queue *queue = look_up(name);
+    return queue != nullptr ? queue->id : name_hash(name);
 }
 
 const Jsonb *
@@ -429,3 +445,17 @@ queue_init()
 }
 
 } // namespace ojs
+
+using namespace ojs;
+
+/* ojs_store.queue_id(name text) returns bigint */
+OJS_FUNCTION(ojs_queue_id)
+{
+    PG_RETURN_INT64(queue_id(view(PG_GETARG_TEXT_PP(0))));
+}
+
+/* ojs_store.new_queue_id(name text) returns bigint */
+OJS_FUNCTION(ojs_new_queue_id)
+{
+    PG_RETURN_INT64(new_id(view(PG_GETARG_TEXT_PP(0))));
+}

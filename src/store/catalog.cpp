@@ -18,7 +18,8 @@ constexpr int n_indexes = static_cast<int>(Idx::count);
 
 constexpr const char *rel_names[n_rels] = {"job",   "event", "done",  "ready", "lease",
                                            "later", "feed",  "queue", "worker", "uniq",  "rate_limit",
-                                           "limit_use", "lease_log", "hook", "checkpoint", "progress", "dead_letter", "maintenance"};
+                                           "limit_use", "lease_log", "hook", "checkpoint", "progress", "dead_letter", "maintenance",
+                                           "name_key"};
 constexpr const char *index_names[n_indexes] = {"job_id",     "event_job", "done_job",  "ready_order", "ready_job", "lease_job",
                                                 "lease_reap", "later_job", "later_due", "queue_name",  "queue_id",
                                                 "uniq_held",  "limit_use_key", "checkpoint_job", "progress_job", "dead_letter_job"};

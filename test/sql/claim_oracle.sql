@@ -11,7 +11,7 @@ declare
 begin
     foreach name in array queues loop
         for here in
-            select job_id from ojs_store.ready where queue = hashtextextended(name, 0)
+            select job_id from ojs_store.ready where queue = ojs_store.queue_id(name)
             order by npriority, place limit max - cardinality(taken) for update skip locked
         loop
             taken := taken || here;
@@ -85,7 +85,7 @@ begin
     end loop;
 end $$;
 
-select hashtextextended('red', 0) as expected_id \gset
+select ojs_store.queue_id('red') as expected_id \gset
 select pg_temp.pushed('red'), pg_temp.pushed('green'), pg_temp.pushed('blue') \g /dev/null
 select is((select distinct queue from ojs_store.ready where queue = :expected_id), :expected_id, 'the oracle knows the id of a queue');
 select setseed(:seed) from (values (1)) x \g /dev/null

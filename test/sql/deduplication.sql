@@ -8,7 +8,7 @@ create function pg_temp.keyed(key text, queue text default 'd', ttl interval def
 $$ select id || case when deduplicated then ' again' else '' end
    from ojs.push('ddp.job', queue => queue, deduplication_key => key, deduplication_ttl => ttl, "unique" => policy) $$;
 create function pg_temp.marker(key text, queue text default 'd') returns ojs_store.deduplication language sql as
-$$ select d from ojs_store.deduplication d where d.key = $1 and d.queue = hashtextextended($2, 0) $$;
+$$ select d from ojs_store.deduplication d where d.key = $1 and d.queue = ojs_store.queue_id($2) $$;
 create temp table first (key text primary key, id text);
 
 -- Taking a key ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,35 @@ select pg_temp.pushed(), pg_temp.pushed('mail'), pg_temp.pushed('mail'), pg_temp
 select is((select string_agg(name || ':' || state, ' ' order by name collate "C") from ojs.queues), 'a.b-c9:active default:active mail:active', 'R-31: each queue once, active');
 select is((select count(*) from ojs_store.queue), 3::bigint, 'R-31: and stored once');
 select is(q.config, '{}', 'R-31: with default settings'), ok(q.created_at between now() and clock_timestamp(), 'R-31: and its time') from ojs.queues q where name = 'mail';
-select is((select id from ojs_store.queue where name = 'mail'), hashtextextended('mail', 0), 'a queue''s id is made from its name');
+select is((select id from ojs_store.queue where name = 'mail'), ojs_store.name_hash('mail'), 'a queue''s id is made from its name');
+select isnt(ojs_store.name_hash('mail'), hashtextextended('mail', 0), 'with a secret: nobody can compute it');
+
+-- The hash is SipHash-2-4; expected values are OpenSSL's. Queues that are there keep their ids under any key.
+savepoint keyed;
+select ojs_store.queue_id('mail') as mail \gset
+update ojs_store.name_key set key = '00010203-0405-0607-0809-0a0b0c0d0e0f';
+select is(to_hex(ojs_store.name_hash(name)), hash, format('SipHash-2-4 of "%s"', name))
+from (values ('', '726fdb47dd0e0e31'), ('mail', 'bf4bbbabc2479bac'), ('aaaaaaa', '845cba832b135f68'), ('aaaaaaaa', 'f522ac1f5a297a11')) v(name, hash);
+select is(ojs_store.queue_id('mail'), :mail, 'a queue keeps its id when the key changes');
+select pg_temp.pushed('mail') \g /dev/null
+select is((select count(distinct id) from ojs_store.queue where name = 'mail'), 1::bigint, 'and its one row');
+insert into ojs_store.name_key values ('ffffffff-ffff-ffff-ffff-ffffffffffff', now() + interval '1 hour');
+select is(to_hex(ojs_store.name_hash('mail')), 'bf4bbbabc2479bac', 'of several keys the oldest holds');
+delete from ojs_store.name_key;
+select alike(pg_temp.refusal($$ select ojs.push('test.job', queue => 'fresh') $$), '57P03 the key of this%', 'without a key no queue is made');
+rollback to keyed;
+-- Dropped and made anew, it has the id that its finished jobs name, whatever the key is.
+select ojs.drop_queue('a.b-c9', 'discard') \g /dev/null
+update ojs_store.name_key set key = '00010203-0405-0607-0809-0a0b0c0d0e0f';
+select pg_temp.pushed('a.b-c9') \g /dev/null
+select is((select count(distinct id) from ojs_store.queue where name = 'a.b-c9'), 1::bigint, 'a queue that is made anew keeps its id');
+rollback to keyed;
+-- A second name with the id of a queue is refused: here a row put in by hand takes the id of "thief".
+insert into ojs_store.queue select ojs_store.name_hash('thief'), 'victim', 'active', now(), now(), '{}';
+select ojs_store.changed('ojs_store.queue') \g /dev/null
+select is(pg_temp.refusal($$ select ojs.push('test.job', queue => 'thief') $$), 'OJ102 INVALID_QUEUE queue', 'a push makes no queue with the id of another'),
+    is(pg_temp.refusal($$ select ojs.create_queue('thief') $$), 'OJ102 INVALID_QUEUE queue', 'nor does ojs.create_queue');
+rollback to keyed;
 
 -- A pause hides jobs from claims; what is held is not touched.
 select pg_temp.held('mail') as held \gset

@@ -246,7 +246,7 @@ select pg_temp.pushed('crowd') as fresh \gset
 select is(pg_temp.claim_ids('crowd')::text, format('{%s}', :'fresh'), 'Q-22: are moved by one claim, which fills up');
 select is((select dead_lettered from ojs.queue_stats('crowd')), 300::bigint, 'Q-55: all counted'), is(pg_temp.counts('crowd.dlq'), '300/0/0/0/0/0', 'Q-53: all there');
 select ojs.tick() is null as ticked \gset
-select is((select count(*) from ojs_store.queue_count where queue = hashtextextended('crowd', 0)), 1::bigint, 'Q-55: a tick adds the counts up'), is((select dead_lettered from ojs.queue_stats('crowd')), 300::bigint, 'Q-55: to the same');
+select is((select count(*) from ojs_store.queue_count where queue = ojs_store.queue_id('crowd')), 1::bigint, 'Q-55: a tick adds the counts up'), is((select dead_lettered from ojs.queue_stats('crowd')), 300::bigint, 'Q-55: to the same');
 
 -- What ends and is deleted -------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ select id as four from ojs.claim('brief', 'w') \gset
 select is(state || coalesce(result ->> 0, '') || jsonb_typeof(args), 'completed7array', 'R-23: an ack answers as ever') from ojs.ack(:'one', '[7]');
 select is(pg_temp.refusal(format('select ojs.info(%L)', :'one')), 'OJ300 NOT_FOUND', 'R-23: and the job is gone');
 select is(done || '/' || skipped::text, '3/{}', 'R-23: ack_many too') from ojs.ack_many('w', array[:'two', :'three', :'four']::uuid[]);
-select is((select count(*) from ojs_store.job where queue = hashtextextended('brief', 0)), 0::bigint, 'R-23: no envelope'), is((select count(*) from ojs_store.done where queue = hashtextextended('brief', 0)), 0::bigint, 'R-23: no end'),
+select is((select count(*) from ojs_store.job where queue = ojs_store.queue_id('brief')), 0::bigint, 'R-23: no envelope'), is((select count(*) from ojs_store.done where queue = ojs_store.queue_id('brief')), 0::bigint, 'R-23: no end'),
     is((select count(*) from ojs_store.event where job_id = :'four'), 0::bigint, 'R-23: no event'), is((select count(*) from ojs_store.later where job_id = :'three'), 0::bigint, 'R-23: no reminder');
 select id as kept from ojs.push('once', queue => 'brief', "unique" => '{"keys": ["type"], "period": "P7D", "states": ["available", "active", "completed"]}') \gset
 select is((select count(*) from (select ojs.ack(id) from ojs.claim('brief', 'w')) d), 1::bigint, 'UNQ-23: a job whose policy counts completed ones');
@@ -320,7 +320,7 @@ select is(pg_temp.counts('stats'), '2/2/1/1/1/0', 'QC-01: these');
 select is(ojs.purge_queue('stats', confirm => true), 5::bigint, 'QC-01: what waits');
 select is(pg_temp.counts('stats'), '0/2/0/0/0/0', 'QC-01: not what is held'), is((select cancelled from ojs.queue_stats('stats')), 1::bigint, 'QC-01: nor what is finished');
 select is(ojs.purge_queue('stats', '{active,cancelled}', true), 3::bigint, 'QC-01: these if asked');
-select is((select count(*) from ojs_store.job where queue = hashtextextended('stats', 0)), 0::bigint, 'QC-01: nothing is left'),
+select is((select count(*) from ojs_store.job where queue = ojs_store.queue_id('stats')), 0::bigint, 'QC-01: nothing is left'),
     is(pg_temp.refusal(format('select ojs.ack(%L)', :'held')), 'OJ300 NOT_FOUND', 'QC-01: its worker is told');
 
 -- Drop ---------------------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ select is((select string_agg((id = :'heirs')::text || (id = :'waiting')::text, '
 select is((select count(*) from ojs.claim('heir', 'w', 9)), 2::bigint, 'QC-04: and the rest is handed out');
 select is((select count(*) from ojs.queues where name = 'old'), 0::bigint, 'Q-69: the queue is gone'), is(pg_temp.refusal($$ select ojs.claim('old', 'w') $$), 'OJ300 NOT_FOUND', 'Q-69: a claim finds none'),
     is(pg_temp.refusal($$ select ojs.queue_info('old') $$), 'OJ300 NOT_FOUND', 'Q-69: info neither'), is(pg_temp.refusal($$ select ojs.lease_ack('old', '{"node": "w", "seqs": [1]}') $$), 'OJ300 NOT_FOUND', 'Q-69: nor an ack');
-select is((select count(*) from ojs_store.later where queue = hashtextextended('old', 0)), 0::bigint, 'Q-69: nothing is left behind');
+select is((select count(*) from ojs_store.later where queue = ojs_store.queue_id('old')), 0::bigint, 'Q-69: nothing is left behind');
 
 select pg_temp.held('doomed') as held, pg_temp.pushed('doomed') as waiting, pg_temp.pushed('doomed', '{"expires_at": "2099-01-01T00:00:00Z"}') as expiring, (ojs.push('test.job', queue => 'doomed', delay => '1 hour')).id as scheduled \gset
 select is(ojs.drop_queue('doomed', 'discard'), 4::bigint, 'QC-04: discard');
@@ -362,7 +362,7 @@ declare
     found text[];
 begin
     for one in select c.oid from pg_class c where c.relnamespace = 'ojs_store'::regnamespace and c.relkind = 'r' order by c.relname loop
-        execute format('select count(*) from %s t where strpos(to_jsonb(t)::text, %L) > 0 or strpos(to_jsonb(t)::text, %L) > 0', one, queue, hashtextextended(queue, 0)) into n;
+        execute format('select count(*) from %s t where strpos(to_jsonb(t)::text, %L) > 0 or strpos(to_jsonb(t)::text, %L) > 0', one, queue, ojs_store.queue_id(queue)) into n;
         if n > 0 then
             found := found || regexp_replace(one::text, '.*\.', '');
         end if;

@@ -22,6 +22,8 @@ my $crons = q{select string_agg(format('%s', c), ', ' order by name) from ojs.cr
 my $crons_before = $node->safe_psql('postgres', $crons);
 my $states = q{select string_agg(format('%s %s %s', queue, case state when 'active' then 'available' else state end, case state when 'active' then 0 else attempt end), ', ' order by queue, seq) from ojs.jobs};
 my $before = $node->safe_psql('postgres', $states);
+my $hash = q{select ojs_store.name_hash('new')};
+my $hash_before = $node->safe_psql('postgres', $hash);
 my $dump = $node->basedir . '/dump';
 $node->command_ok(['pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('postgres')], 'PGX-13: pg_dump');
 
@@ -35,6 +37,7 @@ for my $mode ('one by one', 'in one transaction', 'two at a time') {
     $node->poll_query_until('target', 'select ' . workers('target') . ' = 1') or die;
     is($node->safe_psql('target', 'select ojs.ready()'), 't', "PGX-13: ready, $mode");
     is($node->safe_psql('target', $states), $before, "PGX-13: all jobs stand as they did, $mode");
+    is($node->safe_psql('target', $hash), $hash_before, "the key of queue ids is restored, $mode");
     is($node->safe_psql('target', $crons), $crons_before, "PGX-13 CRN-01: cron entries too, $mode");
     is($node->safe_psql('target', "select ojs.health() #>> '{hot_set,last_rebuild,cause}'"), 'restore', "OBS-01: health says that they were restored, $mode");
     is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6, "PGX-13: what was available or leased can be claimed, $mode");
@@ -45,6 +48,9 @@ for my $mode ('one by one', 'in one transaction', 'two at a time') {
     is($node->safe_psql('target', 'select max(seq) = (select last_value from ojs_store.seq) from ojs_store.job'), 't', "PGX-13: the sequence goes on, $mode");
     $node->safe_psql('postgres', 'drop database target');
 }
+# Another database's key is its own.
+$node->safe_psql('postgres', 'create database other');
+isnt($node->safe_psql('other', "create extension ojs; $hash"), $hash_before, 'each CREATE EXTENSION makes a key');
 $node->stop;
 
 done_testing();

@@ -89,7 +89,7 @@ $node->safe_psql('postgres', q{
         select q.name as queue, n('ready') as available, n('active') as active, n('scheduled') as scheduled, n('retryable') as retryable, n('pending') as pending,
             n('completed') as completed, n('cancelled') as cancelled, n('discarded') as discarded
         from ojs.queues q order by 1;
-} =~ s/ n\('(\w+)'\)/ coalesce((select sum(r.n)::bigint from rows r where r.queue = hashtextextended(q.name, 0) and r.state = '$1'), 0)/gr);
+} =~ s/ n\('(\w+)'\)/ coalesce((select sum(r.n)::bigint from rows r where r.queue = ojs_store.queue_id(q.name) and r.state = '$1'), 0)/gr);
 
 sub run_all {
     my ($name, $meanwhile) = @_;

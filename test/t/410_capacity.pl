@@ -44,15 +44,15 @@ my $setup = q{
     -- What waits in one snapshot, and what may.
     create view beyond as
         select q.name, n, q.config ->> 'max_size' as bound
-        from ojs.queues q, lateral (select (select count(*) from ojs_store.ready r where r.queue = hashtextextended(q.name, 0))
-            + (select count(*) from ojs_store.later l where l.queue = hashtextextended(q.name, 0) and l.kind <> 5) as n) c
+        from ojs.queues q, lateral (select (select count(*) from ojs_store.ready r where r.queue = ojs_store.queue_id(q.name))
+            + (select count(*) from ojs_store.later l where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) as n) c
         where n > (q.config ->> 'max_size')::int
         union all
         select q.name, n, q.config ->> 'max_size_bytes'
         from ojs.queues q, lateral (
             select sum(100 + octet_length(j.type) + s.n) as n
-            from (select r.job_id from ojs_store.ready r where r.queue = hashtextextended(q.name, 0)
-                union all select l.job_id from ojs_store.later l where l.queue = hashtextextended(q.name, 0) and l.kind <> 5) w
+            from (select r.job_id from ojs_store.ready r where r.queue = ojs_store.queue_id(q.name)
+                union all select l.job_id from ojs_store.later l where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) w
             join ojs_store.job j on j.id = w.job_id, lateral (select sum(pg_column_size(v::text::jsonb || '[]') - 4) as n from unnest(array[j.args]) v) s) c
         where n > (q.config ->> 'max_size_bytes')::int;
     create function some_pushes(queue text, me text, pushes int) returns void language plpgsql as $$

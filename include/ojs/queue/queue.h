@@ -72,6 +72,9 @@ kept_ms_of(const Queue &queue, State state)
 const Queue *find_queue(std::string_view name);
 const Queue *find_queue(int64 id);
 
+/* The id of the queue of this name, deleted or not, or the one that it would get. */
+int64 queue_id(std::string_view name);
+
 /*
  * The queue a push goes to; made where it is missing, unless ojs.strict_queues says otherwise. Two sessions that make
  * the same queue at once do not wait for each other (see sql/tables.sql).
