@@ -103,8 +103,17 @@ PG_PROVE_FLAGS += -I $(CURDIR)/test/t
 # Server headers are not ours to warn about.
 override CPPFLAGS := $(patsubst -I$(shell $(PG_CONFIG) --includedir-server),-isystem $(shell $(PG_CONFIG) --includedir-server),$(CPPFLAGS))
 
+# Most of the time of a compilation goes into the server's headers, so g++ reads them once for all files.
+ifneq ($(findstring Free Software Foundation,$(shell $(CXX) --version)),)
+PRELUDE = build/prelude.h.gch
+$(PRELUDE): include/ojs/pg/pg.h build/flags
+	echo '#include "ojs/pg/pg.h"' > build/prelude.h
+	$(CXX) $(CXXFLAGS) $(CPPFLAGS) -x c++-header -o $@ build/prelude.h
+$(OBJS): private override CPPFLAGS += -include build/prelude.h
+endif
+
 # Every change of a header, of the server's version or of the flags rebuilds what depends on it, without make clean.
-$(OBJS): build/flags
+$(OBJS): build/flags $(PRELUDE)
 BUILT_WITH := $(shell $(PG_CONFIG) --version) ojs $(EXTVERSION) $(CXX) $(PG_CXXFLAGS) $(CFLAGS) $(COPT) $(PROFILE)
 build/flags: FORCE
 	@mkdir -p build; echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@
