@@ -4,10 +4,11 @@
 #include "database.h"
 
 #include <array>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <poll.h>
-#include <unistd.h>
+
+#include "refusal.h"
 
 namespace gateway
 {
@@ -15,17 +16,21 @@ namespace gateway
 namespace
 {
 
-constexpr const char *statement = "ojs_http";
-constexpr const char *statement_sql = R"sql(
-    select status,
-        (select string_agg(name || ': ' || value, e'\n') from jsonb_each_text(headers) h (name, value)),
-        body,
-        $5::boolean and (status = 408 or status = 200 and body::jsonb -> 'jobs' = '[]')
+constexpr const char *call_sql = R"sql(
+    select a.status,
+        (select string_agg(name || ': ' || value, e'\n') from jsonb_each_text(a.headers) h (name, value)),
+        a.body,
+        case when $5::boolean and a.status = 200 then
+            case when a.body::jsonb -> 'jobs' = '[]' then
+                (select coalesce(string_agg(queue, e'\n'), '') from jsonb_array_elements_text($4::jsonb -> 'queues') queue)
+            end
+        end
     from ojs.http($1, $2,
         (select coalesce(jsonb_object_agg(split_part(line, ': ', 1), substr(line, strpos(line, ': ') + 2)), '{}')
             from unnest(string_to_array(nullif($3, ''), e'\n')) line),
-        $4)
+        nullif($4, '')) a
 )sql";
+constexpr const char *role_sql = "select set_config('role', $1, true)";
 
 struct Freer {
     void operator()(PGresult *result) const { PQclear(result); }
@@ -36,7 +41,7 @@ std::string
 complaint(const PGconn *connection)
 {
     std::string text = PQerrorMessage(connection);
-    while (!text.empty() && text.back() == '\n')
+    while (text.ends_with('\n'))
         text.pop_back();
     return text;
 }
@@ -48,22 +53,26 @@ is(const Result &result, const char *sqlstate)
     return is != nullptr && strcmp(is, sqlstate) == 0;
 }
 
-Connection
-connect(const std::string &database)
+/* Whether the server has said that it only reads, and the connection is not meant for that. */
+bool
+reads_only(PGconn *connection)
 {
-    const char *names[] = {"dbname", "fallback_application_name", "client_encoding", "connect_timeout", nullptr};
-    const char *values[] = {database.c_str(), "ojs gateway", "UTF8", "10", nullptr};
-    Connection connection(PQconnectdbParams(names, values, 1));
-    if (PQstatus(connection.get()) != CONNECTION_OK)
-        throw Unavailable{complaint(connection.get())};
-    PQsetNoticeProcessor(
-        connection.get(), [](void *, const char *) {}, nullptr);
-    return connection;
+    const char *standby = PQparameterStatus(connection, "in_hot_standby");
+    const char *read_only = PQparameterStatus(connection, "default_transaction_read_only");
+    if ((standby == nullptr || strcmp(standby, "on") != 0) && (read_only == nullptr || strcmp(read_only, "on") != 0))
+        return false;
+    bool writes = false;
+    PQconninfoOption *options = PQconninfo(connection);
+    for (const PQconninfoOption *option = options; option != nullptr && option->keyword != nullptr; option++)
+        if (strcmp(option->keyword, "target_session_attrs") == 0 && option->val != nullptr)
+            writes = strcmp(option->val, "read-write") == 0 || strcmp(option->val, "primary") == 0;
+    PQconninfoFree(options);
+    return writes;
 }
 
-/* What a server says to a connection that nobody uses is its farewell. */
+/* What a server says to a connection that nobody uses is its farewell, or that it only reads from now on. */
 bool
-stands(PGconn *connection)
+is_usable(PGconn *connection)
 {
     pollfd socket = {PQsocket(connection), POLLIN, 0};
     return PQstatus(connection) == CONNECTION_OK && poll(&socket, 1, 0) == 0;
@@ -75,8 +84,10 @@ open_for_calls(const std::string &database, std::chrono::seconds timeout)
     Connection connection = connect(database);
     std::string limit = "set statement_timeout = '" + std::to_string(timeout.count()) + "s'";
     Result set(PQexec(connection.get(), limit.c_str()));
-    Result prepared(PQprepare(connection.get(), statement, statement_sql, 0, nullptr));
-    if (PQresultStatus(prepared.get()) != PGRES_COMMAND_OK)
+    Result prepared(PQprepare(connection.get(), "ojs_http", call_sql, 0, nullptr));
+    if (PQresultStatus(prepared.get()) == PGRES_COMMAND_OK)
+        prepared.reset(PQprepare(connection.get(), "ojs_role", role_sql, 0, nullptr));
+    if (PQresultStatus(prepared.get()) != PGRES_COMMAND_OK || PQenterPipelineMode(connection.get()) == 0)
         throw Unavailable{complaint(connection.get())};
     return connection;
 }
@@ -87,22 +98,60 @@ cell(const Result &result, int column)
     return {PQgetvalue(result.get(), 0, column), static_cast<size_t>(PQgetlength(result.get(), 0, column))};
 }
 
+/* In binary: a text is its bytes then, and the server sees to zeros and bad UTF-8. */
+template <size_t n>
+bool
+send(PGconn *connection, const char *statement, const std::array<std::string_view, n> &texts)
+{
+    std::array<const char *, n> values;
+    std::array<int, n> lengths, formats;
+    for (size_t i = 0; i < n; i++) {
+        values[i] = texts[i].data();
+        lengths[i] = static_cast<int>(texts[i].size());
+        formats[i] = 1;
+    }
+    return PQsendQueryPrepared(connection, statement, n, values.data(), lengths.data(), formats.data(), 0) != 0;
+}
+
 } // namespace
 
+Connection
+connect(const std::string &database)
+{
+    /* What stands before dbname is a default, and what it says itself goes before. */
+    const char *names[] = {"target_session_attrs",
+                           "connect_timeout",
+                           "keepalives_idle",
+                           "keepalives_interval",
+                           "keepalives_count",
+                           "tcp_user_timeout",
+                           "dbname",
+                           "fallback_application_name",
+                           "client_encoding",
+                           nullptr};
+    const char *values[] = {"read-write", "10", "15", "5", "3", "30000", database.c_str(), "ojs gateway", "UTF8", nullptr};
+    Connection connection(PQconnectdbParams(names, values, 1));
+    if (PQstatus(connection.get()) != CONNECTION_OK)
+        throw Unavailable{complaint(connection.get())};
+    PQsetNoticeProcessor(
+        connection.get(), [](void *, const char *) {}, nullptr);
+    return connection;
+}
+
 Pool::Pool(std::string database, int size, std::chrono::seconds timeout)
-    : database(std::move(database)), timeout(timeout), idle(size)
+    : database(std::move(database)), size(static_cast<size_t>(size)), timeout(timeout), idle(this->size)
 {
 }
 
-Connection
-Pool::take()
+bool
+Pool::take(Connection &connection, size_t leave, Clock::time_point until)
 {
     std::unique_lock lock(mutex);
-    if (!freed.wait_for(lock, timeout, [this] { return !idle.empty(); }))
-        throw Unavailable{"no connection of the pool became free"};
-    Connection connection = std::move(idle.back());
+    if (!freed.wait_until(lock, until, [this, leave] { return idle.size() > leave; }))
+        return false;
+    connection = std::move(idle.back());
     idle.pop_back();
-    return connection;
+    return true;
 }
 
 void
@@ -112,144 +161,98 @@ Pool::give(Connection connection)
         std::lock_guard lock(mutex);
         idle.push_back(std::move(connection));
     }
-    freed.notify_one();
+    freed.notify_all(); /* they do not all wait for the same number */
 }
 
+/* The role holds for the transaction, which ends with the pipeline: nothing of it is left for the next request. */
 Answer
-Pool::call_once(PGconn *connection, const Request &request, bool may_wait, bool &again)
+Pool::call_once(PGconn *connection, const Call &call, bool &may_repeat)
 {
-    /* In binary: a text is its bytes then, and the server sees to zeros and bad UTF-8. */
-    const std::array<std::string_view, 5> texts = {request.method, request.path, request.headers, request.body,
-                                                   may_wait ? "\1" : std::string_view("\0", 1)};
-    std::array<const char *, 5> values;
-    std::array<int, 5> lengths;
-    const std::array<int, 5> formats = {1, 1, 1, 1, 1};
-    for (size_t i = 0; i < texts.size(); i++) {
-        values[i] = texts[i].data();
-        lengths[i] = static_cast<int>(texts[i].size());
-    }
-    Result result;
-    bool ended = false, no_text = false;
-    if (PQsendQueryPrepared(connection, statement, texts.size(), values.data(), lengths.data(), formats.data(), 0) != 0)
-        while (PGresult *next = PQgetResult(connection)) {
-            result.reset(next);
-            ended |=
-                is(result, "57P01"); /* admin_shutdown; what comes after it only says that the connection is gone */
-            no_text |= is(result, "22021"); /* character_not_in_repertoire */
+    bool sent = call.role.empty() || send<1>(connection, "ojs_role", {call.role});
+    sent = sent && send<5>(connection, "ojs_http",
+                           {call.method, call.target, call.headers, call.body,
+                            call.is_fetch ? std::string_view("\1", 1) : std::string_view("\0", 1)});
+    std::array<Result, 3> results; /* of the role, of the call, of the commit: that only if it failed */
+    bool ended = false, in_sync = false;
+    if (sent && PQpipelineSync(connection) != 0)
+        for (size_t at = call.role.empty() ? 1 : 0; !in_sync && at <= 2 && PQstatus(connection) == CONNECTION_OK;) {
+            Result next(PQgetResult(connection));
+            if (!next) {
+                at++;
+                continue;
+            }
+            in_sync = PQresultStatus(next.get()) == PGRES_PIPELINE_SYNC;
+            ended |= is(next, "57P01"); /* admin_shutdown; what follows only says that the connection is gone */
+            if (!in_sync && !results[at])
+                results[at] = std::move(next);
         }
-    if (PQresultStatus(result.get()) == PGRES_TUPLES_OK && PQntuples(result.get()) == 1)
-        return {atoi(PQgetvalue(result.get(), 0, 0)), cell(result, 1), cell(result, 2), cell(result, 3) == "t"};
-
-    if (no_text)
-        throw NotText();
-    if (is(result, "57014")) /* query_canceled: by our statement_timeout */
-        throw TimedOut();
-    /* The server said that it ended the call, or reading can be done twice. */
-    again = ended || request.method == "GET" || request.method == "HEAD";
-    throw Unavailable{complaint(connection)};
+    const auto &[role, answer, commit] = results;
+    std::string why = complaint(connection);
+    if (!in_sync) { /* of no use any more */
+        may_repeat = ended || call.method == "GET" || call.method == "HEAD";
+        throw Unavailable{why};
+    }
+    if (is(role, "42501") || is(role, "22023"))
+        throw Refusal{403, "permission_denied", "PERMISSION_DENIED", "the gateway cannot act as that role",
+                      "Create it, and grant it to the role of the gateway's connection."};
+    if (is(answer, "22021")) /* character_not_in_repertoire */
+        throw Refusal{400, "invalid_payload", "INVALID_PAYLOAD", "the request is not valid UTF-8", "Send UTF-8."};
+    for (const Result &result : results)
+        if (is(result, "57014")) /* query_canceled: by our statement_timeout */
+            throw TimedOut();
+    if (commit || PQresultStatus(answer.get()) != PGRES_TUPLES_OK || PQntuples(answer.get()) != 1)
+        throw Unavailable{why.empty() ? "the call failed" : why};
+    bool found_nothing = PQgetisnull(answer.get(), 0, 3) == 0;
+    return {atoi(PQgetvalue(answer.get(), 0, 0)), cell(answer, 1), cell(answer, 2), found_nothing, cell(answer, 3)};
 }
 
 Answer
-Pool::call(const Request &request, bool may_wait)
+Pool::call_on(Connection connection, const Call &call)
 {
     bool again = true; /* once at most */
-    Connection connection = take();
     try {
         for (;;) {
             bool may_repeat = false;
-            if (!connection || !stands(connection.get()))
+            if (!connection || !is_usable(connection.get()))
                 connection = open_for_calls(database, timeout);
             try {
-                Answer answer = call_once(connection.get(), request, may_wait, may_repeat);
+                Answer answer = call_once(connection.get(), call, may_repeat);
+                if (reads_only(connection.get()))
+                    connection.reset();
                 give(std::move(connection));
                 return answer;
             } catch (const Unavailable &) {
-                if (!may_repeat || !again || PQstatus(connection.get()) == CONNECTION_OK)
+                if (!may_repeat || !again)
                     throw;
+                connection.reset();
                 again = false;
             }
         }
+    } catch (const Unavailable &) {
+        give(nullptr);
+        throw;
     } catch (...) {
-        if (connection && PQstatus(connection.get()) != CONNECTION_OK)
-            connection.reset();
         give(std::move(connection));
         throw;
     }
 }
 
-Ear::Ear(std::string database) : database(std::move(database))
+Answer
+Pool::call(const Call &call)
 {
-    if (pipe(wake) != 0)
-        throw Unavailable{"no pipe could be made"};
-    thread = std::thread(&Ear::listen, this);
+    Connection connection;
+    if (!take(connection, 0, Clock::now() + timeout))
+        throw Unavailable{"no connection of the pool became free"};
+    return call_on(std::move(connection), call);
 }
 
-Ear::~Ear()
+std::optional<Answer>
+Pool::call_again(const Call &call, Clock::time_point until)
 {
-    close();
-    thread.join();
-    ::close(wake[0]);
-    ::close(wake[1]);
-}
-
-void
-Ear::close()
-{
-    {
-        std::lock_guard lock(mutex);
-        closed = true;
-    }
-    changed.notify_all();
-    char byte = 0;
-    if (write(wake[1], &byte, 1) != 1)
-        perror("ojs-gateway: pipe");
-}
-
-void
-Ear::wait(std::optional<unsigned long> since, Clock::time_point until)
-{
-    std::unique_lock lock(mutex);
-    changed.wait_until(lock, until, [this, since] { return closed || (since && count != *since); });
-}
-
-/* True: the socket has something to read. */
-bool
-Ear::rest(int socket, std::chrono::milliseconds longest)
-{
-    pollfd sockets[] = {{wake[0], POLLIN, 0}, {socket, POLLIN, 0}};
-    return poll(sockets, socket >= 0 ? 2 : 1, static_cast<int>(longest.count())) > 0 && sockets[1].revents != 0;
-}
-
-void
-Ear::listen()
-{
-    using std::chrono::seconds;
-
-    while (!closed) {
-        try {
-            Connection connection = connect(database);
-            Result result(PQexec(connection.get(), "listen ojs"));
-            while (!closed && PQstatus(connection.get()) == CONNECTION_OK) {
-                bool any = false;
-                if (rest(PQsocket(connection.get()), seconds(60)) && PQconsumeInput(connection.get()) == 0)
-                    break;
-                while (PGnotify *notify = PQnotifies(connection.get())) {
-                    PQfreemem(notify);
-                    any = true;
-                }
-                if (any) {
-                    {
-                        std::lock_guard lock(mutex);
-                        count++;
-                    }
-                    changed.notify_all();
-                }
-            }
-        } catch (const Unavailable &) {
-            /* Requests that wait look again each second all the same; the pool tells the log. */
-        }
-        rest(-1, seconds(1));
-    }
+    Connection connection;
+    if (!take(connection, size / 2, until))
+        return {};
+    return call_on(std::move(connection), call);
 }
 
 } // namespace gateway

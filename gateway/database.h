@@ -1,42 +1,42 @@
 /*
- * database.h: the PostgreSQL side of the gateway: a pool of connections that calls ojs.http, and an ear for new work.
+ * database.h: connections to PostgreSQL, and a pool of them that calls ojs.http.
  */
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <libpq-fe.h>
 
+#include "http.h"
+
 namespace gateway
 {
-
-using Clock = std::chrono::steady_clock;
 
 struct Closer {
     void operator()(PGconn *connection) const { PQfinish(connection); }
 };
 using Connection = std::unique_ptr<PGconn, Closer>;
 
-struct Request {
+/* What ojs.http is called with. */
+struct Call {
     std::string method;
-    std::string path;    /* with its query, as it came */
+    std::string target;
     std::string headers; /* lines "name: value" */
     std::string body;
+    std::string role;        /* empty: that of the connection */
+    bool is_fetch = false;   /* one that waits: whether it found a job is of interest */
 };
 
 struct Answer {
     int status = 0;
     std::string headers; /* lines "name: value" */
     std::string body;
-    bool in_vain = false; /* of one that may wait: there is nothing for it yet */
+    bool found_nothing = false; /* of a fetch */
+    std::string queues;         /* which these were then, a name a line */
 };
 
 /* What keeps the database from answering, in words for the log. */
@@ -44,54 +44,33 @@ struct Unavailable {
     std::string why;
 };
 
-/* The request cannot even be handed over: it is not text. */
-struct NotText {};
-
 /* The call took longer than it may, and was cancelled. */
 struct TimedOut {};
+
+/* Opens a connection. What the connection string does not say has defaults here: a server that writes. */
+Connection connect(const std::string &database);
 
 class Pool {
 public:
     Pool(std::string database, int size, std::chrono::seconds timeout);
 
-    /* Waits for a free connection, at most the timeout. Throws Unavailable, NotText, TimedOut. */
-    Answer call(const Request &request, bool may_wait);
+    /* Waits for a free connection, at most the timeout. Throws Unavailable, TimedOut, Refusal. */
+    Answer call(const Call &call);
+    /* Like call(), but leaves half of the connections to others; nothing if none comes free until then. */
+    std::optional<Answer> call_again(const Call &call, Clock::time_point until);
 
 private:
-    Connection take();
+    bool take(Connection &connection, size_t leave, Clock::time_point until);
     void give(Connection connection);
-    Answer call_once(PGconn *connection, const Request &request, bool may_wait, bool &again);
+    Answer call_on(Connection connection, const Call &call);
+    Answer call_once(PGconn *connection, const Call &call, bool &may_repeat);
 
     const std::string database;
+    const size_t size;
     const std::chrono::seconds timeout;
     std::mutex mutex;
     std::condition_variable freed;
     std::vector<Connection> idle; /* null: still to be opened */
-};
-
-/* Listens to the channel ojs, so that requests which wait for work look again as soon as there may be some. */
-class Ear {
-public:
-    explicit Ear(std::string database);
-    ~Ear();
-
-    unsigned long heard() const { return count; }
-    /* Until something is heard that was not when `since` was read (nothing: of no interest), `until`, or the end. */
-    void wait(std::optional<unsigned long> since, Clock::time_point until);
-    /* Nobody waits any longer. */
-    void close();
-
-private:
-    void listen();
-    bool rest(int socket, std::chrono::milliseconds longest);
-
-    const std::string database;
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::atomic<unsigned long> count = 0;
-    std::atomic<bool> closed = false;
-    int wake[2]; /* a pipe */
-    std::thread thread;
 };
 
 } // namespace gateway

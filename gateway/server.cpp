@@ -5,397 +5,402 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
-#include <netdb.h>
-#include <optional>
-#include <poll.h>
-#include <string_view>
-#include <strings.h>
-#include <sys/socket.h>
+#include <ctime>
+#include <new>
+#include <stdexcept>
 #include <unistd.h>
+
+#include "origin.h"
+#include "refusal.h"
+#include "request_id.h"
 
 namespace gateway
 {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/* A request on its way in. */
+/* A request and what becomes of it. */
 struct Server::Exchange {
     Request request;
+    std::string id;
+    std::string role;
+    Answer answer;
     Clock::time_point since = Clock::now();
-    bool counted = false;
-    bool too_large = false;
-    bool ambiguous = false; /* where it ends is not beyond doubt */
+    bool keep_connection = false; /* only if all of the request was read */
 };
 
 namespace
 {
 
-/* The client's own if it may be echoed, as ojs.http has it; else a new one: a UUIDv7. */
-std::string
-request_id(MHD_Connection *connection)
+constexpr size_t max_target = 8192;
+constexpr seconds head_time(10);          /* from the first byte of a head to its end */
+constexpr seconds reserved_head_time(2);  /* of a connection over the limit */
+constexpr seconds hold_time(3);            /* for others to give back memory */
+constexpr size_t slowest_bytes_a_second = 32768;
+
+Refusal
+too_busy(const char *what)
 {
-    const char *given = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "X-Request-Id");
-    std::string_view id = given != nullptr ? given : "";
-    if (!id.empty() && id.size() <= 128 && std::ranges::all_of(id, [](char c) { return c >= '!' && c <= '~'; }) &&
-        id.find_first_of("\"\\") == id.npos)
-        return std::string(id);
-    unsigned char bytes[16];
-    if (getentropy(bytes, sizeof bytes) != 0)
-        return "req_unknown";
-    auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-    for (int i = 0; i < 6; i++)
-        bytes[i] = static_cast<unsigned char>(ms >> (8 * (5 - i)));
-    bytes[6] = (bytes[6] & 0x0f) | 0x70;
-    bytes[8] = (bytes[8] & 0x3f) | 0x80;
-    std::string made = "req_";
-    for (int i = 0; i < 16; i++) {
-        if (i == 4 || i == 6 || i == 8 || i == 10)
-            made += '-';
-        made += "0123456789abcdef"[bytes[i] >> 4];
-        made += "0123456789abcdef"[bytes[i] & 15];
-    }
-    return made;
+    return {503, "backend_error", "UNAVAILABLE", what, "Try again.", "Retry-After: 1"};
 }
 
-/* An error of the gateway's own, in the form that ojs.http gives to errors; `name` is the code in the catalog. */
-Answer
-error(MHD_Connection *connection, int status, const char *code, const char *name, const char *message, const char *hint, bool retryable)
-{
-    std::string id = request_id(connection);
-    std::string docs = std::string("https://openjobspec.org/errors/") + name;
-    std::string body = std::string("{\"error\": {\"code\": \"") + code + "\", \"message\": \"" + message +
-                       "\", \"retryable\": " + (retryable ? "true" : "false") + ", \"details\": {}, \"hint\": \"" + hint +
-                       "\", \"docs_url\": \"" + docs + "\", \"doc_url\": \"" + docs + "\", \"request_id\": \"" + id + "\"}}";
-    return {status,
-            "Content-Type: application/openjobspec+json\nOJS-Version: 1.0\nX-Request-Id: " + id +
-                (retryable ? "\nRetry-After: 1" : ""),
-            body, false};
-}
-
-/* What bears on where a request ends, or whom it is for. */
-struct Framing {
-    int lengths = 0;
-    int encodings = 0;
-    int hosts = 0;
-    bool sound = true;
-};
-
-MHD_Result
-check_header(void *framing, MHD_ValueKind, const char *name, const char *value)
-{
-    auto &seen = *static_cast<Framing *>(framing);
-    constexpr std::string_view token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    if (std::string_view(name).find_first_not_of(token) != std::string_view::npos)
-        seen.sound = false;
-    seen.lengths += strcasecmp(name, "Content-Length") == 0;
-    seen.hosts += strcasecmp(name, "Host") == 0;
-    if (strcasecmp(name, "Transfer-Encoding") == 0) {
-        seen.encodings++;
-        if (value == nullptr || strcasecmp(value, "chunked") != 0)
-            seen.sound = false;
-    }
-    return MHD_YES;
-}
-
-/*
- * Whether a proxy in front of us could see the end of the request elsewhere, and take what follows for another one's: the library
- * is lenient there.
- */
 bool
-is_ambiguous(MHD_Connection *connection)
+is_probe(const Request &request)
 {
-    Framing seen;
-    MHD_get_connection_values(connection, MHD_HEADER_KIND, check_header, &seen);
-    return !seen.sound || seen.lengths + seen.encodings > 1 || seen.hosts > 1;
+    std::string_view path = request.path();
+    return (request.method == "GET" || request.method == "HEAD") &&
+           (path == "/health" || path == "/ready" || path == "/ojs/v1/health" || path == "/ojs/v1/ready");
 }
 
-MHD_Result
-add_header(void *headers, MHD_ValueKind, const char *name, const char *value)
-{
-    auto &lines = *static_cast<std::string *>(headers);
-    if (!lines.empty())
-        lines += '\n';
-    lines += std::string(name) + ": " + (value != nullptr ? value : "");
-    return MHD_YES;
-}
-
-/* Prefer: wait=N (RFC 7240), in whole seconds; 0: none. */
+/* Prefer: wait=N (RFC 7240), in whole seconds. */
 seconds
-preferred_wait(MHD_Connection *connection)
+preferred_wait(const Request &request)
 {
-    const char *header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Prefer");
-    std::string_view prefer = header != nullptr ? header : "";
-    for (size_t at = prefer.find("wait="); at != prefer.npos; at = prefer.find("wait=", at + 1)) {
-        if (at > 0 && prefer[at - 1] != ' ' && prefer[at - 1] != ',' && prefer[at - 1] != ';')
-            continue;
+    const std::string *header = request.header("Prefer");
+    std::string_view prefer = header != nullptr ? std::string_view(*header) : "";
+    while (!prefer.empty()) {
+        std::string_view preference = trimmed(prefer.substr(0, prefer.find_first_of(",;")));
+        prefer.remove_prefix(std::min(prefer.find_first_of(",;"), prefer.size() - 1) + 1);
         unsigned wait = 0;
-        std::from_chars(prefer.data() + at + 5, prefer.data() + prefer.size(), wait);
-        return seconds(std::min(wait, 86400u));
+        if (preference.starts_with("wait=") &&
+            std::from_chars(preference.data() + 5, preference.data() + preference.size(), wait).ec == std::errc())
+            return seconds(std::min(wait, 86400u));
     }
     return seconds(0);
 }
 
-std::string_view
-without_query(std::string_view path)
+std::optional<std::string_view>
+header_of(const Answer &answer, std::string_view name)
 {
-    return path.substr(0, path.find('?'));
-}
-
-/* ?wait=true&timeout=N of a job's result, in seconds; nothing: it does not ask to wait. */
-std::optional<seconds>
-wait_for_result(MHD_Connection *connection)
-{
-    const char *wait = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "wait");
-    if (wait == nullptr || (strcmp(wait, "true") != 0 && strcmp(wait, "1") != 0 && *wait != '\0'))
-        return {};
-    unsigned longest = 30;
-    if (const char *timeout = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "timeout")) {
-        const char *end = timeout + strlen(timeout);
-        if (auto [rest, problem] = std::from_chars(timeout, end, longest); rest != end || problem != std::errc())
-            return {}; /* ojs.http says what is wrong with it */
+    for (std::string_view lines = answer.headers; !lines.empty();) {
+        std::string_view line = lines.substr(0, lines.find('\n'));
+        lines.remove_prefix(std::min(line.size() + 1, lines.size()));
+        if (size_t colon = line.find(": "); colon != line.npos && same_text(line.substr(0, colon), name))
+            return line.substr(colon + 2);
     }
-    return seconds(std::min(longest, 86400u));
+    return {};
 }
 
-/* The same request, but not to wait in the database: the gateway does. */
-std::string
-with_timeout_0(std::string_view path)
+/* How long the request would wait if the database did: ojs.http says so. */
+milliseconds
+would_wait(const Answer &answer)
 {
-    std::string changed(without_query(path));
-    std::string_view query = path.substr(std::min(changed.size() + 1, path.size()));
-    changed += "?timeout=0";
-    while (!query.empty()) {
-        std::string_view parameter = query.substr(0, query.find('&'));
-        query.remove_prefix(std::min(parameter.size() + 1, query.size()));
-        if (!parameter.starts_with("timeout="))
-            changed.append("&").append(parameter);
+    double wait = 0;
+    if (std::optional<std::string_view> text = header_of(answer, "OJS-Would-Wait"))
+        std::from_chars(text->data(), text->data() + text->size(), wait);
+    return milliseconds(static_cast<int64_t>(std::clamp(wait, 0.0, 86400.0) * 1000));
+}
+
+Refusal
+refusal_of(Reading reading)
+{
+    switch (reading) {
+    case Reading::head_too_large:
+        return {431, "invalid_request", "INVALID_PAYLOAD", "the headers are larger than this server takes", "Send less."};
+    case Reading::body_too_large:
+        return {413, "payload_too_large", "PAYLOAD_TOO_LARGE", "the body is larger than this server takes",
+                "Send less at once."};
+    case Reading::no_room:
+        return too_busy("too many bodies are on their way at the moment");
+    case Reading::closed:
+    case Reading::too_slow:
+        return {408, "timeout", "TIMEOUT", "the request took too long to arrive", "Send it faster."};
+    default:
+        return bad_request("this is no HTTP/1.1 request, or it leaves in doubt where it ends",
+                           "Send one Host, and one Content-Length or one Transfer-Encoding: chunked.");
     }
-    return changed;
 }
 
-bool
-hung_up(MHD_Connection *connection)
+size_t
+per_address_limit(const Options &options, const Listener &listener)
 {
-    const MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    pollfd socket = {info->connect_fd, POLLRDHUP, 0};
-    return poll(&socket, 1, 0) > 0 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    return options.per_address.value_or(listener.loopback || options.behind_proxy ? 0 : options.connections / 10);
+}
+
+/* At a loopback address only the names that go without saying: under another one comes a page whose name now leads here. */
+std::vector<std::string>
+host_names(const Options &options, const Listener &listener)
+{
+    if (!options.hosts.empty() || !listener.loopback || !listener.path.empty() || options.behind_proxy)
+        return options.hosts;
+    return {"localhost", "127.0.0.1", "[::1]", listener.address.substr(0, listener.address.rfind(':'))};
 }
 
 } // namespace
 
-Server::Server(const Options &options)
-    : options(options), pool(options.database, options.pool, options.timeout), ear(options.database)
+Server::Server(Options given)
+    : options(std::move(given)), identity(options.identity), listener(listen_at(options.listen)),
+      hosts(host_names(options, listener)), log(options.access_log),
+      clients({options.connections, per_address_limit(options, listener), options.max_bodies}),
+      pool(options.database, options.pool, options.timeout), probes(options.database, 1, options.timeout),
+      ear(options.database, room)
 {
-}
-
-Server::~Server()
-{
-    if (daemon != nullptr)
-        stop();
-}
-
-void *
-Server::begin(void *, const char *uri, MHD_Connection *)
-{
-    auto *exchange = new Exchange;
-    std::string_view path = uri;
-    if (path.starts_with("http://")) { /* as to a proxy */
-        size_t slash = path.find('/', 7);
-        path = slash != path.npos ? path.substr(slash) : "/";
-    }
-    exchange->request.path = path;
-    return exchange;
-}
-
-/* Called for the headers, then for each piece of the body, and then once more. */
-MHD_Result
-Server::receive(void *self, MHD_Connection *connection, const char *, const char *method, const char *,
-                const char *data, size_t *size, void **closure)
-{
-    auto &server = *static_cast<Server *>(self);
-    auto &exchange = *static_cast<Exchange *>(*closure);
-    std::string &body = exchange.request.body;
-
-    if (!exchange.counted) {
-        {
-            std::lock_guard lock(server.mutex);
-            server.under_way++;
-        }
-        exchange.counted = true;
-        exchange.since = Clock::now();
-        exchange.request.method = method;
-        exchange.ambiguous = is_ambiguous(connection);
-        const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
-        exchange.too_large = length != nullptr && strtoull(length, nullptr, 10) > server.options.max_body;
-        if (exchange.ambiguous || exchange.too_large)
-            return server.handle(connection, exchange);
-        return MHD_YES;
-    }
-    if (*size > 0) {
-        if (Clock::now() - exchange.since > server.options.timeout)
-            return MHD_NO; /* drop by drop: the connection is closed */
-        if (body.size() + *size > server.options.max_body)
-            exchange.too_large = true;
-        else
-            body.append(data, *size);
-        *size = 0;
-        return MHD_YES;
-    }
-    return server.handle(connection, exchange);
+    if (!listener.loopback && !options.behind_proxy && !options.identity.known())
+        throw std::runtime_error("whoever reaches " + listener.address +
+                                 " could do all that the database role may: give --token-file, --jwt-key or "
+                                 "--role-header, or --behind-proxy if a proxy in front sees to that");
 }
 
 void
-Server::end(void *self, MHD_Connection *, void **closure, MHD_RequestTerminationCode)
+Server::start()
 {
-    auto &server = *static_cast<Server *>(self);
-    auto *exchange = static_cast<Exchange *>(*closure);
-    if (exchange == nullptr)
-        return;
-    if (exchange->counted) {
-        std::lock_guard lock(server.mutex);
-        if (--server.under_way == 0)
-            server.all_done.notify_all();
+    acceptor = std::thread(&Server::accept_clients, this);
+}
+
+void
+Server::accept_clients()
+{
+    while (!stopping) {
+        Peer peer;
+        Socket socket = accept_from(listener, peer);
+        if (socket.fd() < 0) {
+            if (!stopping)
+                std::this_thread::sleep_for(milliseconds(20)); /* out of files, say */
+            continue;
+        }
+        Client *client = nullptr;
+        try {
+            client = clients.admit(socket, peer);
+            if (client != nullptr)
+                std::thread([this, client] {
+                    serve(*client);
+                    clients.leave(client);
+                }).detach();
+            else
+                socket.write("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+                             "Content-Length: 0\r\n\r\n",
+                             Clock::now());
+        } catch (const std::exception &exception) { /* neither memory nor a thread is to be had */
+            complain(exception.what());
+            if (client != nullptr)
+                clients.leave(client);
+        }
     }
-    delete exchange;
+}
+
+void
+Server::serve(Client &client)
+{
+    try {
+        RequestReader reader(client.socket, options.max_headers);
+        while (serve_request(client, reader))
+            ;
+    } catch (const std::exception &exception) {
+        complain(exception.what());
+    }
+}
+
+/* Returns whether the connection goes on. */
+bool
+Server::serve_request(Client &client, RequestReader &reader)
+{
+    clients.enter(client, Stage::head);
+    if (stopping)
+        return false;
+    Exchange exchange;
+    seconds patience = client.reserved ? reserved_head_time : std::min(head_time, options.timeout);
+    Reading reading =
+        reader.read_head(exchange.request, Clock::now() + (client.reserved ? patience : options.timeout), patience);
+    if (reading == Reading::closed)
+        return false;
+    clients.enter(client, Stage::busy);
+    exchange.since = Clock::now();
+    try {
+        exchange.id = request_id(exchange.request.header("X-Request-Id"));
+        if (reading != Reading::done)
+            throw refusal_of(reading);
+        exchange.keep_connection = reader.keeps_connection() && !client.reserved && !reader.has_body();
+        answer(client, reader, exchange);
+    } catch (const Refusal &refusal) {
+        exchange.answer = {refusal.status,
+                           "Content-Type: application/openjobspec+json\nOJS-Version: 1.0\nX-Request-Id: " + exchange.id +
+                               (refusal.headers.empty() ? "" : "\n" + refusal.headers),
+                           refusal.body(exchange.id), false, ""};
+    }
+    bool goes_on = respond(client, exchange);
+    write_log(client, exchange);
+    clients.release(client);
+    return goes_on;
+}
+
+/* Every failure leaves as a Refusal. */
+void
+Server::answer(Client &client, RequestReader &reader, Exchange &exchange)
+{
+    try {
+        admit(client, reader, exchange);
+        read_body(client, reader, exchange);
+        exchange.answer = ask(client, exchange);
+    } catch (const Unavailable &unavailable) {
+        complain(unavailable.why);
+        throw too_busy("the database does not answer");
+    } catch (const TimedOut &) {
+        throw Refusal{504, "backend_error", "TIMEOUT", "the call took too long and was cancelled",
+                      "Try again, or ask for less at once.", "Retry-After: 1"};
+    } catch (const std::bad_alloc &) {
+        throw too_busy("the gateway is short of memory");
+    }
+}
+
+/* What can be said of a request before its body is read. */
+void
+Server::admit(const Client &client, const RequestReader &reader, Exchange &exchange) const
+{
+    const Request &request = exchange.request;
+    if (client.reserved && !is_probe(request))
+        throw too_busy("too many connections are open");
+    if (!std::ranges::all_of(request.method, [](char c) { return c >= 'A' && c <= 'Z'; }))
+        throw bad_request("the method is not in upper case", "Send GET, POST and so on.");
+    if (request.target.size() > max_target)
+        throw Refusal{414, "invalid_request", "INVALID_PAYLOAD", "the path is longer than this server takes",
+                      "Send at most 8192 bytes."};
+    check_origin(request, hosts);
+    exchange.role = identity.role_of(request, client.peer);
+    if (!is_served(options.duties, request.method, request.path()))
+        throw Refusal{403, "permission_denied", "PERMISSION_DENIED", "this gateway does not serve that route",
+                      "Its option --allow names what it serves."};
+    check_media_type(request, reader.has_body());
+    if (reader.announced_size().value_or(0) > options.max_body)
+        throw refusal_of(Reading::body_too_large);
+}
+
+void
+Server::read_body(Client &client, RequestReader &reader, Exchange &exchange)
+{
+    if (!reader.has_body())
+        return;
+    /* The whole time for a body of the largest size, less for less: slow ones hold memory. */
+    size_t size = std::min<uint64_t>(reader.announced_size().value_or(options.max_body), options.max_body);
+    Clock::time_point until =
+        Clock::now() + std::min<seconds>(options.timeout, seconds(5 + size / slowest_bytes_a_second));
+    clients.enter(client, Stage::body);
+    Reading reading = reader.read_body(exchange.request, options.max_body, until,
+                                       [&](size_t bytes) { return clients.hold(client, bytes, std::min(until, Clock::now() + hold_time)); });
+    clients.enter(client, Stage::busy);
+    exchange.keep_connection = reading == Reading::done && reader.keeps_connection();
+    if (reading != Reading::done)
+        throw refusal_of(reading);
+}
+
+Call
+Server::call_of(const Exchange &exchange) const
+{
+    const Request &request = exchange.request;
+    Call call{request.method, request.target, "X-Request-Id: " + exchange.id + "\nOJS-Do-Not-Wait: 1", request.body,
+              exchange.role};
+    for (const auto &[name, value] : request.headers)
+        if (!identity.is_secret(name) && !same_text(name, "OJS-Do-Not-Wait") && !same_text(name, "X-Request-Id"))
+            call.headers += "\n" + name + ": " + value;
+    call.is_fetch = request.method == "POST" && request.path().ends_with("/workers/fetch") &&
+                    preferred_wait(request) > seconds(0);
+    return call;
 }
 
 /*
- * A fetch may ask to wait for work, and who wants a result for the end of the job. Between two looks they hold no connection of
- * the pool. New work is told by the database; for results we look in growing intervals.
+ * ojs.http never waits for us: it answers at once, and says so where the request asked to wait. The gateway asks again
+ * then, whenever there may be something new, until the time that the client gives is over.
  */
 Answer
-Server::ask(MHD_Connection *connection, const Exchange &exchange)
+Server::ask(const Client &client, const Exchange &exchange)
 {
-    using std::chrono::milliseconds;
-    Request request = exchange.request;
-    std::optional<seconds> longest;
-    bool fetches = request.method == "POST" && without_query(request.path).ends_with("/workers/fetch");
-    if (fetches)
-        longest = preferred_wait(connection);
-    else if (request.method == "GET" && without_query(request.path).ends_with("/result"))
-        if ((longest = wait_for_result(connection)))
-            request.path = with_timeout_0(request.path);
-    Clock::time_point until = Clock::now() + std::min(longest.value_or(seconds(0)), options.max_wait);
-    milliseconds pause(fetches ? 1000 : 10);
+    const Request &request = exchange.request;
+    const Call call = call_of(exchange);
+    Clock::time_point begun = Clock::now();
+    unsigned long heard = room.heard();
+    Answer answer = (is_probe(request) ? probes : pool).call(call);
 
-    for (;;) {
-        unsigned long heard = ear.heard();
-        Answer answer = pool.call(request, longest.has_value());
-        if (!answer.in_vain || stopping || Clock::now() >= until)
-            return answer;
-        ear.wait(fetches ? std::optional(heard) : std::nullopt, std::min(until, Clock::now() + pause));
-        if (hung_up(connection)) /* what nobody would get must not be claimed */
-            return answer;
-        pause = std::min(pause * 2, milliseconds(fetches ? 1000 : 250));
-    }
-}
+    auto waits = [&] { return answer.found_nothing || would_wait(answer) > milliseconds(0); };
+    if (!waits())
+        return answer;
+    milliseconds longest = answer.found_nothing ? preferred_wait(request) : would_wait(answer);
+    Clock::time_point until = begun + std::min<milliseconds>(longest, options.max_wait);
+    std::string group = answer.found_nothing          ? "fetch\n" + exchange.role + "\n" + answer.queues
+                        : request.method == "GET" ? "result\n" + exchange.role + "\n" + request.target
+                                                  : "push\n" + exchange.id;
+    WaitingRoom::Pace pace = answer.found_nothing ? WaitingRoom::Pace{seconds(1), seconds(1)}
+                                                  : WaitingRoom::Pace{milliseconds(10), milliseconds(250)};
 
-MHD_Result
-Server::handle(MHD_Connection *connection, Exchange &exchange)
-{
-    Answer answer;
-    try {
-        MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &exchange.request.headers);
-        if (exchange.ambiguous)
-            answer = error(connection, MHD_HTTP_BAD_REQUEST, "invalid_request", "INVALID_PAYLOAD",
-                           "the headers leave in doubt where the request ends",
-                           "Send one Content-Length or one Transfer-Encoding: chunked, and one Host.", false);
-        else if (exchange.too_large)
-            answer = error(connection, MHD_HTTP_CONTENT_TOO_LARGE, "payload_too_large", "PAYLOAD_TOO_LARGE",
-                           "the body is larger than this server takes", "Send less at once.", false);
-        else
-            answer = ask(connection, exchange);
-    } catch (const Unavailable &unavailable) {
-        fprintf(stderr, "ojs-gateway: %s\n", unavailable.why.c_str());
-        answer = error(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "backend_error", "UNAVAILABLE", "the database does not answer",
-                       "Try again.", true);
-    } catch (const TimedOut &) {
-        answer = error(connection, MHD_HTTP_GATEWAY_TIMEOUT, "backend_error", "TIMEOUT",
-                       "the call took too long and was cancelled", "Try again, or ask for less at once.", true);
-    } catch (const NotText &) {
-        answer = error(connection, MHD_HTTP_BAD_REQUEST, "invalid_payload", "INVALID_PAYLOAD", "the request is not valid UTF-8",
-                       "Send UTF-8.", false);
-    } catch (const std::exception &exception) {
-        fprintf(stderr, "ojs-gateway: %s\n", exception.what());
-        answer = error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "backend_error", "BACKEND_ERROR", "the gateway failed",
-                       "Its standard error tells more.", true);
+    WaitingRoom::Waiter waiter(room, group, answer.queues, heard, pace);
+    while (waiter.await_turn(until, [&] { return client.socket.hung_up(); })) {
+        if (std::optional<Answer> next = pool.call_again(call, until)) {
+            answer = std::move(*next);
+            if (!waits())
+                return answer;
+        }
+        waiter.found_nothing();
     }
-    return respond(connection, exchange, answer);
-}
-
-MHD_Result
-Server::respond(MHD_Connection *connection, const Exchange &exchange, const Answer &answer) const
-{
-    MHD_Response *response = MHD_create_response_from_buffer(answer.body.size(), const_cast<char *>(answer.body.data()),
-                                                             MHD_RESPMEM_MUST_COPY);
-    if (response == nullptr)
-        return MHD_NO;
-    std::string_view lines = answer.headers;
-    while (!lines.empty()) {
-        std::string line(lines.substr(0, lines.find('\n')));
-        lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-        size_t colon = line.find(": ");
-        if (colon != line.npos)
-            MHD_add_response_header(response, line.substr(0, colon).c_str(), line.c_str() + colon + 2);
-    }
-    if (stopping || exchange.too_large || exchange.ambiguous)
-        MHD_add_response_header(response, "Connection", "close");
-    MHD_Result queued = MHD_queue_response(connection, static_cast<unsigned>(answer.status), response);
-    MHD_destroy_response(response);
-    return queued;
+    return answer;
 }
 
 bool
-Server::start()
+Server::respond(Client &client, const Exchange &exchange) const
 {
-    size_t colon = options.listen.rfind(':');
-    std::string host = colon != std::string::npos ? options.listen.substr(0, colon) : "127.0.0.1";
-    std::string port = options.listen.substr(colon != std::string::npos ? colon + 1 : 0);
-    if (host.starts_with('[') && host.ends_with(']'))
-        host = host.substr(1, host.size() - 2);
+    const Answer &answer = exchange.answer;
+    bool goes_on = exchange.keep_connection && !stopping;
+    char date[64];
+    time_t now = time(nullptr);
+    tm utc;
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &utc));
 
-    addrinfo hints = {};
-    addrinfo *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-    if (getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found) != 0)
+    std::string text = "HTTP/1.1 " + std::to_string(answer.status) + " ";
+    text.append(reason(answer.status)).append("\r\nDate: ").append(date).append("\r\n");
+    for (std::string_view lines = answer.headers; !lines.empty();) {
+        std::string_view line = lines.substr(0, lines.find('\n'));
+        lines.remove_prefix(std::min(line.size() + 1, lines.size()));
+        if (!line.starts_with("OJS-Would-Wait: "))
+            text.append(line).append("\r\n");
+    }
+    bool has_body = exchange.request.method != "HEAD" && answer.status != 204 && answer.status != 304;
+    if (has_body)
+        text += "Content-Length: " + std::to_string(answer.body.size()) + "\r\n";
+    text += goes_on ? "\r\n" : "Connection: close\r\n\r\n";
+    if (has_body)
+        text += answer.body;
+
+    Clock::time_point until = Clock::now() + options.timeout + seconds(text.size() / slowest_bytes_a_second);
+    if (!client.socket.write(text, until))
         return false;
-    /* Without the library's own log, which any client could fill. */
-    unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | MHD_USE_ITC |
-                     (found->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0);
-    daemon = MHD_start_daemon(flags, 0, nullptr, nullptr, receive, this, MHD_OPTION_SOCK_ADDR, found->ai_addr,
-                              MHD_OPTION_URI_LOG_CALLBACK, begin, this, MHD_OPTION_NOTIFY_COMPLETED, end, this,
-                              MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(options.connections),
-                              MHD_OPTION_CONNECTION_TIMEOUT, static_cast<unsigned>(options.timeout.count()),
-                              MHD_OPTION_CONNECTION_MEMORY_LIMIT, options.max_headers, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-                              MHD_OPTION_END);
-    freeaddrinfo(found);
-    return daemon != nullptr;
-}
-
-std::string
-Server::address() const
-{
-    const MHD_DaemonInfo *info = MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_BIND_PORT);
-    size_t colon = options.listen.rfind(':');
-    return (colon != std::string::npos ? options.listen.substr(0, colon) : "127.0.0.1") + ":" +
-           std::to_string(info->port);
+    if (!goes_on)
+        client.socket.linger(Clock::now() + std::min(seconds(2), options.timeout));
+    return goes_on;
 }
 
 void
+Server::write_log(const Client &client, const Exchange &exchange)
+{
+    if (!log)
+        return;
+    char date[64];
+    time_t now = time(nullptr);
+    tm utc;
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - exchange.since);
+    const Request &request = exchange.request;
+    log.write(std::string("{\"time\": \"") + date + "\", \"request_id\": " + quoted(exchange.id) +
+              ", \"address\": " + quoted(client.peer.address) + ", \"role\": " + quoted(exchange.role) +
+              ", \"method\": " + quoted(std::string_view(request.method).substr(0, 32)) +
+              ", \"path\": " + quoted(request.path().substr(0, 1024)) + ", \"status\": " +
+              std::to_string(exchange.answer.status) + ", \"ms\": " + std::to_string(took.count()) +
+              ", \"received\": " + std::to_string(request.body.size()) + ", \"sent\": " +
+              std::to_string(exchange.answer.body.size()) + "}");
+}
+
+bool
 Server::stop()
 {
     stopping = true;
-    ear.close();
-    close(MHD_quiesce_daemon(daemon)); /* who connects now is refused, and does not wait */
-    {
-        std::unique_lock lock(mutex);
-        all_done.wait_for(lock, options.timeout * 2, [this] { return under_way == 0; });
-    }
-    MHD_stop_daemon(daemon);
-    daemon = nullptr;
+    room.close();
+    listener.socket.shut(); /* who connects now is refused, and does not wait */
+    acceptor.join();
+    if (!listener.path.empty())
+        unlink(listener.path.c_str());
+    clients.end_idle();
+    if (clients.wait_until_empty(Clock::now() + options.timeout * 2))
+        return true;
+    clients.end_all();
+    return clients.wait_until_empty(Clock::now() + options.timeout);
 }
 
 } // namespace gateway

@@ -1,16 +1,20 @@
 /*
- * server.h: the HTTP side of the gateway, on libmicrohttpd: one thread per connection, limits for all that a client sends.
+ * server.h: the gateway: takes connections, one thread each, and answers their requests with what ojs.http says.
  */
 #pragma once
 
-#include <condition_variable>
-#include <cstdint>
-#include <mutex>
+#include <atomic>
 #include <string>
+#include <thread>
+#include <vector>
 
-#include <microhttpd.h>
-
+#include "clients.h"
 #include "database.h"
+#include "duties.h"
+#include "http.h"
+#include "identity.h"
+#include "log.h"
+#include "waiting.h"
 
 namespace gateway
 {
@@ -19,42 +23,57 @@ struct Options {
     std::string listen = "127.0.0.1:8080";
     std::string database; /* empty: PGHOST and so on */
     int pool = 8;
-    int connections = 1000;
-    size_t max_body = 16 << 20;
+    size_t connections = 1000;
+    std::optional<size_t> per_address;
+    size_t max_body = 2 << 20;
+    size_t max_bodies = 64 << 20;
     size_t max_headers = 32 << 10;
-    std::chrono::seconds timeout{30}; /* of a client that is silent, of a whole request's arrival, of a call */
+    std::chrono::seconds timeout{30};
     std::chrono::seconds max_wait{30};
+    bool behind_proxy = false;
+    std::vector<std::string> hosts;
+    unsigned duties = admin;
+    IdentityOptions identity;
+    std::string access_log;
 };
 
 class Server {
 public:
-    explicit Server(const Options &options);
-    ~Server();
+    /* Listens from then on. Throws std::runtime_error. */
+    explicit Server(Options options);
 
-    bool start(); /* false: the address is not to be had */
-    std::string address() const;
-    void stop(); /* takes no more connections, finishes the requests that are under way, and ends */
+    const std::string &address() const { return listener.address; }
+    void start();
+    /* Takes no more connections and finishes the requests that are under way. Returns false if one did not end. */
+    bool stop();
+    void reopen_log() { log.reopen(); }
 
 private:
     struct Exchange;
 
-    static void *begin(void *server, const char *uri, MHD_Connection *connection);
-    static MHD_Result receive(void *server, MHD_Connection *connection, const char *url, const char *method,
-                              const char *version, const char *data, size_t *size, void **exchange);
-    static void end(void *server, MHD_Connection *connection, void **exchange, MHD_RequestTerminationCode code);
-
-    MHD_Result handle(MHD_Connection *connection, Exchange &exchange);
-    Answer ask(MHD_Connection *connection, const Exchange &exchange);
-    MHD_Result respond(MHD_Connection *connection, const Exchange &exchange, const Answer &answer) const;
+    void accept_clients();
+    void serve(Client &client);
+    bool serve_request(Client &client, RequestReader &reader);
+    void answer(Client &client, RequestReader &reader, Exchange &exchange);
+    void admit(const Client &client, const RequestReader &reader, Exchange &exchange) const;
+    void read_body(Client &client, RequestReader &reader, Exchange &exchange);
+    Call call_of(const Exchange &exchange) const;
+    Answer ask(const Client &client, const Exchange &exchange);
+    bool respond(Client &client, const Exchange &exchange) const;
+    void write_log(const Client &client, const Exchange &exchange);
 
     const Options options;
+    const Identity identity;
+    const Listener listener;
+    const std::vector<std::string> hosts;
+    AccessLog log;
+    Clients clients;
     Pool pool;
+    Pool probes; /* a connection for /health and /ready alone */
+    WaitingRoom room;
     Ear ear;
-    MHD_Daemon *daemon = nullptr;
     std::atomic<bool> stopping = false;
-    std::mutex mutex;
-    std::condition_variable all_done;
-    int under_way = 0;
+    std::thread acceptor;
 };
 
 } // namespace gateway
