@@ -17,9 +17,6 @@ language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_queue_seqs
 create function ojs_store.figures_kept() returns boolean
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_figures_kept';
 
-create function ojs_store.count_discarded(queue bigint, type text, n bigint) returns void
-language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_discarded';
-
 -- When a job was handed out for the first time, and how long it had waited, as far as rows tell. A pending job does not
 -- say when it was activated (flag 1).
 create function ojs_store.first_starts(since timestamptz, out queue bigint, out type text, out waited_us bigint) returns setof record

@@ -208,79 +208,178 @@ begin
 end $$;
 comment on function ojs.purge_queue(text, text[], boolean) is 'Removes a queue''s jobs for good: those that wait, or those in the states given; how many';
 
+-- Jobs of a queue that are not finished. Not by an index: entries of rows that were just deleted may be gone from it while
+-- an older snapshot still sees those rows, and a job that is being claimed would be in neither table.
+create function ojs_store.unfinished(queue_id bigint) returns bigint
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = off as $$
+    select (select count(*) from ojs_store.ready r where r.queue = queue_id)
+        + (select count(*) from ojs_store.lease l where l.queue = queue_id)
+        + (select count(*) from ojs_store.later l where l.queue = queue_id and l.kind <> 5)
+$$;
+
+-- Ends a job as discarded, of which the caller has taken the row that said where it was. started_at and worker: of a lease.
+create function ojs_store.discard_dropped(
+    job_id uuid, queue bigint, attempt int, deliveries int, flags int, started_at timestamptz default null, worker text default null
+) returns void
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_discard_dropped';
+
+-- A lease that was moved to this queue takes its slots in the concurrency limits there.
+create function ojs_store.count_moved(job_id uuid, token bigint, job_tid tid, queue bigint) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_moved';
+
+-- These three take the jobs of a queue that no other transaction has locked, and return their number. Leases come last: while
+-- they are locked, beats wait.
+create function ojs_store.discard_jobs(queue_id bigint) returns bigint
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    waiting bigint;
+    later bigint;
+    held bigint;
+begin
+    with taken as (
+        delete from ojs_store.ready where ctid = any (array(
+            select r.ctid from ojs_store.ready r where r.queue = queue_id for update skip locked))
+        returning *
+    )
+    select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into waiting from taken t;
+    with taken as (
+        delete from ojs_store.later where ctid = any (array(
+            select l.ctid from ojs_store.later l where l.queue = queue_id and l.kind <> 5 for update skip locked))
+        returning *
+    )
+    select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into later from taken t;
+    with taken as (
+        delete from ojs_store.lease where ctid = any (array(
+            select l.ctid from ojs_store.lease l where l.queue = queue_id for update skip locked))
+        returning lease
+    )
+    select count(ojs_store.discard_dropped((t.lease).job_id, (t.lease).queue, (t.lease).attempt, (t.lease).deliveries, (t.lease).flags,
+            (t.lease).claimed_at, (t.lease).worker)) into held
+    from taken t, lateral ojs_store.log_lease(t.lease, 9::smallint);
+    return waiting + later + held;
+end $$;
+
+-- Those that wait line up at the end, in their order. A hot row other than a lease is never updated, so these are taken and
+-- put in again.
+create function ojs_store.move_waiting(source bigint, destination bigint) returns bigint
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    ids uuid[];
+begin
+    with taken as (
+        delete from ojs_store.ready where ctid = any (array(
+            select r.ctid from ojs_store.ready r where r.queue = source for update skip locked))
+        returning *
+    ), waiting as (
+        -- Places of jobs that were delivered before are negative, and grow by the same sequence (src/state/transitions.cpp).
+        insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, flags, attempt, deliveries)
+        select job_id, destination,
+            case when place < 0 then -4611686018427387904 else 0 end + nextval('ojs_store.seq'),
+            job_tid, npriority, flags, attempt, deliveries
+        from (select * from taken order by place) in_order
+        returning job_id
+    ), let_go as (
+        delete from ojs_store.later where ctid = any (array(
+            select l.ctid from ojs_store.later l where l.queue = source for update skip locked))
+        returning *
+    ), later as (
+        insert into ojs_store.later (job_id, queue, due_at, job_tid, npriority, kind, flags, attempt, deliveries)
+        select job_id, destination, due_at, job_tid, npriority, kind, flags, attempt, deliveries from let_go
+        returning job_id, kind
+    )
+    select array_agg(job_id) into ids
+    from (select job_id from waiting union all select job_id from later where kind <> 5) moved;
+    update ojs_store.job set queue = destination where id = any (ids);
+    return coalesce(cardinality(ids), 0);
+end $$;
+
+-- Held jobs, which their workers go on with. Flag 4096 is job_counted.
+create function ojs_store.move_held(source bigint, destination bigint) returns bigint
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    held ojs_store.lease[];
+begin
+    with moved as (
+        update ojs_store.lease set queue = destination, flags = flags | 4096 where ctid = any (array(
+            select l.ctid from ojs_store.lease l where l.queue = source for update skip locked))
+        returning lease
+    )
+    select array_agg(m.lease) into held from moved m;
+    update ojs_store.job set queue = destination where id in (select h.job_id from unnest(held) h);
+    -- What they take of limits is counted anew, for the queue's own limits and those of jobs that name no key.
+    delete from ojs_store.limit_use u using unnest(held) h where u.kind = 0 and u.job_id = h.job_id and u.token = h.token;
+    perform ojs_store.count_moved(h.job_id, h.token, h.job_tid, destination) from unnest(held) h;
+    return coalesce(cardinality(held), 0);
+end $$;
+
 create function ojs.drop_queue(name text, strategy text default 'reject', target text default null) returns bigint
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     queue ojs_store.queue;
     other ojs_store.queue;
-    live bigint;
     own_limits text := 'queue:' || name;
-    at timestamptz := ojs_store.now();
+    give_up_at timestamptz := clock_timestamp() + interval '1 second';
+    live bigint;
     n bigint := 0;
 begin
-    perform ojs_store.lock_setting('ojs_store.queue', name);
+    if coalesce(strategy, 'reject') not in ('reject', 'discard', 'move') then
+        perform ojs_store.raise('INVALID_PAYLOAD', format('strategy must be reject, discard or move, not "%s"', left(strategy, 64)),
+            '{"field": "strategy"}', 'Say what becomes of the jobs that are not finished.');
+    elsif strategy = 'move' and (target is null or target = name) then
+        perform ojs_store.raise('INVALID_QUEUE', 'target must be another queue', '{"field": "target"}', 'Name the queue that takes the jobs.');
+    end if;
+    -- In one order: two calls do not wait for each other crosswise.
+    perform ojs_store.lock_setting('ojs_store.queue', least(name, target));
+    perform ojs_store.lock_setting('ojs_store.queue', greatest(name, target));
     queue := ojs_store.queue_found(name);
-    case coalesce(strategy, 'reject')
-    when 'reject' then
-        select (select count(*) from ojs_store.ready r where r.queue = queue.id)
-            + (select count(*) from ojs_store.lease l where l.queue = queue.id)
-            + (select count(*) from ojs_store.later l where l.queue = queue.id and l.kind <> 5) into live;
-        if live > 0 then
-            perform ojs_store.raise('INVALID_STATE_TRANSITION', format('queue "%s" still has %s jobs that are not finished', name, live),
-                jsonb_build_object('queue', name, 'live', live, 'attempted', 'drop'),
-                'Drop it with the strategy discard or move, or finish them first.');
-        end if;
-    when 'discard' then
-        perform ojs_store.log_lease(l, 9::smallint) from ojs_store.lease l where l.queue = queue.id;
-        -- The counts stay with each job; 7 is discarded.
-        with taken as (
-            delete from ojs_store.lease l where l.queue = queue.id returning job_id, attempt, deliveries, claimed_at as started_at
-        ), waiting as (
-            delete from ojs_store.ready r where r.queue = queue.id returning job_id, attempt, deliveries, null::timestamptz
-        ), later as (
-            delete from ojs_store.later l where l.queue = queue.id returning job_id, attempt, deliveries, null::timestamptz, kind
-        ), ended as (
-            select * from taken union all select * from waiting
-            union all select job_id, attempt, deliveries, null from later where kind <> 5
-        ), done as (
-            insert into ojs_store.done (job_id, finished_at, queue, attempt, deliveries, started_at, state, flags, error)
-            select job_id, at, queue.id, attempt, deliveries, started_at, 7, 0, jsonb_build_object(
-                'code', 'queue_deleted', 'type', 'queue_deleted', 'message', 'the queue was dropped', 'attempt', attempt,
-                'occurred_at', to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
-            from ended
-            returning 1
-        )
-        select count(*) into n from done;
-        perform ojs_store.count_discarded(queue.id, j.type, count(*))
-        from ojs_store.done d join ojs_store.job j on j.id = d.job_id
-        where n > 0 and d.queue = queue.id and d.finished_at = at and d.state = 7
-        group by j.type;
-    when 'move' then
-        if target is null or target = name then
-            perform ojs_store.raise('INVALID_QUEUE', 'target must be another queue', '{"field": "target"}', 'Name the queue that takes the jobs.');
-        end if;
+    if strategy = 'move' then
         other := ojs_store.queue_found(target);
         if other.config ->> 'type' = 'log' then
             perform ojs_store.raise('TOPIC_NOT_A_QUEUE', format('target "%s" is a log', target), jsonb_build_object('queue', target),
                 'Name a queue of type queue.');
         end if;
-        n := ojs_store.move_jobs(queue.id, other.id);
-        -- Places that held jobs take in the queue's own limits; rows of limit_use are never updated.
-        insert into ojs_store.limit_use (key, kind, at, number, until, job_id, token, name)
-        select ojs_store.name_hash('queue:' || target), u.kind, u.at, u.number, u.until, u.job_id, u.token, 'queue:' || target
-        from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits) and u.kind = 0;
-        perform ojs_store.wake(target);
-    else
-        perform ojs_store.raise('INVALID_PAYLOAD', format('strategy must be reject, discard or move, not "%s"', left(strategy, 64)),
-            '{"field": "strategy"}', 'Say what becomes of the jobs that are not finished.');
-    end case;
+    end if;
+
+    loop
+        n := n + case strategy
+            when 'discard' then ojs_store.discard_jobs(queue.id)
+            when 'move' then ojs_store.move_waiting(queue.id, other.id) + ojs_store.move_held(queue.id, other.id)
+            else 0 end;
+        live := ojs_store.unfinished(queue.id);
+        exit when live = 0;
+        if strategy is distinct from 'discard' and strategy is distinct from 'move' then
+            perform ojs_store.raise('INVALID_STATE_TRANSITION', format('queue "%s" still has %s jobs that are not finished', name, live),
+                jsonb_build_object('queue', name, 'live', live, 'attempted', 'drop'),
+                'Drop it with the strategy discard or move, or finish them first.');
+        elsif clock_timestamp() >= give_up_at then
+            -- A claim or a push whose transaction stays open could be waited for without end, with all the other jobs locked.
+            perform ojs_store.raise('UNAVAILABLE', format('other transactions have locked %s jobs of queue "%s"', live, name),
+                jsonb_build_object('queue', name, 'live', live, 'attempted', 'drop'),
+                'Pause the queue, and drop it again when those transactions have ended.');
+        end if;
+        perform pg_sleep(0.01);
+    end loop;
+
     perform ojs_store.wake(name); -- who waits for it is told
-    update ojs_store.queue q set state = 'deleted', config = '{}',
-        revised_at = greatest(clock_timestamp(), q.revised_at + interval '1 microsecond')
+    if strategy = 'move' then
+        perform ojs_store.wake(target);
+    end if;
+    -- It keeps its settings: a push that comes too late brings it back as it was (src/queue/push_rules.cpp).
+    update ojs_store.queue q set state = 'deleted', revised_at = greatest(clock_timestamp(), q.revised_at + interval '1 microsecond')
     where q.name = name;
-    -- What is kept by the queue's name. What another transaction is at has a time of its own to go.
-    delete from ojs_store.queue_count c where c.queue = queue.id;
+    -- What is kept by the queue's name. What another transaction has locked goes when its time is over; only the counts, which a
+    -- tick may be adding up, are brought to 0.
+    with gone as (
+        delete from ojs_store.queue_count where ctid = any (array(
+            select c.ctid from ojs_store.queue_count c where c.queue = queue.id for update skip locked))
+        returning dead_lettered
+    ), kept as (
+        select sum(c.dead_lettered) - coalesce((select sum(g.dead_lettered) from gone g), 0) as n
+        from ojs_store.queue_count c where c.queue = queue.id
+    )
+    insert into ojs_store.queue_count (queue, dead_lettered) select queue.id, -k.n from kept k where k.n <> 0;
     delete from ojs_store.deduplication where ctid = any (array(
         select d.ctid from ojs_store.deduplication d where d.queue = queue.id for update skip locked));
     delete from ojs_store.rate_limit where ctid = any (array(
@@ -292,37 +391,3 @@ begin
     return n;
 end $$;
 comment on function ojs.drop_queue(text, text, text) is 'Drops a queue; its unfinished jobs are a reason to refuse (reject), are discarded, or move to another queue; how many';
-
--- All unfinished jobs, held ones too, which their workers go on with. Those that wait line up at the end, in their order.
--- A hot row other than a lease is never updated, so these are taken and put in again.
-create function ojs_store.move_jobs(source bigint, destination bigint) returns bigint
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    ids uuid[];
-    n bigint;
-begin
-    with held as (
-        update ojs_store.lease set queue = destination where queue = source returning job_id
-    ), taken as (
-        delete from ojs_store.ready where queue = source returning *
-    ), waiting as (
-        -- Places of jobs that were delivered before are negative, and grow by the same sequence (src/state/transitions.cpp).
-        insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, flags, attempt, deliveries)
-        select job_id, destination,
-            case when place < 0 then -4611686018427387904 else 0 end + nextval('ojs_store.seq'),
-            job_tid, npriority, flags, attempt, deliveries
-        from (select * from taken order by place) in_order
-        returning job_id
-    ), let_go as (
-        delete from ojs_store.later where queue = source returning *
-    ), later as (
-        insert into ojs_store.later (job_id, queue, due_at, job_tid, npriority, kind, flags, attempt, deliveries)
-        select job_id, destination, due_at, job_tid, npriority, kind, flags, attempt, deliveries from let_go
-        returning job_id, kind
-    )
-    select array_agg(job_id) into ids
-    from (select job_id from held union all select job_id from waiting union all select job_id from later where kind <> 5) moved;
-    update ojs_store.job set queue = destination where id = any (ids);
-    get diagnostics n = row_count;
-    return n;
-end $$;

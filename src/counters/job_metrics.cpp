@@ -404,14 +404,3 @@ figures_init()
 }
 
 } // namespace ojs
-
-using namespace ojs;
-
-/* ojs_store.count_discarded(queue bigint, type text, n bigint): for what ends by SQL */
-OJS_FUNCTION(ojs_count_discarded)
-{
-    TimestampTz at = now();
-    if (figures != nullptr)
-        note(series_of(PG_GETARG_INT64(0), view(PG_GETARG_TEXT_PP(1)), at), cell_discarded + n_duration_buckets, PG_GETARG_INT64(2), 0, at);
-    PG_RETURN_VOID();
-}

@@ -77,10 +77,10 @@ constinit Statement merge_counts = {R"sql(
         returning queue, dead_lettered
     )
     insert into ojs_store.queue_count (queue, dead_lettered)
-    select queue, sum(dead_lettered) from taken group by queue
+    select queue, sum(dead_lettered) from taken group by queue having sum(dead_lettered) <> 0
 )sql", {}, nullptr};
 
-/* A push that looked the queue up just before it was dropped. */
+/* A push that looked the queue up just before it was dropped: the queue comes back with its settings. */
 constinit Statement revive = {R"sql(
     update ojs_store.queue set state = 'active', revised_at = clock_timestamp() where ctid = any (array(
         select q.ctid from ojs_store.queue q

@@ -346,6 +346,7 @@ select pg_temp.held('doomed') as held, pg_temp.pushed('doomed') as waiting, pg_t
 select is(ojs.drop_queue('doomed', 'discard'), 4::bigint, 'QC-04: discard');
 select is((select string_agg(distinct state || '/' || (error ->> 'type') || '/' || queue, ' ') from ojs.jobs where id in (:'held', :'waiting', :'expiring', :'scheduled')), 'discarded/queue_deleted/doomed', 'QC-04 SM-15: discarded, as queue_deleted, of a queue whose name is still known'),
     is(pg_temp.at(:'held'), 'discarded/1/1', 'QC-04: with its counts'), is(pg_temp.refusal(format('select ojs.ack(%L)', :'held')), 'OJ105 INVALID_STATE_TRANSITION', 'Q-69: its lease is gone');
+select is((select count(*) from ojs_store.feed where rebuilt_at = '-infinity'), 0::bigint, 'leaves the hot set valid: nobody waits for a rebuild (QC-04)');
 select is(ojs.drop_queue('ping', 'discard') > 0, true, 'Q-55: drop …');
 select isnt(pg_temp.pushed('ping'), null, 'Q-69: a push makes it anew');
 select is((select dead_lettered from ojs.queue_stats('ping')), 0::bigint, 'Q-55: … and create resets the counter'), is((select config from ojs.queues where name = 'ping'), '{}', 'Q-69: its settings are gone');
@@ -395,6 +396,14 @@ select is(pg_temp.rows_that_name('well-moved'), 'done job lease_log queue record
 select is((select string_agg(name, ' ') from ojs_store.limit_use), 'queue:mover', 'QC-04: a held job takes its place in the other queue''s limit');
 select ojs.purge_queue('mover', '{available,scheduled,retryable,pending,active,completed,cancelled,discarded}', true) > 0 as purged \gset
 select is(pg_temp.rows_that_name('mover'), 'lease_log limit_use queue', 'QC-01: a purge of all states leaves nothing but the queue and the log; the use of a limit counts no more');
+
+-- A held job that is moved counts in the limit of its new queue.
+select ojs.create_queue('narrow', '{"concurrency": 1}') is null as made, pg_temp.held('wide') as moved, pg_temp.pushed('narrow') as waiting \gset
+select is(ojs.drop_queue('wide', 'move', 'narrow'), 1::bigint, 'moves a held job to a queue with a limit (QC-04)');
+select is(cardinality(pg_temp.claim_ids('narrow')), 0, 'which hands out no other (RL-02)');
+select is((select active from ojs.rate_limits where key = 'queue:narrow'), 1::bigint, 'and counts it (RL-02)');
+select ojs.ack(:'moved') \g /dev/null
+select is(pg_temp.claim_ids('narrow'), array[:'waiting']::uuid[], 'until it has ended (RL-02)');
 
 -- A push that looked the queue up before it was dropped.
 update ojs_store.queue set state = 'deleted' where name = 'heir';
