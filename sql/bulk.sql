@@ -60,14 +60,17 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- Whether a job is what a filter describes; `at`: its end, or its creation if it has not ended.
+-- Called for each job: without SET, so that it can be part of the query.
 create function ojs_store.fits(filter jsonb, type text, priority int, meta jsonb, error jsonb, at timestamptz) returns boolean
-language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select (not filter ? 'type' or ojs_store.matches(type, array[filter ->> 'type']))
+language sql stable parallel safe
+begin atomic
+    select (not filter ? 'type' or case when filter ->> 'type' like '%*' then starts_with(type, left(filter ->> 'type', -1))
+            else type = filter ->> 'type' end)
         and (not filter ? 'error_type' or error ->> 'type' is not distinct from filter ->> 'error_type')
         and (not filter ? 'priority' or priority = (filter -> 'priority')::numeric)
         and (not filter ? 'meta' or coalesce(meta, '{}') @> (filter -> 'meta'))
-        and at between coalesce((filter ->> 'since')::timestamptz, '-infinity') and coalesce((filter ->> 'until')::timestamptz, 'infinity')
-$$;
+        and at between coalesce((filter ->> 'since')::timestamptz, '-infinity') and coalesce((filter ->> 'until')::timestamptz, 'infinity');
+end;
 
 -- Jobs in these states that a filter describes, by id, at most `most`. For finished jobs since and until speak of their end,
 -- for others of their creation. Numbers as in ojs_store.queue_counts().
@@ -104,9 +107,20 @@ begin
     limit most;
 end $$;
 
+-- Cancels a job if it is in one of these states: bits by their numbers in rows.h. Looked at once the job is locked, so a job
+-- that was claimed meanwhile stays with its worker.
+create function ojs_store.cancel_in(job_id uuid, states int) returns boolean
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_cancel_in';
+
+create function ojs_store.state_bits(states text[]) returns int
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select coalesce(bit_or(1 << (array_position('{scheduled,available,pending,active,completed,retryable,cancelled,discarded}'::text[], s) - 1)), 0)
+    from unnest(states) s
+$$;
+
 /*
  * Carries out one operation on each job in turn, in the order of ids: so two calls do not deadlock. What cannot be done to a
- * job is a reason to pass it over, not to fail.
+ * job is a reason to pass it over, not to fail. The state is judged by what carries it out, which has locked the job.
  */
 create function ojs_store.do_many(operation text, filter jsonb, confirm boolean, states text[], eligible text[]) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -123,6 +137,8 @@ declare
     message text;
     detail text;
     twin jsonb;
+    done boolean;
+    bits int := ojs_store.state_bits(eligible);
     items jsonb[];
     succeeded int := 0;
 begin
@@ -139,24 +155,26 @@ begin
     for id, n in select a.id, a.n from unnest(ids) with ordinality as a(id, n) order by a.id, a.n loop
         code := null;
         twin := '{}';
-        state := (ojs_store.look(id)).state;
-        if state is null then
+        done := operation = 'cancel' and ojs_store.cancel_in(id, bits);
+        state := case when not done then (ojs_store.look(id)).state end;
+        if done then
+            null;
+        elsif state is null then
             code := 'NOT_FOUND';
             reason := 'there is no such job';
-        elsif state <> all (eligible) then
+        elsif operation = 'cancel' or state <> all (eligible) then
             code := 'INVALID_STATE_TRANSITION';
             reason := format('the job is %s', state);
         else
             begin
-                case operation
-                when 'cancel' then perform ojs.cancel(id);
-                when 'retry' then
+                if operation = 'retry' then
                     -- An open job with the same uniqueness key does not stop it, and is named (INT-09).
                     select jsonb_strip_nulls(jsonb_build_object('existing_job_id', r.extra -> 'existing_job_id',
                         'existing_job_state', r.extra -> 'existing_job_state')) into twin
                     from ojs.retry(id) r;
-                else perform ojs.delete_job(id);
-                end case;
+                else
+                    perform ojs.delete_job(id);
+                end if;
             exception when others then
                 get stacked diagnostics message = message_text, detail = pg_exception_detail;
                 if left(sqlstate, 2) <> 'OJ' then
@@ -172,7 +190,8 @@ begin
         succeeded := succeeded + (code is null)::int;
     end loop;
     perform ojs_store.record_event(format('bulk.%s.completed', operation), operation, jsonb_build_object('total', cardinality(ids),
-        case operation when 'cancel' then 'cancelled' when 'retry' then 'retried' else 'deleted' end, succeeded, 'skipped', cardinality(ids) - succeeded));
+        case operation when 'cancel' then 'cancelled' when 'retry' then 'retried' else 'deleted' end, succeeded,
+        'skipped', cardinality(ids) - succeeded, 'by', session_user));
     return jsonb_build_object('matched', cardinality(ids), 'succeeded', succeeded, 'failed', cardinality(ids) - succeeded, 'more', more,
         'items', to_jsonb(coalesce(items, '{}')));
 end $$;
@@ -183,8 +202,8 @@ begin
     -- What somebody is working on is left alone, unless it is named or asked for.
     return ojs_store.do_many('cancel', filter, confirm,
         ojs_store.states_of(filter, '{available,scheduled,retryable,pending,active}'),
-        case when filter ? 'ids' or 'active' = any (ojs_store.states_of(filter, '{}')) then '{available,scheduled,retryable,pending,active}'::text[]
-            else '{available,scheduled,retryable,pending}' end);
+        case when filter ? 'ids' then '{available,scheduled,retryable,pending,active}'::text[]
+            else ojs_store.states_of(filter, '{available,scheduled,retryable,pending}') end);
 end $$;
 comment on function ojs.cancel_many(jsonb, boolean) is 'Cancels open jobs, named by ids or described; a running one only where it is named or asked for by state';
 

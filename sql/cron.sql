@@ -155,6 +155,9 @@ begin
         insert into ojs_store.cron select entry.* on conflict do nothing;
         exit when found;
     end loop;
+    if not existed or entry is distinct from before then
+        perform ojs_store.record_act('cron_set', name, jsonb_build_object('cron_name', name, 'cron_expr', entry.expression, 'enabled', entry.enabled));
+    end if;
     perform ojs_store.ask_for_worker();
     return ojs_store.cron_json(entry) || jsonb_build_object('created', not existed);
 end $$;
@@ -170,6 +173,7 @@ begin
     end if;
     delete from ojs_store.cron_run r where r.cron = unschedule.name
         and not exists (select from ojs_store.cron_run w where w.cron = unschedule.name and w.waiting);
+    perform ojs_store.record_act('cron_removed', name, jsonb_build_object('cron_name', name));
     return true;
 end $$;
 comment on function ojs.unschedule(text) is 'Removes a cron entry and leaves its jobs alone; false if there is none';

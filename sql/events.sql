@@ -9,41 +9,69 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     at timestamptz := ojs_store.now();
 begin
+    if octet_length(data::text) > 16384 then
+        -- An event must stay readable for everybody: what is large in it goes.
+        select jsonb_object_agg(key, value) || '{"truncated": true}' into data
+        from (select key, value from jsonb_each(data) where octet_length(value::text) <= 512 order by key limit 16) small;
+        data := coalesce(data, '{"truncated": true}');
+    end if;
     if not ojs_store.matches(type, string_to_array(replace(current_setting('ojs.events_off'), ' ', ''), ',')) then
         insert into ojs_store.record (id, at, type, subject, data) values (gen_random_uuid(), at, type, subject, coalesce(data, '{}'));
     end if;
 end $$;
 
+-- What an administrator has done, and who: `by` is the session's user, `as` the role that it has taken on.
+create function ojs_store.record_act(type text, subject text, data jsonb) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_store.record_event('admin.' || type, subject, data || jsonb_strip_nulls(jsonb_build_object('by', session_user,
+        'as', nullif(current_setting('role'), 'none'))));
+end $$;
+
+-- Events of administrators. They have a bound of their own, so that workers and clocks cannot push them out.
+create function ojs_store.is_act(type text) returns boolean
+language sql immutable strict parallel safe
+begin atomic
+    select type ~ '^(admin|queue|bulk\.(cancel|retry|delete))\.';
+end;
+
+-- Functions that are called for each event have no SET, which costs more than they do: their bodies were parsed when they were
+-- created, so the search_path of a caller means nothing to them.
+
 -- Whether a name is one of these, of which job.* stands for job. and whatever follows.
 create function ojs_store.matches(name text, patterns text[]) returns boolean
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+language sql immutable strict parallel safe
+begin atomic
     select exists (
         select from unnest(patterns) as p(pattern)
-        where case when pattern like '%*' then starts_with(name, left(pattern, -1)) else name = pattern end)
-$$;
+        where case when pattern like '%*' then starts_with(name, left(pattern, -1)) else name = pattern end);
+end;
 
 -- A time as JSON has it.
 create function ojs_store.time_text(at timestamptz) returns text
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
-    select to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-$$;
+language sql immutable strict parallel safe
+begin atomic
+    select to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+end;
 
 -- A name as one part of a URI.
 create function ojs_store.uri_part(name text) returns text
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+language sql immutable strict parallel safe
+begin atomic
     select case when name ~ '^[A-Za-z0-9._~-]*$' then name else (
         select string_agg(case when c ~ '[A-Za-z0-9._~-]' then c
             else upper(regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '(..)', '%\1', 'g')) end, '' order by n)
-        from regexp_split_to_table(name, '') with ordinality as part(c, n)) end
-$$;
+        from regexp_split_to_table(name, '') with ordinality as part(c, n)) end;
+end;
 
 -- A UUID of version 7 from a time and what else tells this event from all others: the same at each reading.
 create function ojs_store.event_id(at timestamptz, key text) returns text
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+language sql immutable strict parallel safe
+begin atomic
     select 'evt_' || (lpad(to_hex(floor(extract(epoch from at) * 1000)::bigint), 12, '0') || '7' || substr(h, 1, 3)
         || substr('89ab', 1 + get_byte(decode(substr(h, 4, 2), 'hex'), 0) % 4, 1) || substr(h, 6, 15))::uuid
-    from md5(extract(epoch from at) || ' ' || key) as digest(h)
-$$;
+    from md5(extract(epoch from at) || ' ' || key) as digest(h);
+end;
 
 -- The leases, for events; none on a standby. kind 8: a delivery that goes on; 9: its last sign of life; 10: the last
 -- report of its progress.
@@ -197,9 +225,9 @@ union all
 select
     r.at, numbers.epoch + r.xmin::text::bigint - case when r.xmin::text::bigint > numbers.low then 4294967296 else 0 end,
     r.id, 0, 0, r.at, r.type, r.subject, r.id::text,
-    case split_part(r.type, '.', 1) when 'worker' then 'workers/' when 'cron' then 'cron/' when 'workflow' then 'workflows/'
+    case split_part(r.type, '.', 1) when 'admin' then 'admin/' when 'worker' then 'workers/' when 'cron' then 'cron/' when 'workflow' then 'workflows/'
         when 'bulk' then 'api/' when 'rate_limit' then 'rate-limits/' else 'queues/' end
-        || ojs_store.uri_part(coalesce(case when r.type !~ '^(worker|cron|workflow|bulk|rate_limit)\.' then r.data ->> 'queue' end, r.subject)),
+        || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit)\.' then r.data ->> 'queue' end, r.subject)),
     null, r.data ->> 'queue', r.data ->> 'job_type', r.data
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
@@ -218,14 +246,16 @@ comment on view ojs.events is 'What happened: the standard OJS events, one row e
 
 -- A time as a number in a cursor.
 create function ojs_store.micros(at timestamptz) returns bigint
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
-    select (extract(epoch from at) * 1000000)::bigint
-$$;
+language sql immutable strict parallel safe
+begin atomic
+    select (extract(epoch from at) * 1000000)::bigint;
+end;
 
 create function ojs_store.from_micros(n bigint) returns timestamptz
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
-    select timestamptz '1970-01-01 00:00:00+00' + n * interval '1 microsecond'
-$$;
+language sql immutable strict parallel safe
+begin atomic
+    select timestamptz '1970-01-01 00:00:00+00' + n * interval '1 microsecond';
+end;
 
 -- No row that a transaction may still store, or has stored since the last statement began, is older than this. Rows bear
 -- times no earlier than the start of their transaction. `otherwise` where that cannot be known: a snapshot that stays, a
@@ -245,6 +275,15 @@ begin
     where a.datname = current_database() and a.backend_type <> 'autovacuum worker';
     -- A session has started its transaction a moment before it says so.
     return case when unknown then otherwise else greatest(otherwise, oldest - interval '5 seconds') end;
+end $$;
+
+-- The cursor after which everything is read that is not committed yet.
+create function ojs_store.cursor_now() returns text
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    since timestamptz := ojs_store.oldest_open(ojs_store.from_micros(0)); -- looked up before the snapshot below
+begin
+    return pg_snapshot_xmin(pg_current_snapshot()) || '.' || ojs_store.micros(since);
 end $$;
 
 /*
@@ -267,6 +306,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 #variable_conflict use_variable
 declare
     most int := least(greatest(coalesce(max, 100), 1), 1000);
+    most_bytes constant int := 8 * 1024 * 1024;
     parts text[] := string_to_array(after, '.');
     lowest bigint := 0;
     below bigint;
@@ -281,14 +321,24 @@ declare
     slice interval := '1 second';
     event record;
     page jsonb[] := '{}';
+    bytes bigint := 0;
+    more boolean := false;
 begin
-    if after !~ '^\d{1,18}\.\d{1,18}(\.\d{1,18}\.\d{1,18}\.\d{1,18}\.[0-9a-f]{32}\.-?\d{1,9}\.\d{1,2})?$' then
+    if after = 'now' then
+        return jsonb_build_object('events', '[]'::jsonb, 'cursor', ojs_store.cursor_now(), 'has_more', false);
+    end if;
+    if after !~ '^[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9a-f]{32}\.-?[0-9]{1,9}\.[0-9]{1,2})?$' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'after is no cursor', '{"field": "after"}',
             'Give the cursor of an earlier answer of ojs.events, or null to read from the beginning.');
     end if;
     if after is not null then
         lowest := parts[1];
         since := ojs_store.from_micros(parts[2]::bigint);
+        -- As after a failover to a server that had not yet received all of it: what lies between would be passed over in silence.
+        if greatest(lowest, parts[3]::bigint) > pg_snapshot_xmax(pg_current_snapshot())::text::bigint then
+            perform ojs_store.raise('INVALID_PAYLOAD', 'after is a cursor of another server or of another history of this one', '{"field": "after"}',
+                'Read from the beginning (null), or from now on (''now'').');
+        end if;
     end if;
     slice_from := since;
     if cardinality(parts) > 2 then
@@ -309,7 +359,7 @@ begin
     end if;
 
     -- Slice by slice, so that a long past is not sorted as a whole for each page of it.
-    while slice_from < 'infinity' and cardinality(page) <= most loop
+    while slice_from < 'infinity' and not more loop
         slice_to := case when slice_from + slice < ojs_store.now() then slice_from + slice else 'infinity' end;
         for event in
             select e.*
@@ -322,10 +372,10 @@ begin
             order by e.written_at, e.key, e.deliveries, e.rank
             limit most + 1 - cardinality(page)
         loop
-            if cardinality(page) = most then
-                page := page || null::jsonb;
-                exit;
-            end if;
+            -- A page has a bound in bytes, too: jsonb holds no more than 256 MB.
+            more := cardinality(page) = most or bytes > most_bytes;
+            exit when more;
+            bytes := bytes + pg_column_size(event.data);
             page := page || jsonb_build_object(
                 'specversion', '1.0', 'id', ojs_store.event_id(event.at, event.identity), 'type', event.type,
                 'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || event.source,
@@ -340,11 +390,11 @@ begin
     end loop;
 
     return jsonb_build_object(
-        'events', to_jsonb(page[:most]),
-        'cursor', case when cardinality(page) > most then concat_ws('.', lowest, ojs_store.micros(since), below,
+        'events', to_jsonb(page),
+        'cursor', case when more then concat_ws('.', lowest, ojs_store.micros(since), below,
                 ojs_store.micros(next_since), ojs_store.micros(last_at), replace(last_key::text, '-', ''), last_deliveries, last_rank)
             else below || '.' || ojs_store.micros(next_since) end,
-        'has_more', cardinality(page) > most)
+        'has_more', more)
         || case when after is not null and exists (select from ojs_store.sweep s where s.removed_to >= ojs_store.from_micros(parts[2]::bigint))
             then '{"missed": true}' else '{}' end::jsonb;
 end $$;
@@ -355,13 +405,13 @@ comment on function ojs.events(text, text[], text[], text[], int)
 create function ojs.notify_events(enabled boolean default true) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    since timestamptz := ojs_store.oldest_open(ojs_store.from_micros(0));
+    cursor_now text := ojs_store.cursor_now();
 begin
     lock table ojs_store.told_until in share row exclusive mode; -- one row at most
     if not enabled then
         delete from ojs_store.told_until;
     elsif not exists (select from ojs_store.told_until) then
-        insert into ojs_store.told_until (cursor) values (pg_snapshot_xmin(pg_current_snapshot()) || '.' || ojs_store.micros(since));
+        insert into ojs_store.told_until (cursor) values (cursor_now);
     end if;
 end $$;
 comment on function ojs.notify_events(boolean)
@@ -411,18 +461,26 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 #variable_conflict use_variable
 declare
     before timestamptz := ojs_store.now() - extract(epoch from current_setting('ojs.event_retention')::interval) * interval '1 second';
+    acts_before timestamptz := before;
     newest timestamptz;
     n int := 0;
 begin
     if count then
-        before := greatest(before, (select r.at from ojs_store.record r order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
+        before := greatest(before, (select r.at from ojs_store.record r where not ojs_store.is_act(r.type)
+            order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
+        acts_before := greatest(acts_before, (select r.at from ojs_store.record r where ojs_store.is_act(r.type)
+            order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
     end if;
-    if exists (select from ojs_store.record r where r.at <= before) then
+    if exists (select from ojs_store.record r where r.at <= greatest(before, acts_before)
+            and r.at <= case when ojs_store.is_act(r.type) then acts_before else before end) then
         perform from ojs_store.sweep s where s.what = 'record' for update skip locked;
         if found then
             with gone as (
                 delete from ojs_store.record where ctid = any (array(
-                    select r.ctid from ojs_store.record r where r.at <= before order by r.at limit most for update skip locked))
+                    select r.ctid from ojs_store.record r
+                    where r.at <= greatest(before, acts_before)
+                        and r.at <= case when ojs_store.is_act(r.type) then acts_before else before end
+                    order by r.at limit most for update skip locked))
                 returning at
             )
             select count(*), max(gone.at) into n, newest from gone;

@@ -44,7 +44,9 @@ begin
             ojs_store.distance(job.discarded_at), job.deliveries, job.error ->> 'type',
             ', and a copy went to the queue "' || (job.error ->> 'dead_lettered_to') || '"');
     when 'active' then
-        select l.lease_expires_at into deadline from ojs_store.leases() l where l.job_id = job_id;
+        if not pg_is_in_recovery() then
+            select l.deadline into deadline from ojs_store.lease l where l.job_id = job_id;
+        end if;
         if deadline <= at then
             return format('%s was held by the worker "%s", whose lease ran out %s; the next claim or tick takes it back.', this,
                 job.worker, ojs_store.distance(deadline));
@@ -65,6 +67,9 @@ begin
     -- Available: what keeps it from being claimed?
     queue := ojs_store.queue_named(job.queue);
     config := ojs_store.effective_config(coalesce(queue.config, '{}'), false);
+    if queue.id is null then
+        return format('%s waits in the queue "%s", which was dropped; the next tick brings the queue back.', this, job.queue);
+    end if;
     if job.expires_at <= at then
         return format('%s expired %s: the next claim or tick discards it.', this, ojs_store.distance(job.expires_at));
     end if;

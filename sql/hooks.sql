@@ -54,6 +54,7 @@ begin
     values (name, point, at, found_function.in_schema, found_function.proname, role, ojs_store.now());
     delete from ojs_store.hook_failure f where f.hook = name;
     perform ojs_store.changed('ojs_store.hook');
+    perform ojs_store.record_act('hook_registered', name, jsonb_build_object('hook', name, 'point', point, 'function', function::text, 'role', role));
 end $$;
 
 create function ojs.register_hook(name text, point text, function regprocedure, place text default 'last', other text default null)
@@ -71,6 +72,7 @@ begin
     end if;
     delete from ojs_store.hook_failure f where f.hook = unregister_hook.name;
     perform ojs_store.changed('ojs_store.hook');
+    perform ojs_store.record_act('hook_removed', name, jsonb_build_object('hook', name));
     return true;
 end $$;
 comment on function ojs.unregister_hook(text) is 'Removes a hook; false if there was none of that name';

@@ -10,22 +10,35 @@ language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_limit_numbers';
 create function ojs_store.check_limit_key(key text) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_check_limit_key';
 
--- Every key of which something is known, with what was said of it: by jobs that are not finished, by queues, by
--- administrators. Empty on a standby, where the hot set is not.
-create function ojs_store.stated_limits(out key text, out config jsonb, out over jsonb, out over_until timestamptz, out waiting bigint)
-returns setof record
+-- What a queue's settings, the default policy's among them, say of its own key.
+create function ojs_store.queue_limit(config jsonb) returns jsonb
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select coalesce(e.config -> 'rate_limit', '{}')
+        || case when (e.config ->> 'concurrency')::int > 0 then jsonb_build_object('concurrency', e.config -> 'concurrency') else '{}' end
+    from (select ojs_store.effective_config(queue_limit.config, false)) e(config)
+$$;
+
+-- The limits that a job states, one row each.
+create function ojs_store.job_limits(stated jsonb) returns setof jsonb
+language sql immutable strict parallel safe rows 1 set search_path = pg_catalog, pg_temp as $$
+    select jsonb_array_elements(case jsonb_typeof(stated) when 'array' then stated else jsonb_build_array(stated) end)
+$$;
+
+-- Every key of which something is known, or one of them, with what was said of it: by jobs that are not finished, by queues,
+-- by administrators. Empty on a standby, where the hot set is not.
+create function ojs_store.stated_limits(
+    only_key text, out key text, out config jsonb, out over jsonb, out over_until timestamptz, out waiting bigint
+) returns setof record
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if pg_is_in_recovery() then
         return;
     end if;
     return query
-    with queues as (
-        select distinct on (q.id) q.id, 'queue:' || q.name as key,
-            coalesce(q.config -> 'rate_limit', '{}')
-                || case when (q.config ->> 'concurrency')::int > 0 then jsonb_build_object('concurrency', q.config -> 'concurrency') else '{}' end as config
-        from ojs_store.queue q
-        order by q.id, q.revised_at desc
+    with queues as materialized (
+        select newest.id, 'queue:' || newest.name as key, ojs_store.queue_limit(newest.config) as config
+        from (select distinct on (q.id) q.* from ojs_store.queue q where q.name <> '_default' order by q.id, q.revised_at desc) newest
+        where newest.state <> 'deleted'
     ),
     by_job as (
         select coalesce(stated.config ->> 'key', queues.key) as key, stated.config, hot.ready, j.seq
@@ -38,18 +51,20 @@ begin
         ) hot
         join ojs_store.job j on j.id = hot.job_id
         join queues on queues.id = hot.queue
-        cross join lateral jsonb_array_elements(case jsonb_typeof(j.options -> 'rate_limit')
-            when 'array' then j.options -> 'rate_limit' else jsonb_build_array(j.options -> 'rate_limit') end) stated (config)
+        cross join lateral ojs_store.job_limits(j.options -> 'rate_limit') stated (config)
+        where only_key is null or coalesce(stated.config ->> 'key', queues.key) = only_key
     ),
     by_key as (
         select j.key, (array_agg(j.config order by j.seq desc))[1] as config, count(*) filter (where j.ready) as waiting
         from by_job j group by j.key
         union all
-        select q.key, q.config, (select count(*) from ojs_store.ready r where r.queue = q.id) from queues q where q.config <> '{}'
+        select q.key, q.config, (select count(*) from ojs_store.ready r where r.queue = q.id)
+        from queues q where q.config <> '{}' and (only_key is null or q.key = only_key)
         union all
-        select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (0, 1)
+        select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (0, 1) and (only_key is null or u.name = only_key)
         union all
-        select r.key, '{}', 0 from ojs_store.rate_limit r where r.until is null or r.until > ojs_store.now()
+        select r.key, '{}', 0 from ojs_store.rate_limit r
+        where (r.until is null or r.until > ojs_store.now()) and (only_key is null or r.key = only_key)
     )
     select k.key, (array_agg(k.config order by k.config <> '{}' desc))[1],
         (array_agg(r.config order by r.set_at desc) filter (where r.config is not null))[1],
@@ -60,7 +75,29 @@ begin
     group by k.key;
 end $$;
 
+-- What is used of one key, by what was said of it.
+create function ojs_store.limit_state(
+    key text, config jsonb, over jsonb,
+    out concurrency int, out active bigint, out rate int, out rate_period interval, out started bigint,
+    out window_resets_at timestamptz, out throttle int, out throttle_period interval, out next_allowed_at timestamptz,
+    out paused_until timestamptz
+) returns record
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select n.concurrency,
+        (select count(*) from ojs_store.limit_use u join ojs_store.lease l on l.job_id = u.job_id and l.token = u.token
+            where u.key = h.key and u.kind = 0),
+        n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period, n.throttle, n.throttle_period,
+        (select max(u.at) from ojs_store.limit_use u where u.key = h.key and u.kind = 1) + n.throttle_period / n.throttle,
+        (select max(r.until) from ojs_store.rate_limit r where r.key = limit_state.key and r.config is null and r.until > ojs_store.now())
+    from ojs_store.limit_numbers(config, over) n
+    cross join lateral (select ojs_store.name_hash(limit_state.key) as key) h
+    cross join lateral (
+        select count(*) as started, min(u.at) as oldest from ojs_store.limit_use u
+        where u.key = h.key and u.kind = 1 and u.at > ojs_store.now() - n.rate_period) window_
+$$;
+
 create function ojs_store.rate_limits(
+    only_key text default null,
     out key text, out concurrency int, out active bigint, out rate int, out rate_period interval, out started bigint,
     out window_resets_at timestamptz, out throttle int, out throttle_period interval, out next_allowed_at timestamptz,
     out paused_until timestamptz, out waiting bigint, out override jsonb, out override_until timestamptz
@@ -72,19 +109,10 @@ begin
         return;
     end if;
     return query
-    select s.key, n.concurrency,
-        (select count(*) from ojs_store.limit_use u join ojs_store.lease l on l.job_id = u.job_id and l.token = u.token
-            where u.key = h.key and u.kind = 0),
-        n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period, n.throttle, n.throttle_period,
-        (select max(u.at) from ojs_store.limit_use u where u.key = h.key and u.kind = 1) + n.throttle_period / n.throttle,
-        (select max(r.until) from ojs_store.rate_limit r where r.key = s.key and r.config is null and r.until > ojs_store.now()),
-        s.waiting, s.over, s.over_until
-    from ojs_store.stated_limits() s
-    cross join lateral ojs_store.limit_numbers(s.config, s.over) n
-    cross join lateral (select ojs_store.name_hash(s.key) as key) h
-    cross join lateral (
-        select count(*) as started, min(u.at) as oldest from ojs_store.limit_use u
-        where u.key = h.key and u.kind = 1 and u.at > ojs_store.now() - n.rate_period) window_;
+    select s.key, u.concurrency, u.active, u.rate, u.rate_period, u.started, u.window_resets_at, u.throttle, u.throttle_period,
+        u.next_allowed_at, u.paused_until, s.waiting, s.over, s.over_until
+    from ojs_store.stated_limits(rate_limits.only_key) s
+    cross join lateral ojs_store.limit_state(s.key, s.config, s.over) u;
 end $$;
 
 create view ojs.rate_limits as
@@ -108,24 +136,41 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp set in
         'paused_until', r.paused_until,
         'override', r.override, 'override_expires_at', r.override_until,
         'waiting_count', r.waiting))
-    from ojs_store.rate_limits() r
-    where r.key = rate_limit_json.key
+    from ojs_store.rate_limits(rate_limit_json.key) r
 $$;
 
--- Why a job may not start now, as ojs.explain_job says it; null if no limit is in its way.
+-- Why a job may not start now, as ojs.explain_job says it; null if no limit is in its way. Looks at the keys of this job alone:
+-- that of its queue, and those that it states, each by what the job itself says.
 create function ojs_store.explain_limit(job ojs.job) returns text
-language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select format('the rate limit "%s" is used up: ', r.key) || case
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    queue_key text := 'queue:' || (job).queue;
+    says text;
+begin
+    if pg_is_in_recovery() then
+        return null;
+    end if;
+    select format('the rate limit "%s" is used up: ', k.key) || case
             when r.paused_until is not null then format('paused until %s', r.paused_until)
             when r.active >= r.concurrency then format('%s of %s run', r.active, r.concurrency)
             when r.started >= r.rate then format('%s of %s have started within %s, the next may at %s', r.started, r.rate, r.rate_period, r.window_resets_at)
             else format('the next may start at %s', r.next_allowed_at) end
-    from ojs_store.rate_limits() r
-    where (r.key = 'queue:' || (job).queue or (job).extra @? format('$.rate_limit.key ? (@ == %s)', to_json(r.key))::jsonpath)
-        and (r.paused_until is not null or r.active >= r.concurrency or r.started >= r.rate or r.next_allowed_at > ojs_store.now())
-    order by r.key
-    limit 1
-$$;
+    into says
+    from (
+        select queue_key as key, ojs_store.queue_limit((ojs_store.queue_named((job).queue)).config) as config
+        union all
+        select coalesce(l ->> 'key', queue_key), l from ojs_store.job_limits((job).extra -> 'rate_limit') l
+    ) k
+    cross join lateral (
+        select (array_agg(o.config order by o.set_at desc) filter (where o.config is not null))[1] as config
+        from ojs_store.rate_limit o where o.key = k.key and (o.until is null or o.until > ojs_store.now())
+    ) over_
+    cross join lateral ojs_store.limit_state(k.key, coalesce(k.config, '{}'), over_.config) r
+    where r.paused_until is not null or r.active >= r.concurrency or r.started >= r.rate or r.next_allowed_at > ojs_store.now()
+    order by k.key
+    limit 1;
+    return says;
+end $$;
 
 create function ojs.set_rate_limit(key text, config jsonb, until timestamptz default null) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
@@ -142,6 +187,8 @@ begin
         insert into ojs_store.rate_limit (key, config, until, set_at) values (key, config, until, clock_timestamp());
     end if;
     perform ojs_store.changed('ojs_store.rate_limit');
+    perform ojs_store.record_act('rate_limit_set', key, jsonb_strip_nulls(jsonb_build_object('key', key, 'config', config,
+        'until', ojs_store.time_text(until))));
     -- Who waits for jobs that may start now looks again.
     perform ojs_store.wake(q.name) from ojs.queues q where q.state = 'active';
     return coalesce(ojs_store.rate_limit_json(key), jsonb_build_object('key', key));

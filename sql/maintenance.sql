@@ -45,6 +45,9 @@ begin
     elsif since is not null then
         perform ojs_store.wake(q.name) from ojs.queues q where q.state <> 'paused';
     end if;
+    if enabled or since is not null then
+        perform ojs_store.record_act('maintenance_set', 'maintenance', ojs_store.maintenance_json());
+    end if;
     return ojs_store.maintenance_json();
 end $$;
 comment on function ojs.set_maintenance(boolean, text, interval) is

@@ -77,6 +77,9 @@ begin
         values (ojs_store.new_queue_id(set_queue.name), set_queue.name, coalesce(set_queue.state, 'active'), ojs_store.now(), at, wanted);
     end if;
     perform ojs_store.changed('ojs_store.queue');
+    if config is not null then
+        perform ojs_store.record_act('queue_configured', name, jsonb_build_object('queue', name, 'config', config));
+    end if;
     return ojs_store.queue_named(name);
 end $$;
 
@@ -137,6 +140,7 @@ create function ojs.drain_queue(name text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.set_state(name, 'draining');
+    perform ojs_store.record_act('queue_drained', name, jsonb_build_object('queue', name));
     perform ojs_store.wake(name);
 end $$;
 comment on function ojs.drain_queue(text) is 'Refuses pushes to a queue, and hands out what is there';
@@ -189,6 +193,7 @@ declare
     queue ojs_store.queue := ojs_store.queue_found(name);
     wanted text[] := coalesce(states, '{available,scheduled,retryable,pending}');
     unknown text;
+    n bigint;
 begin
     select s into unknown from unnest(wanted) s
     where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded')
@@ -204,7 +209,9 @@ begin
     if 'active' = any (wanted) then
         perform ojs_store.wake(name); -- places in limits become free
     end if;
-    return ojs_store.remove_jobs(array(select ojs_store.take_jobs(queue.id, wanted)));
+    n := ojs_store.remove_jobs(array(select ojs_store.take_jobs(queue.id, wanted)));
+    perform ojs_store.record_act('queue_purged', name, jsonb_build_object('queue', name, 'states', wanted, 'count', n));
+    return n;
 end $$;
 comment on function ojs.purge_queue(text, text[], boolean) is 'Removes a queue''s jobs for good: those that wait, or those in the states given; how many';
 
@@ -388,6 +395,8 @@ begin
         select u.ctid from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits) for update skip locked));
     perform ojs_store.changed('ojs_store.rate_limit');
     perform ojs_store.changed('ojs_store.queue');
+    perform ojs_store.record_act('queue_dropped', name, jsonb_strip_nulls(jsonb_build_object('queue', name,
+        'strategy', coalesce(strategy, 'reject'), 'target', target, 'count', n)));
     return n;
 end $$;
 comment on function ojs.drop_queue(text, text, text) is 'Drops a queue; its unfinished jobs are a reason to refuse (reject), are discarded, or move to another queue; how many';

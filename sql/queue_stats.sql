@@ -58,14 +58,21 @@ begin
                 count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'retryable'),
                 count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'completed'),
                 count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
-                coalesce((select sum(c.dead_lettered)::bigint from ojs_store.queue_count c where c.queue = q.id), 0)
-            from (select distinct id, name from ojs_store.queue where id = any (ids)) q left join ojs.jobs j on j.queue = q.name
+                coalesce(max(moved.n), 0)
+            from (select distinct id, name from ojs_store.queue where id = any (ids)) q
+            left join ojs.jobs j on j.queue = q.name
+            left join (
+                select c.queue, sum(c.dead_lettered)::bigint as n from ojs_store.queue_count c where c.queue = any (ids) group by 1
+            ) moved on moved.queue = q.id
             group by q.id;
         return;
     end if;
     return query
-        select c.*, coalesce((select sum(d.dead_lettered)::bigint from ojs_store.queue_count d where d.queue = c.queue), 0)
-        from ojs_store.queue_rows(ids) c;
+        select c.*, coalesce(moved.n, 0)
+        from ojs_store.queue_rows(ids) c
+        left join (
+            select d.queue, sum(d.dead_lettered)::bigint as n from ojs_store.queue_count d where d.queue = any (ids) group by 1
+        ) moved on moved.queue = c.queue;
 end $$;
 
 create function ojs.queue_stats(

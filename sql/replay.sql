@@ -2,10 +2,11 @@
 
 -- How often a job has come back from its end; whatever a producer has written in its place counts as never.
 create function ojs_store.replay_count(meta jsonb) returns int
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+language sql immutable parallel safe
+begin atomic
     select case when jsonb_typeof(meta -> 'ojs.replay_count') = 'number'
-        then greatest(least((meta -> 'ojs.replay_count')::numeric, 1000000000), 0)::int else 0 end
-$$;
+        then greatest(least((meta -> 'ojs.replay_count')::numeric, 1000000000), 0)::int else 0 end;
+end;
 
 create function ojs_store.replay(job_id uuid, rule text) returns ojs.job
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_replay';

@@ -45,6 +45,7 @@ begin
         perform ojs_store.changed(one);
     end loop;
     perform ojs.register_hook('conformance', 'enqueue', 'ojs_store.conformance_hook(jsonb)');
+    delete from ojs_store.record; -- also that this was done
 end $$;
 comment on function ojs.reset() is
     'Removes everything that clients can create: for conformance tests, and refused unless ojs.conformance_mode is on';

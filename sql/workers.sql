@@ -73,8 +73,15 @@ begin
     perform ojs_store.check_worker(register_worker.worker);
     if jsonb_typeof(register_worker.info) is distinct from 'object' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'info must be an object', '{"field": "info"}', 'Give an object such as {"hostname": "h1", "pid": 77}.');
+    elsif octet_length(register_worker.info::text) > 16384 then
+        perform ojs_store.raise('PAYLOAD_TOO_LARGE', 'info must not be longer than 16384 bytes', '{"field": "info", "maximum": 16384}',
+            'Keep what is large elsewhere, and name the place.');
     end if;
     select w.directive is not null or w.state <> 'running' into stopped from ojs_store.worker w where w.name = register_worker.worker for update;
+    if not found and (select count(*) from (select from ojs_store.worker limit 50000) w) >= 50000 then
+        perform ojs_store.raise('UNAVAILABLE', 'there are 50000 workers already', '{"field": "worker"}',
+            'Deregister workers that have ended, and give each process one name.');
+    end if;
     -- This is a new process: what one of that name was told before is over.
     insert into ojs_store.worker as w (name, info, registered_at, seen_at) values (register_worker.worker, register_worker.info, at, at)
     on conflict (name) do update set directive = null, state = 'running', info = excluded.info, registered_at = at, seen_at = at, died_at = null;
@@ -143,9 +150,9 @@ select
     ojs_store.worker_status(w, held.claimed_at) as status,
     w.state, w.directive, w.registered_at, greatest(w.seen_at, held.claimed_at) as last_seen_at, w.died_at,
     w.info ->> 'hostname' as hostname,
-    case when w.info ->> 'pid' ~ '^\d{1,9}$' then (w.info ->> 'pid')::int end as pid,
+    case when w.info ->> 'pid' ~ '^[0-9]{1,9}$' then (w.info ->> 'pid')::int end as pid,
     case when jsonb_typeof(w.info -> 'queues') = 'array' then array(select jsonb_array_elements_text(w.info -> 'queues')) end as queues,
-    case when w.info ->> 'concurrency' ~ '^\d{1,9}$' then (w.info ->> 'concurrency')::int end as concurrency,
+    case when w.info ->> 'concurrency' ~ '^[0-9]{1,9}$' then (w.info ->> 'concurrency')::int end as concurrency,
     case when jsonb_typeof(w.info -> 'labels') = 'array' then array(select jsonb_array_elements_text(w.info -> 'labels')) end as labels,
     coalesce(held.jobs, 0) as active_jobs, coalesce(held.ids, '{}') as active_job_ids, w.info
 from ojs_store.worker w full join held on held.worker = w.name;

@@ -162,7 +162,7 @@ declare
 begin
     if value is null then
         return otherwise;
-    elsif value !~ '^\d{1,18}$' or value::bigint < least_value then
+    elsif value !~ '^[0-9]{1,18}$' or value::bigint < least_value then
         perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a whole number of at least %s', name, least_value), jsonb_build_object('field', name),
             format('Give ?%s=%s.', name, otherwise));
     end if;

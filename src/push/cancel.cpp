@@ -28,6 +28,19 @@ OJS_FUNCTION(ojs_cancel)
     return answer_now(tables, id, at, {cancelled ? std::optional(was) : std::nullopt, std::nullopt, {}});
 }
 
+/* ojs_store.cancel_in(job_id uuid, states int) returns boolean: false where the job is in none of these states */
+OJS_FUNCTION(ojs_cancel_in)
+{
+    store::begin_write("ojs.cancel_many()");
+    ensure_hot_set();
+    Tables tables;
+    State was;
+    bool cancelled = cancel_in(tables, *PG_GETARG_UUID_P(0), PG_GETARG_INT32(1) & open_states, now(), was);
+    tables.close();
+    store::end_write();
+    PG_RETURN_BOOL(cancelled);
+}
+
 OJS_FUNCTION(ojs_activate)
 {
     store::begin_write("ojs.activate()");

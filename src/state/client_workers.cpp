@@ -47,7 +47,8 @@ constinit Statement note_known = {note_beat_sql, {TEXTOID, TEXTOID, JSONBOID, TI
 
 constinit Statement note_new = {
     "insert into ojs_store.worker (name, state, info, registered_at, seen_at, beats)"
-    " values ($1, coalesce($2, 'running'), coalesce($3, '{}'), $4, $4, true)"
+    " select $1, coalesce($2, 'running'), coalesce($3, '{}'), $4, $4, true"
+    " where (select count(*) from (select from ojs_store.worker limit 50000) w) < 50000"
     " on conflict (name) do nothing returning directive, state, state = 'quiet', true",
     {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID},
     nullptr};
@@ -68,6 +69,7 @@ constexpr char forget_silent_sql[] = R"sql(
         for update skip locked))
 )sql";
 constinit Statement forget_silent = {forget_silent_sql, {TIMESTAMPTZOID}, nullptr};
+constexpr int max_info_size = 16384; /* bytes, as in ojs.register_worker */
 constexpr int64 forget_every_us = 60 * USECS_PER_SEC;
 TimestampTz forgotten_at;
 
@@ -135,6 +137,9 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
                     "\"%s\" is not a state of a worker", clipped(said));
     if (info != nullptr && !JB_ROOT_IS_OBJECT(info))
         raise_field(Code::invalid_payload, "info", "Give a JSON object.", "info must be an object");
+    if (info != nullptr && VARSIZE(info) > max_info_size)
+        raise_field(Code::payload_too_large, "info", "Keep what is large elsewhere, and name the place.",
+                    "info must not be longer than %d bytes", max_info_size);
 
     const char *directive = nullptr;
     bool stops = false;
@@ -145,7 +150,7 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
                                               info != nullptr ? SpiArg(PointerGetDatum(info)) : nullptr,
                                               TimestampTzGetDatum(now)};
         if (execute_latest(note_known, args) == 0 && execute_latest(note_new, args) == 0)
-            return; /* just registered by another session */
+            return; /* just registered by another session; or there are too many, and it is not listed */
         bool none;
         Datum told = cell(0, 1, &none);
         std::string_view is = view(DatumGetTextPP(cell(0, 2, &stops)));

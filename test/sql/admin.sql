@@ -149,5 +149,36 @@ select is((select count(*) from ojs.claim('once.more', 'w2')), 0::bigint, 'DLV-0
 select is((select state from ojs.jobs where id = :'again'), 'discarded', 'DLV-01: it is discarded, too');
 select pg_temp.clock('0') \g /dev/null
 
+-- What administrators do is on record, with who did it, and apart from what workers leave.
+select ojs.create_queue('acts', '{"max_size": 5}'), ojs.drain_queue('acts'), ojs.purge_queue('acts', confirm => true), ojs.set_rate_limit('acts', '{"concurrency": 1}'),
+    ojs.schedule('acts', '@daily', '{"type": "a.b", "args": []}'), ojs.unschedule('acts'), ojs.set_maintenance(true, 'acts'), ojs.set_maintenance(false), ojs.drop_queue('acts') \g /dev/null
+select is((select string_agg(type, ' ' order by type) from ojs_store.record where type like 'admin.%' and subject in ('acts', 'maintenance') and data ->> 'by' = session_user),
+    'admin.cron_removed admin.cron_set admin.maintenance_set admin.maintenance_set admin.queue_configured admin.queue_drained admin.queue_dropped admin.queue_purged admin.rate_limit_set',
+    'administrative acts leave events that say who (EVT-01)');
+select ojs_store.record_event('worker.started', 'w' || i) from generate_series(1, 20) i \g /dev/null
+set local ojs.max_events = 5;
+select ojs_store.prune_records(1000, true) > 0 as pruned \gset
+select is((select count(*) from ojs_store.record where type like 'worker.%'), 5::bigint, 'events of workers have a bound (EVT-07)');
+select count(*) as acts from ojs_store.record where type like 'admin.%' \gset
+select cmp_ok(:acts, '>', 1, 'those of administrators have one of their own (EVT-07)');
+set local ojs.max_events = 20;
+select ojs_store.record_event('worker.started', 'w' || i) from generate_series(1, 40) i \g /dev/null
+select ojs_store.prune_records(1000, true) > 0 as pruned \gset
+select is((select count(*) from ojs_store.record where type like 'admin.%'), :acts::bigint, 'workers do not push those of administrators out (EVT-07)');
+
+-- A dead letter is found by its id.
+create function pg_temp.plan_of(query text) returns text language plpgsql as $$
+declare
+    line text;
+    plan text := '';
+begin
+    for line in execute 'explain ' || query loop
+        plan := plan || line;
+    end loop;
+    return plan;
+end $$;
+set local enable_seqscan = off;
+select alike(pg_temp.plan_of(format('select * from ojs.dead_letters where id = %L', gen_random_uuid())), '%dead_letter_job%', 'ojs.dead_letters by id uses its index (DLQ-03)');
+
 select * from finish();
 rollback;

@@ -262,6 +262,34 @@ reset ojs.events_off;
 select is(pg_temp.recorded(), 0::bigint, 'EVT-06: a type that is switched off gets no row');
 \o /dev/null
 select ojs.purge_queue(name, '{available,active,scheduled,completed,cancelled,discarded}', true) from ojs.queues where name like 'ev%';
+-- From now on, and cursors of another history.
+select ojs.events('now') ->> 'cursor' as from_now \gset
+select ojs.push('now.job', queue => 'ev-now') is null as pushed \gset
+\o
+select is((select string_agg(e ->> 'type', ' ') from jsonb_array_elements(ojs.events(:'from_now', queues => '{ev-now}') -> 'events') e), 'job.enqueued',
+    'now begins with what comes after (EVT-02)');
+select is(jsonb_array_length(ojs.events('now') -> 'events'), 0, 'and has nothing yet (EVT-02)');
+select is(pg_temp.refusal($$ select ojs.events('999999999999.1') $$), 'OJ100 INVALID_PAYLOAD after', 'a cursor from the future is refused (EVT-02)');
+select is(pg_temp.refusal($$ select ojs.events('٣.٣') $$), 'OJ100 INVALID_PAYLOAD after', 'and one in other digits (EVT-02)');
+\o /dev/null
+select ojs.purge_queue('ev-now', confirm => true) is null as purged;
+-- A page is bounded by bytes.
+do $$
+begin
+    for i in 1 .. 12 loop
+        perform ojs.push('now.big', queue => 'ev-big');
+        perform ojs.ack(id, jsonb_build_object('blob', (select string_agg(md5(i || ' ' || j), '') from generate_series(1, 28000) j))) from ojs.claim('ev-big', 'w');
+    end loop;
+end $$;
+\o
+with recursive pages as (
+    select 1 as n, ojs.events(:'from_now', types => '{job.completed}', queues => '{ev-big}', max => 1000) as page
+    union all
+    select n + 1, ojs.events(page ->> 'cursor', types => '{job.completed}', queues => '{ev-big}', max => 1000) from pages where (page ->> 'has_more')::boolean
+)
+select ok(count(*) > 1, 'large events come in several pages (EVT-02)'), is(sum(jsonb_array_length(page -> 'events')), 12::bigint, 'all of them (EVT-02)') from pages;
+\o /dev/null
+
 select ojs.drop_queue(name) from ojs.queues where name like 'ev%';
 \o
 

@@ -215,5 +215,15 @@ select is(pg_temp.refusal($$select ojs.set_rate_limit('a b', '{}')$$), 'OJ100 IN
 select is(pg_temp.refusal($$select ojs.set_rate_limit('a', '{"concurrency": -1}')$$), 'OJ100 INVALID_PAYLOAD rate_limit.concurrency', 'RL-06: an override is checked');
 select is(pg_temp.refusal($$select ojs.set_rate_limit('a', '{}', now() - interval '1 s')$$), 'OJ100 INVALID_PAYLOAD until', 'RL-06: and not over already');
 
+-- The default policy limits every queue that says nothing else.
+select ojs.configure_queue('_default', '{"concurrency": 1}') is null as made \gset
+select pg_temp.pushed('by-policy') as first, pg_temp.pushed('by-policy') as second \gset
+select is(pg_temp.claims('by-policy'), 1::bigint, 'a limit of the default policy holds (RL-02)');
+select is((select concat_ws('/', concurrency, active) from ojs.rate_limits where key = 'queue:by-policy'), '1/1', 'and is shown (RL-06)');
+select is((select count(*) from ojs.rate_limits where key = 'queue:_default'), 0::bigint, 'for queues, not for the policy itself (RL-06)');
+select alike(ojs.explain_job(:'second'), '%the rate limit "queue:by-policy" is used up: 1 of 1 run.', 'explain_job knows it (ADM-02)');
+select is(ojs_store.rate_limit_json('queue:by-policy') -> 'concurrency' -> 'limit', '1', 'and so does the look at one key (RL-06)');
+select ojs.configure_queue('_default', '{"concurrency": null}') is null as made \gset
+
 select * from finish();
 rollback;

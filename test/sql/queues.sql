@@ -395,7 +395,7 @@ select ojs.drop_queue('well-moved', 'move', 'mover') > 0 as dropped \gset
 select is(pg_temp.rows_that_name('well-moved'), 'done job lease_log queue record', 'QC-04: the same where its jobs have moved');
 select is((select string_agg(name, ' ') from ojs_store.limit_use), 'queue:mover', 'QC-04: a held job takes its place in the other queue''s limit');
 select ojs.purge_queue('mover', '{available,scheduled,retryable,pending,active,completed,cancelled,discarded}', true) > 0 as purged \gset
-select is(pg_temp.rows_that_name('mover'), 'lease_log limit_use queue', 'QC-01: a purge of all states leaves nothing but the queue and the log; the use of a limit counts no more');
+select is(pg_temp.rows_that_name('mover'), 'lease_log limit_use queue record', 'QC-01: a purge of all states leaves nothing but the queue, the log and what is on record; the use of a limit counts no more');
 
 -- A held job that is moved counts in the limit of its new queue.
 select ojs.create_queue('narrow', '{"concurrency": 1}') is null as made, pg_temp.held('wide') as moved, pg_temp.pushed('narrow') as waiting \gset

@@ -218,5 +218,13 @@ select is(f.state, 'retryable', 'WRK-12: ShutdownError, too') from ojs.claim('sh
 select pg_temp.clock('2 hours') \g /dev/null
 select is(f.state, 'discarded', 'WRK-12 R-17: within the budget of attempts') from ojs.claim('shut', 'w') c, lateral ojs.fail(c.id, '{"type": "shutdown", "message": "m"}') f;
 
+-- What a worker says of itself is bounded, and cannot break the list.
+select ojs.register_worker('odd', '{"pid": "٣", "concurrency": "٣"}') is null as made \gset
+select is((select count(*) from ojs.workers where worker = 'odd' and pid is null), 1::bigint, 'digits of other scripts are no pid (WRK-10)');
+select is(pg_temp.refusal($$ select ojs.register_worker('big', jsonb_build_object('x', repeat('x', 17000))) $$), 'OJ109 PAYLOAD_TOO_LARGE info', 'info has a bound (WRK-10)');
+select is(pg_temp.refusal($$ select ojs.beat('big', info => jsonb_build_object('x', repeat('x', 17000))) $$), 'OJ109 PAYLOAD_TOO_LARGE info', 'in a beat, too (WRK-10)');
+select ojs_store.record_event('worker.test', 'big', jsonb_build_object('queue', 'q', 'x', repeat('x', 17000))) \g /dev/null
+select is(data, '{"queue": "q", "truncated": true}', 'and so has the data of an event (EVT-01)') from ojs_store.record where type = 'worker.test';
+
 select * from finish();
 rollback;
