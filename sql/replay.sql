@@ -23,14 +23,14 @@ declare
 begin
     for by_rule in
         with newest as (
-            select distinct on (q.name) q.id, q.name, q.config from ojs_store.queue q order by q.name, q.revised_at desc
+            select distinct on (q.name) q.id, q.name, q.state, q.config from ojs_store.queue q order by q.name, q.revised_at desc
         )
         select q.id as queue_id, q.name as queue, r.rule ->> 'name' as name, coalesce(r.rule -> 'filter', '{}') as filter,
             at - extract(epoch from (r.rule ->> 'delay')::interval) * interval '1 second' as died_before, (r.rule ->> 'max_replays')::int as max_replays
         from newest q
         left join newest policy on policy.name = '_default'
         cross join lateral jsonb_array_elements(coalesce(q.config -> 'replay_rules', policy.config -> 'replay_rules', '[]')) with ordinality as r(rule, place)
-        where q.name <> '_default' and r.rule -> 'enabled' is distinct from 'false'
+        where q.name <> '_default' and q.state <> 'deleted' and r.rule -> 'enabled' is distinct from 'false'
         order by q.name, r.place
     loop
         for id in

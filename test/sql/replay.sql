@@ -93,5 +93,15 @@ select is(t ->> 'replayed', '2', 'DLQ-10 PGX-05: at most budget jobs'), is(t ->>
 select is(pg_temp.replayed('2 h', 2), 2, 'DLQ-10: the next follow at once'), is(pg_temp.replayed('2 h', 2), 1, 'DLQ-10: to the last');
 select is((select array_agg(id order by id) from ojs.claim('many', 'w', 10)), (select array_agg(id) from (select id from ojs.jobs where queue = 'many' order by id) j), 'DLQ-10: all of them are claimed');
 
+-- A queue that was dropped -----------------------------------------------------------------------------------------------------
+
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.rules('_default', '{"name": "all", "delay": "PT1H", "max_replays": 1}'), pg_temp.rules('own', '{"name": "own", "delay": "PT1H", "max_replays": 1}') \g /dev/null
+select pg_temp.dead('own') as own, pg_temp.dead('gone') as gone \gset
+select ojs.drop_queue('own'), ojs.drop_queue('gone') \g /dev/null
+select is(pg_temp.replayed('2 h'), 0, 'dead letters of dropped queues stay what they are (DLQ-10)');
+select is(pg_temp.at(:'gone'), 'discarded/1/1', 'whoever had the rule (DLQ-10)'), is(pg_temp.at(:'own'), 'discarded/1/1', 'the queue itself, too (DLQ-10)');
+select is((select count(*) from ojs.queues where name in ('own', 'gone')), 0::bigint, 'and the queues stay dropped (QC-04)');
+
 select * from finish();
 rollback;
