@@ -25,7 +25,7 @@ add_result_facts(Standing &standing)
     if (standing.result_expires_at)
         out.add("result_expires_at", format_timestamp(*standing.result_expires_at, false, expires_at));
     if (standing.result != nullptr)
-        out.add("result_size_bytes", text_bytes(standing.result, -1));
+        out.add("result_size_bytes", text_bytes(standing.result));
     standing.reported = out.finish();
 }
 

@@ -62,8 +62,7 @@ normalized(std::string_view text, Code code, const char *field)
         return text;
     }
 
-    StringInfoData out;
-    initStringInfo(&out);
+    StringInfoData out = {static_cast<char *>(palloc(text.size() + 1)), 0, static_cast<int>(text.size() + 1), 0};
     for (int start = 0, end; start < n; start = end) {
         CHECK_FOR_INTERRUPTS();
         end = std::min(start + usual_piece, n);

@@ -1,6 +1,6 @@
 /*
  * validate.cpp: what an envelope must be before it is stored, wherever it came from. On the hot path of push: the
- * patterns are checked by hand, and JSON is only measured exactly where it may be too large.
+ * patterns are checked by hand, and JSON is measured without being made into text.
  */
 #include "ojs/pg/settings.h"
 #include "ojs/job/envelope.h"
@@ -109,9 +109,9 @@ check_type(Envelope &e)
 }
 
 int64
-json_length(const Jsonb *json, bool exact)
+json_length(const Jsonb *json)
 {
-    return json == nullptr ? 0 : extent_of(root_of(json), exact).text;
+    return json == nullptr ? 0 : text_bytes(json);
 }
 
 [[noreturn]] void
@@ -123,13 +123,14 @@ too_large(Code code, const char *field, int64 size, int maximum)
           "%s has " INT64_FORMAT " bytes as JSON, and %d are allowed", field, size, maximum);
 }
 
-/* Depth and number of values, for any JSON of a caller's that is stored (ENV-27). Returns the bound of its length. */
+/* Depth, number of values and length of numbers, for any JSON of a caller's that is stored (ENV-27). Returns the length
+ * of its text. */
 int64
 check_complexity(const Jsonb *json, Code code, const char *field)
 {
     if (json == nullptr)
         return 0;
-    Extent extent = extent_of(root_of(json), false);
+    Extent extent = extent_of(root_of(json));
     if (extent.depth > settings.max_args_depth)
         raise_field(code, field, "Flatten it, or have ojs.max_args_depth raised.",
                     "%s is nested %d levels deep, and %d are allowed", field, extent.depth, settings.max_args_depth);
@@ -137,6 +138,10 @@ check_complexity(const Jsonb *json, Code code, const char *field)
         raise_field(code, field, "Split the job, or have ojs.max_args_elements raised.",
                     "%s holds " INT64_FORMAT " values, and %d are allowed", field, extent.values,
                     settings.max_args_elements);
+    if (extent.number > longest_number)
+        raise_field(code, field, "Write the number as a string.",
+                    "%s holds a number of " INT64_FORMAT " digits, and %d are allowed", field, extent.number,
+                    static_cast<int>(longest_number));
     return extent.text;
 }
 
@@ -171,13 +176,10 @@ check_meta(Envelope &e)
         e.meta = nullptr;
         return 0;
     }
-    int64 bound = check_complexity(e.meta, Code::invalid_metadata, "meta");
-    if (bound > settings.max_meta_size) {
-        int64 size = json_length(e.meta, true);
-        if (size > settings.max_meta_size)
-            too_large(Code::metadata_too_large, "meta", size, settings.max_meta_size);
-    }
-    return bound;
+    int64 size = check_complexity(e.meta, Code::invalid_metadata, "meta");
+    if (size > settings.max_meta_size)
+        too_large(Code::metadata_too_large, "meta", size, settings.max_meta_size);
+    return size;
 }
 
 /* A parameter may be JSON's null as well as SQL's (ENV-23). */
@@ -199,13 +201,13 @@ envelope_length(const Envelope &e)
     };
 
     member("type", text_length(e.type));
-    member("args", json_length(e.args, true));
+    member("args", json_length(e.args));
     member("queue", e.queue == "default" ? 0 : text_length(e.queue));
-    member("meta", json_length(e.meta, true));
-    member("retry", json_length(e.retry, true));
-    member("unique", json_length(e.uniq, true));
+    member("meta", json_length(e.meta));
+    member("retry", json_length(e.retry));
+    member("unique", json_length(e.uniq));
     if (e.options != nullptr)
-        length += json_length(e.options, true); /* without its braces, with a comma */
+        length += json_length(e.options); /* without its braces, with a comma */
     return length;
 }
 
@@ -304,9 +306,7 @@ raise_bad_id()
 void
 check_envelope_size(const JsonbContainer *job)
 {
-    if (extent_of(job, false).text <= settings.max_envelope_size)
-        return;
-    int64 size = extent_of(job, true).text;
+    int64 size = extent_of(job).text;
     if (size > settings.max_envelope_size)
         too_large(Code::payload_too_large, "job", size, settings.max_envelope_size);
 }

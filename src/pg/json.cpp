@@ -22,41 +22,88 @@ escaped_lengths()
 }
 constexpr std::array<uint8, 256> escaped_length = escaped_lengths();
 
-const char *
+char *
 numeric_text(Numeric number)
 {
     return DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(number)));
 }
 
+} // namespace
+
 /*
- * An upper bound of a number's text. On disk a number begins with 16 bits whose highest says that weight and scale
- * are short: at most 64 groups of four digits, 63 decimals and a sign. Anything else may be as long as 1e131071.
+ * The length of a number's text, from what a numeric begins with: 16 bits that hold sign, scale and weight if both are
+ * short; else 16 bits with the scale and 16 with the weight. The weight is that of the first group of four digits.
  */
 int64
-number_length(Numeric number, bool exact)
+number_length(Numeric number)
 {
-    constexpr int64 short_bound = 64 * 4 + 63 + 4;
-    uint16 head;
+    const char *p = VARDATA_ANY(number);
+    auto next16 = [&p] {
+        uint16 bits;
+        memcpy(&bits, p, sizeof bits);
+        p += sizeof bits;
+        return bits;
+    };
+    const char *end = p + VARSIZE_ANY_EXHDR(number);
+    uint16 head = next16();
+    bool is_short = (head & 0x8000) != 0;
+    bool negative = is_short ? (head & 0x2000) != 0 : (head & 0xC000) == 0x4000;
+    int scale = is_short ? (head & 0x1F80) >> 7 : head & 0x3FFF;
+    int weight = is_short ? (head & 0x3F) - (head & 0x40) : static_cast<int16>(next16());
+    int first = p < end && weight >= 0 ? next16() : 0; /* of zero and of fractions the first digit is a 0 */
+    int first_length = 1 + (first >= 10) + (first >= 100) + (first >= 1000);
 
-    memcpy(&head, VARDATA_ANY(number), sizeof head);
-    if (!exact && (head & 0x8000) != 0)
-        return short_bound;
-    return static_cast<int64>(strlen(numeric_text(number)));
+    return static_cast<int>(negative) + first_length + 4 * std::max(weight, 0) + (scale > 0 ? 1 + scale : 0);
 }
 
+namespace
+{
+
 int64
-scalar_length(const JsonbValue &value, bool exact)
+scalar_length(const JsonbValue &value)
 {
     switch (value.type) {
     case jbvString:
         return text_length(text_of(value));
     case jbvNumeric:
-        return number_length(value.val.numeric, exact);
+        return number_length(value.val.numeric);
     case jbvBool:
         return value.val.boolean ? 4 : 5;
     default:
         return 4;
     }
+}
+
+/* The text of a number times 10^scale as an integer. */
+bool
+read_scaled(const char *p, int scale, int64 &out)
+{
+    bool negative = *p == '-';
+    int64 n = 0;
+    int decimals = -1; /* digits after the point so far */
+
+    for (p += negative; *p != '\0'; p++) {
+        if (*p == '.') {
+            decimals = 0;
+            continue;
+        }
+        if (*p < '0' || *p > '9')
+            return false;
+        if (decimals >= scale) {
+            if (*p != '0')
+                return false;
+            continue;
+        }
+        if (decimals >= 0)
+            decimals++;
+        if (pg_mul_s64_overflow(n, 10, &n) || pg_add_s64_overflow(n, *p - '0', &n))
+            return false;
+    }
+    for (int i = std::max(decimals, 0); i < scale; i++)
+        if (pg_mul_s64_overflow(n, 10, &n))
+            return false;
+    out = negative ? -n : n;
+    return true;
 }
 
 } // namespace
@@ -98,42 +145,21 @@ kind_of(const Jsonb *json)
 bool
 number_of(const JsonbValue &value, int scale, int64 &out)
 {
-    if (value.type != jbvNumeric)
+    if (value.type != jbvNumeric || number_length(value.val.numeric) > longest_number)
         return false;
-
-    const char *p = numeric_text(value.val.numeric);
-    bool negative = *p == '-';
-    int64 n = 0;
-    int decimals = -1; /* digits after the point so far */
-
-    for (p += negative; *p != '\0'; p++) {
-        if (*p == '.') {
-            decimals = 0;
-            continue;
-        }
-        if (*p < '0' || *p > '9')
-            return false;
-        if (decimals >= scale) {
-            if (*p != '0')
-                return false;
-            continue;
-        }
-        if (decimals >= 0)
-            decimals++;
-        if (pg_mul_s64_overflow(n, 10, &n) || pg_add_s64_overflow(n, *p - '0', &n))
-            return false;
-    }
-    for (int i = std::max(decimals, 0); i < scale; i++)
-        if (pg_mul_s64_overflow(n, 10, &n))
-            return false;
-    out = negative ? -n : n;
-    return true;
+    char *text = numeric_text(value.val.numeric);
+    bool whole = read_scaled(text, scale, out);
+    pfree(text);
+    return whole;
 }
 
 double
 double_of(const JsonbValue &value)
 {
-    return strtod(numeric_text(value.val.numeric), nullptr);
+    char *text = numeric_text(value.val.numeric);
+    double number = strtod(text, nullptr);
+    pfree(text);
+    return number;
 }
 
 bool
@@ -152,12 +178,12 @@ text_length(std::string_view text)
 }
 
 Extent
-extent_of(const JsonbContainer *json, bool exact)
+extent_of(const JsonbContainer *json)
 {
     JsonbIterator *it = JsonbIteratorInit(const_cast<JsonbContainer *>(json));
     JsonbIteratorToken token;
     JsonbValue value;
-    Extent extent = {0, 0, 0};
+    Extent extent = {};
     int depth = 0;
 
     /* Brackets take two bytes; each element or member two for the ", " before it, save the first of its container,
@@ -177,7 +203,10 @@ extent_of(const JsonbContainer *json, bool exact)
             depth--;
             break;
         default:
-            extent.text += scalar_length(value, exact);
+            int64 length = scalar_length(value);
+            extent.text += length;
+            if (value.type == jbvNumeric)
+                extent.number = std::max(extent.number, length);
         }
         CHECK_FOR_INTERRUPTS();
     }
@@ -185,11 +214,10 @@ extent_of(const JsonbContainer *json, bool exact)
 }
 
 int64
-text_bytes(const Jsonb *json, int64 most)
+text_bytes(const Jsonb *json)
 {
     int64 brackets = JB_ROOT_IS_SCALAR(json) ? 2 : 0; /* a scalar is kept in an array that nobody sees */
-    int64 bound = extent_of(root_of(json), false).text - brackets;
-    return bound <= most ? bound : extent_of(root_of(json), true).text - brackets;
+    return extent_of(root_of(json)).text - brackets;
 }
 
 JsonbValue

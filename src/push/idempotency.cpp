@@ -115,9 +115,7 @@ using namespace ojs;
 /* ojs_http.take_key(operation text, key text, request jsonb) returns jsonb */
 OJS_FUNCTION(ojs_take_idempotency_key)
 {
-    Jsonb *request = PG_GETARG_JSONB_P(2);
-    RequestKey key = {text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_TEXT_PP(1),
-                      cstring_to_text(JsonbToCString(nullptr, &request->root, VARSIZE(request)))};
+    RequestKey key = {text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_TEXT_PP(1), PG_GETARG_BYTEA_PP(2)};
     Jsonb *answer = take_idempotency_key(key);
     if (answer == nullptr)
         PG_RETURN_NULL();

@@ -331,7 +331,7 @@ is_partial(const text *atomicity)
     return true;
 }
 
-/* All that the answer depends on. */
+/* All that the answer depends on; the jobs in their binary form, since their text may be far longer. */
 bytea *
 request_of(Jsonb *jobs, const text *key, const Interval *ttl, bool partial)
 {
@@ -341,7 +341,7 @@ request_of(Jsonb *jobs, const text *key, const Interval *ttl, bool partial)
     if (ttl != nullptr)
         appendStringInfo(&out, INT64_FORMAT, interval_ms(ttl));
     appendStringInfoChar(&out, '|');
-    JsonbToCString(&out, &jobs->root, VARSIZE(jobs));
+    appendBinaryStringInfo(&out, VARDATA(jobs), static_cast<int>(VARSIZE(jobs) - VARHDRSZ));
     if (key != nullptr) {
         appendStringInfoChar(&out, '|');
         appendBinaryStringInfo(&out, VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key));

@@ -20,7 +20,6 @@ namespace ojs
 namespace
 {
 
-constexpr size_t small_result_bytes = 1024; /* no text that is too long can come of it */
 constexpr int max_named = 1000; /* */
 
 } // namespace
@@ -28,9 +27,9 @@ constexpr int max_named = 1000; /* Q-28 */
 void
 check_result(const Jsonb *result)
 {
-    if (result == nullptr || VARSIZE_ANY(result) <= small_result_bytes)
+    if (result == nullptr)
         return;
-    int64 size = text_bytes(result, settings.max_result_size);
+    int64 size = text_bytes(result);
     if (size > settings.max_result_size)
         raise(Code::result_too_large,
               Details().add("actual_bytes", size).add("maximum_bytes", static_cast<int64>(settings.max_result_size)),

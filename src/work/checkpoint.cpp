@@ -18,7 +18,7 @@ constexpr int64 max_state_bytes = 1024 * 1024;
 void
 check_state(const Jsonb *state)
 {
-    int64 size = text_bytes(state, max_state_bytes);
+    int64 size = text_bytes(state);
     if (size > max_state_bytes)
         raise(Code::payload_too_large,
               Details().add("field", "state").add("actual_bytes", size).add("maximum_bytes", max_state_bytes),

@@ -35,7 +35,7 @@ check_report(bool number, const text *message, const Jsonb *data)
         raise_field(Code::invalid_payload, "progress", "Give a number from 0 to 1, a message or data.", "progress, message and data are all null");
     int64 size = message != nullptr ? VARSIZE_ANY_EXHDR(message) : 0;
     if (data != nullptr)
-        size += text_bytes(data, max_report_bytes - size);
+        size += text_bytes(data);
     if (size > max_report_bytes)
         raise(Code::payload_too_large,
               Details().add("field", "data").add("actual_bytes", size).add("maximum_bytes", max_report_bytes),

@@ -61,16 +61,20 @@ double double_of(const JsonbValue &value);
 /* Equal as JSON: 1 equals 1.0. */
 bool same_json(const JsonbValue &a, const JsonbValue &b);
 
-/* How large a value is: its nesting, the values in it at all levels, and the length of its text. */
+/*
+ * How large a value is: its nesting, the values in it at all levels, and the lengths of its text and of the longest number
+ * in it. Makes no text: a jsonb of nine bytes may hold a number of 131,072 digits.
+ */
 struct Extent {
     int depth; /* 1 for [] and {} */
     int64 values;
     int64 text;
+    int64 number;
 };
-/* Without `exact` the length is an upper bound, cheap for numbers. */
-Extent extent_of(const JsonbContainer *json, bool exact);
-/* The length of a value's text: exact if it exceeds `most`, else no less than it is. */
-int64 text_bytes(const Jsonb *json, int64 most);
+Extent extent_of(const JsonbContainer *json);
+int64 text_bytes(const Jsonb *json); /* the length of a value's text */
+int64 number_length(Numeric number);
+constexpr int64 longest_number = 400; /* of text, for numbers that are read or stored in a job: more than any double has */
 /* The length of a string's JSON text, quotes included. */
 int64 text_length(std::string_view text);
 
