@@ -8,6 +8,24 @@
 namespace ojs
 {
 
+/* From the server's cryptographic generator, since who knows an id may look at its job; many at a time, since each call
+ * of the generator costs. */
+static uint64
+strong_random64()
+{
+    static uint64 pool[64];
+    static size_t left;
+    static int made_by;
+
+    if (left == 0 || made_by != MyProcPid) { /* a process never goes on with what its parent has */
+        if (!pg_strong_random(pool, sizeof pool))
+            ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not make random bytes for a job's id")));
+        left = lengthof(pool);
+        made_by = MyProcPid;
+    }
+    return pool[--left];
+}
+
 pg_uuid_t
 new_uuid()
 {
@@ -21,7 +39,7 @@ new_uuid()
 
     uint64 ms = static_cast<uint64>(last_ns / 1000000);
     uint32 fraction = static_cast<uint32>((last_ns % 1000000) * 4096 / 1000000);
-    uint64 random = random64();
+    uint64 random = strong_random64();
     pg_uuid_t id;
     for (int i = 5; i >= 0; i--, ms >>= 8)
         id.data[i] = static_cast<unsigned char>(ms & 0xff);
