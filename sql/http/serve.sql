@@ -183,6 +183,10 @@ begin
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the version of OJS that OJS-Version asks for is not supported',
             '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
     end if;
+    if headers ? 'x-ojs-tenant' then
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'X-OJS-Tenant asks for a tenant, and there are none', '{"field": "X-OJS-Tenant"}',
+            'Leave the header out, and keep what belongs to each tenant in a database of its own.');
+    end if;
     if headers ? 'ojs-requires-extension' and not jsonb_path_exists(ojs_http.extensions(), '$.*[*] ? (@.uri == $uri)',
             jsonb_build_object('uri', btrim(headers ->> 'ojs-requires-extension'))) then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the extension that OJS-Requires-Extension names is not supported',

@@ -14,9 +14,6 @@ uint64 clock_generation;
 namespace
 {
 
-const config_enum_entry tenancy_modes[] = {
-    {"off", 0, false}, {"optional", 1, false}, {"required", 2, false}, {nullptr, 0, false}};
-
 extern "C" void
 clock_moved(double, void *)
 {
@@ -76,10 +73,6 @@ guc_init()
                              &settings.redact_backtrace, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.strict_queues", "Refuses a push to a queue that was not created before.",
                              nullptr, &settings.strict_queues, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
-    DefineCustomEnumVariable("ojs.tenancy", "Whether jobs belong to tenants.", nullptr, &settings.tenancy, 0,
-                             tenancy_modes, PGC_SUSET, 0, nullptr, nullptr, nullptr);
-    DefineCustomStringVariable("ojs.tenant", "The tenant of this session's jobs.", nullptr, &settings.tenant,
-                               "", PGC_USERSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.tick_interval", "Longest time between two passes of upkeep by the worker.",
                             nullptr, &settings.tick_interval_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS,
                             nullptr, nullptr, nullptr);

@@ -30,8 +30,6 @@ struct Settings {
     int notify_interval_ms;
     bool redact_backtrace;
     bool strict_queues;
-    int tenancy;
-    char *tenant;
     int tick_interval_ms;
     bool worker;
 };
