@@ -23,6 +23,7 @@ SQL_CODE = \
 	sql/lease_log.sql \
 	sql/metrics.sql \
 	sql/queue.sql \
+	sql/deduplication.sql \
 	sql/queue_stats.sql \
 	sql/explain.sql \
 	sql/limits.sql \

@@ -200,6 +200,7 @@ select
             'error', n.error || jsonb_build_object('retryable', e.kind in (1, 3)) || n.stack_trace)
         when e.type = 'job.retrying' then jsonb_build_object('attempt', n.attempt, 'max_attempts', e.max_attempts,
             'next_retry_at', ojs_store.time_text(e.due_at), 'error', n.error)
+        when e.type = 'job.cancelled' and e.error ->> 'type' = 'replaced' then jsonb_build_object('reason', e.error ->> 'message')
         when e.type = 'job.expired' then jsonb_build_object('created_at', ojs_store.time_text(e.created_at),
             'expired_at', ojs_store.time_text(e.at), 'ttl_ms', coalesce(
                 case when e.error ->> 'type' = 'enqueue_ttl_expired' then ((e.options ->> 'enqueue_ttl')::numeric * 1000)::bigint end,

@@ -86,6 +86,10 @@ grant execute on function
     ojs.drop_queue(text, text, text)
 to ojs_admin;
 
+-- Deduplication
+grant select on ojs.deduplication_keys to ojs_observer, ojs_admin;
+grant execute on function ojs.free_deduplication_key(text, text) to ojs_admin;
+
 -- Cron
 grant select on ojs.crons to ojs_observer, ojs_admin;
 grant execute on function ojs.schedule(text, text, jsonb, jsonb), ojs.unschedule(text) to ojs_admin;

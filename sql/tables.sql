@@ -132,14 +132,15 @@ create table ojs_store.uniq (
 create unique index uniq_held on ojs_store.uniq (fingerprint) where held;
 alter table ojs_store.uniq replica identity full;
 
--- Deduplication keys that producers chose. A marker outlives its job until its time is over.
+-- Deduplication keys that producers chose. A key outlives its job until its time is over.
 create table ojs_store.deduplication (
     queue bigint not null,
     key text collate "C" not null,
-    job_id uuid,                        -- null: a whole batch
+    job_id uuid not null,               -- the first one, of a batch
     expires_at timestamptz not null,
     primary key (queue, key)
 );
+create index deduplication_job on ojs_store.deduplication (job_id);
 create index deduplication_expires on ojs_store.deduplication (expires_at);
 
 -- What workers have reported of their jobs. Hot rows of such jobs bear a flag; a claim, an ack or a removal looks here for no

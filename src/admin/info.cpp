@@ -29,6 +29,28 @@ add_result_facts(Standing &standing)
     standing.reported = out.finish();
 }
 
+/* The deduplication key that names the job, and until when it is held; one of them, where several pushes were dropped in
+ * favour of one job. */
+static void
+add_deduplication_key(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz at, Standing &standing)
+{
+    enum { col_queue, col_key, col_job_id, col_expires_at };
+    store::Table &table = tables.get(store::Rel::deduplication);
+    if (!store::read(table, store::Idx::deduplication_job, id, snapshot))
+        return;
+    slot_getallattrs(table.slot);
+    TimestampTz expires_at = DatumGetTimestampTz(table.slot->tts_values[col_expires_at]);
+    if (expires_at <= at)
+        return;
+    ObjectBuilder out;
+    TimeText buffer;
+    if (standing.reported != nullptr)
+        each_member(root_of(standing.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    out.add("deduplication_key", view(DatumGetTextPP(table.slot->tts_values[col_key])));
+    out.add("deduplication_expires_at", format_timestamp(expires_at, false, buffer));
+    standing.reported = out.finish();
+}
+
 /* ojs.info(job_id) returns jsonb */
 OJS_FUNCTION(ojs_info)
 {
@@ -40,6 +62,8 @@ OJS_FUNCTION(ojs_info)
 
     Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
     bool exists = stand(tables, id, snapshot, at, job, standing);
+    if (exists)
+        add_deduplication_key(tables, id, snapshot, at, standing);
     UnregisterSnapshot(snapshot);
     if (!exists)
         raise_state(tables, id, "show", Needs::open, at);

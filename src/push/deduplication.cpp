@@ -5,6 +5,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/settings.h"
 #include "ojs/store/spi.h"
+#include "ojs/store/store.h"
 #include "ojs/push/unique.h"
 
 namespace ojs
@@ -13,13 +14,38 @@ namespace ojs
 namespace
 {
 
-/* Without a lock: most repeated pushes end here and write nothing. */
-constinit Statement find_marker = {
-    "select job_id from ojs_store.deduplication where queue = $1 and key = $2 and expires_at > $3",
-    {INT8OID, TEXTOID, TIMESTAMPTZOID},
-    nullptr};
+/* Columns of ojs_store.deduplication. */
+enum { col_queue, col_key, col_job_id, col_expires_at };
 
-/* Waits for a transaction that inserts the same key; takes over a marker whose time is over. */
+/*
+ * The job whose push has the key. Without a lock: most repeated pushes end here and write nothing. By the primary key and
+ * not by a saved plan: one that was made while the table was small would read all of it for ever.
+ */
+bool
+find_key(int64 queue, Datum key, TimestampTz at, pg_uuid_t &job_id)
+{
+    store::Table table = store::open(store::Rel::deduplication, RowExclusiveLock);
+    ScanKeyData keys[2];
+    store::Scan scan;
+    store::Row seen;
+    bool found = false;
+
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ, key);
+    store::begin(scan, table, store::Idx::deduplication_pkey, keys, 2, false);
+    while (!found && (seen = store::next(scan)) != store::Row::none) {
+        if (seen == store::Row::arriving)
+            continue; /* the insert waits for its transaction */
+        slot_getallattrs(table.slot);
+        found = DatumGetTimestampTz(table.slot->tts_values[col_expires_at]) > at;
+        job_id = *DatumGetUUIDP(table.slot->tts_values[col_job_id]);
+    }
+    store::end(scan);
+    store::close(table);
+    return found;
+}
+
+/* Waits for a transaction that inserts the same key; takes over a key whose time is over. */
 constinit Statement insert_marker = {
     "insert into ojs_store.deduplication as d (queue, key, job_id, expires_at) values ($1, $2, $3, $4)"
     " on conflict (queue, key) do update set job_id = $3, expires_at = $4 where d.expires_at <= $5",
@@ -29,11 +55,30 @@ constinit Statement insert_marker = {
 constinit Statement update_marker = {
     "update ojs_store.deduplication set job_id = $3 where queue = $1 and key = $2", {INT8OID, TEXTOID, UUIDOID}, nullptr};
 
+constinit Statement delete_marker = {
+    "delete from ojs_store.deduplication where queue = $1 and key = $2", {INT8OID, TEXTOID}, nullptr};
+
 constinit Statement delete_markers = {
     "delete from ojs_store.deduplication where ctid = any (array("
     "select ctid from ojs_store.deduplication where expires_at <= $1 order by expires_at limit $2 for update skip locked))",
     {TIMESTAMPTZOID, INT4OID},
     nullptr};
+
+Datum
+text_datum(std::string_view text)
+{
+    return PointerGetDatum(cstring_to_text_with_len(text.data(), static_cast<int>(text.size())));
+}
+
+/* A row of this call's own. Plans are saved when the table may still be small. */
+void
+change_own(Statement &statement, std::initializer_list<SpiArg> args)
+{
+    with_spi([&] {
+        set_for_body("enable_seqscan", "off");
+        (void)execute_latest(statement, args);
+    });
+}
 
 } // namespace
 
@@ -56,42 +101,39 @@ marker_ttl(std::optional<int64> ttl_ms)
 }
 
 Marker
-take_marker(int64 queue, std::string_view key, const pg_uuid_t *job_id, int64 ttl_ms)
+take_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 ttl_ms)
 {
     Marker marker = {};
     check_deduplication_key(key);
-    Datum key_text = PointerGetDatum(cstring_to_text_with_len(key.data(), static_cast<int>(key.size())));
-    SpiArg job = job_id != nullptr ? SpiArg(UUIDPGetDatum(job_id)) : nullptr;
+    Datum key_text = text_datum(key);
 
-    with_spi([&] {
-        /* Between the two looks the marker may go; then the key is free again. Each look has its own time: a wait for
-         * another transaction may outlast a marker. */
-        for (;;) {
-            CHECK_FOR_INTERRUPTS();
-            TimestampTz at = now();
-            if (execute_latest(find_marker, {Int64GetDatum(queue), key_text, TimestampTzGetDatum(at)}) > 0) {
-                bool is_null;
-                Datum id = cell(0, 1, &is_null);
-                marker.has_job = !is_null;
-                if (marker.has_job)
-                    marker.job_id = *DatumGetUUIDP(id);
-                return;
-            }
-            marker.taken = execute_latest(insert_marker, {Int64GetDatum(queue), key_text, job,
+    /* Between the two looks the key may go; then it is free again. Each look has its own time: a wait for another
+     * transaction may outlast a key. */
+    for (;;) {
+        CHECK_FOR_INTERRUPTS();
+        TimestampTz at = now();
+        if (find_key(queue, key_text, at, marker.job_id))
+            return marker;
+        with_spi([&] {
+            marker.taken = execute_latest(insert_marker, {Int64GetDatum(queue), key_text, UUIDPGetDatum(&job_id),
                                                           TimestampTzGetDatum(at + ttl_ms * 1000),
                                                           TimestampTzGetDatum(at)}) > 0;
-            if (marker.taken)
-                return;
-        }
-    });
-    return marker;
+        });
+        if (marker.taken)
+            return marker;
+    }
 }
 
 void
 point_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id)
 {
-    Datum key_text = PointerGetDatum(cstring_to_text_with_len(key.data(), static_cast<int>(key.size())));
-    with_spi([&] { execute_latest(update_marker, {Int64GetDatum(queue), key_text, UUIDPGetDatum(&job_id)}); });
+    change_own(update_marker, {Int64GetDatum(queue), text_datum(key), UUIDPGetDatum(&job_id)});
+}
+
+void
+free_marker(int64 queue, std::string_view key)
+{
+    change_own(delete_marker, {Int64GetDatum(queue), text_datum(key)});
 }
 
 int

@@ -7,6 +7,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/store/spi.h"
+#include "ojs/store/store.h"
 
 namespace ojs
 {
@@ -17,22 +18,22 @@ namespace
 constexpr int longest_key = 256; /* characters */
 constexpr int64 kept_us = USECS_PER_DAY;
 
-constinit Statement find_key = {
-    "select request = sha256($3), answer from ojs_store.idempotency"
-    " where operation = $1 and key = $2 and expires_at > $4",
-    {TEXTOID, TEXTOID, BYTEAOID, TIMESTAMPTZOID},
-    nullptr};
+/* Columns of ojs_store.idempotency. */
+enum { col_operation, col_key, col_request, col_answer, col_expires_at };
 
 /* Waits for a transaction that inserts the same key; takes over one whose day is over. */
 constinit Statement insert_key = {
     "insert into ojs_store.idempotency as i (operation, key, request, answer, expires_at)"
-    " values ($1, $2, sha256($3), null, $4) on conflict (operation, key) do update"
+    " values ($1, $2, $3, null, $4) on conflict (operation, key) do update"
     " set request = excluded.request, answer = null, expires_at = $4 where i.expires_at <= $5",
     {TEXTOID, TEXTOID, BYTEAOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
     nullptr};
 
 constinit Statement store_answer = {
     "update ojs_store.idempotency set answer = $3 where operation = $1 and key = $2", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
+
+constinit Statement delete_key = {
+    "delete from ojs_store.idempotency where operation = $1 and key = $2", {TEXTOID, TEXTOID}, nullptr};
 
 constinit Statement delete_keys = {
     "delete from ojs_store.idempotency where ctid = any (array("
@@ -52,51 +53,84 @@ check_key(const text *key)
                     longest_key);
 }
 
+/* A key that was used before. */
+struct Used {
+    bool same; /* for the same request */
+    Jsonb *answer;
+};
+
+/* By the primary key and not by a saved plan: one that was made while the table was small would read all of it for ever. */
+bool
+find_key(Datum operation, Datum name, Datum request, TimestampTz at, Used &used)
+{
+    store::Table table = store::open(store::Rel::idempotency, RowExclusiveLock);
+    Datum *values = table.slot->tts_values;
+    ScanKeyData keys[2];
+    store::Scan scan;
+    store::Row seen;
+    bool found = false;
+
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ, operation);
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ, name);
+    store::begin(scan, table, store::Idx::idempotency_pkey, keys, 2, false);
+    while (!found && (seen = store::next(scan)) != store::Row::none) {
+        if (seen == store::Row::arriving)
+            continue; /* the insert waits for its transaction */
+        slot_getallattrs(table.slot);
+        found = DatumGetTimestampTz(values[col_expires_at]) > at;
+        used.same = DatumGetBool(DirectFunctionCall2(byteaeq, values[col_request], request));
+        used.answer = table.slot->tts_isnull[col_answer] ? nullptr : DatumGetJsonbPCopy(values[col_answer]);
+    }
+    store::end(scan);
+    store::close(table);
+    return found;
+}
+
 } // namespace
 
 Jsonb *
 take_idempotency_key(const RequestKey &key)
 {
-    Jsonb *answer = nullptr;
-    bool same = true;
-    MemoryContext caller = CurrentMemoryContext;
+    Used used = {};
     Datum operation = CStringGetTextDatum(key.operation);
-    Datum name = PointerGetDatum(key.key);
-    Datum request = PointerGetDatum(key.request);
+    Datum request = DirectFunctionCall1(sha256_bytea, PointerGetDatum(key.request));
 
     check_key(key.key);
-    with_spi([&] {
-        for (;;) { /* between the two looks the key may go; each has its own time, since it may have waited */
-            CHECK_FOR_INTERRUPTS();
-            TimestampTz at = now();
-            if (execute_latest(find_key, {operation, name, request, TimestampTzGetDatum(at)}) > 0) {
-                bool null;
-                same = DatumGetBool(cell(0, 1, &null));
-                Datum kept = cell(0, 2, &null);
-                if (null) /* by this call's own hooks, or a function around it */
-                    same = false;
-                MemoryContext inner = MemoryContextSwitchTo(caller);
-                answer = null ? nullptr : DatumGetJsonbPCopy(kept);
-                MemoryContextSwitchTo(inner);
-                return;
-            }
-            if (execute_latest(insert_key, {operation, name, request, TimestampTzGetDatum(at + kept_us),
-                                            TimestampTzGetDatum(at)}) > 0)
-                return;
-        }
-    });
-    if (!same)
+    for (;;) { /* between the two looks the key may go; each has its own time, since it may have waited */
+        uint64 taken = 0;
+        CHECK_FOR_INTERRUPTS();
+        TimestampTz at = now();
+        if (find_key(operation, PointerGetDatum(key.key), request, at, used))
+            break;
+        with_spi([&] {
+            taken = execute_latest(insert_key, {operation, PointerGetDatum(key.key), request,
+                                                TimestampTzGetDatum(at + kept_us), TimestampTzGetDatum(at)});
+        });
+        if (taken > 0)
+            return nullptr;
+    }
+    if (!used.same || used.answer == nullptr) /* no answer: it is this call's own hooks, or a function around it */
         raise(Code::invalid_state_transition, Details().add("field", "idempotency_key").add("reason", "idempotency_key_reused"),
               "Use a new key for a new request; repeat a request only as it was.",
               "idempotency_key was used for another request");
-    return answer;
+    return used.answer;
 }
 
 void
 keep_answer(const RequestKey &key, const Jsonb *answer)
 {
     with_spi([&] {
+        set_for_body("enable_seqscan", "off"); /* plans are saved when the table may still be small */
         execute_latest(store_answer, {CStringGetTextDatum(key.operation), PointerGetDatum(key.key), JsonbPGetDatum(answer)});
+    });
+}
+
+void
+free_idempotency_key(const RequestKey &key)
+{
+    with_spi([&] {
+        set_for_body("enable_seqscan", "off");
+        execute_latest(delete_key, {CStringGetTextDatum(key.operation), PointerGetDatum(key.key)});
     });
 }
 

@@ -159,7 +159,8 @@ void
 check_ids(const Envelope *envelopes, int n, bool lock, bool *repeated)
 {
     Given given = given_ids(envelopes, n);
-    constexpr int most_locks = 1000;
+    constexpr int n_stripes = 64; /* what the lock table has room for per transaction, by default */
+    bool wanted[n_stripes] = {};
     for (int i = 0; i < given.n; i++) {
         const pg_uuid_t &id = envelopes[given.at[i]].id;
         error_item = envelopes[given.at[i]].item;
@@ -169,14 +170,16 @@ check_ids(const Envelope *envelopes, int n, bool lock, bool *repeated)
             repeated[given.at[i]] = true;
             continue;
         }
-        if (!lock || given.n > most_locks)
-            continue;
-        LOCKTAG tag;
-        uint64 hash = DatumGetUInt64(hash_any_extended(id.data, UUID_LEN, 0));
-        SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::job), static_cast<uint32>(hash), 1);
-        (void)LockAcquire(&tag, ExclusiveLock, false, false);
+        wanted[DatumGetUInt32(hash_any(id.data, UUID_LEN)) % n_stripes] = lock;
     }
     error_item = -1;
+    for (int i = 0; i < n_stripes; i++) {
+        if (!wanted[i])
+            continue;
+        LOCKTAG tag;
+        SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::job), static_cast<uint32>(i), 1);
+        (void)LockAcquire(&tag, ExclusiveLock, false, false);
+    }
 }
 
 void

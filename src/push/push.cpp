@@ -40,28 +40,41 @@ enum {
     p_options
 };
 
-/* A parameter that is given wins over the same attribute in `options`. */
+/* A JSON parameter; JSON's null is as good as SQL's. */
+Jsonb *
+json_arg(FunctionCallInfo fcinfo, int n)
+{
+    Jsonb *json = jsonb_or_null(fcinfo, n);
+    return json != nullptr && JB_ROOT_IS_SCALAR(json) && JBE_ISNULL(json->root.children[0]) ? nullptr : json;
+}
+
+/* What the options say too must not differ. A parameter with the value of its default counts as not given. */
+void
+read_options(FunctionCallInfo fcinfo, TimestampTz at, Envelope &envelope)
+{
+    if (PG_ARGISNULL(p_options))
+        return;
+    Jsonb *options = PG_GETARG_JSONB_P(p_options);
+    if (!JB_ROOT_IS_OBJECT(options))
+        raise_field(Code::invalid_payload, "options", "Give a JSON object.", "options must be an object");
+    if (JB_ROOT_COUNT(options) > 0)
+        envelope_from_json(options, at, true, envelope);
+}
+
 Envelope
 from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
 {
     Envelope envelope = empty_envelope();
+    Jsonb *args = json_arg(fcinfo, p_args);
+    Jsonb *meta = json_arg(fcinfo, p_meta);
 
-    if (!PG_ARGISNULL(p_options)) {
-        Jsonb *options = PG_GETARG_JSONB_P(p_options);
-        if (!JB_ROOT_IS_OBJECT(options))
-            raise_field(Code::invalid_payload, "options", "Give a JSON object.", "options must be an object");
-        if (JB_ROOT_COUNT(options) > 0)
-            envelope_from_json(options, at, true, envelope);
-    }
-    if (PG_ARGISNULL(p_type) && envelope.type.empty())
-        raise_field(Code::invalid_payload, "type", "Give the job's type, such as 'email.send'.", "type is missing");
     if (!PG_ARGISNULL(p_type))
         envelope.type = view(PG_GETARG_TEXT_PP(p_type));
-    if (!PG_ARGISNULL(p_args) && (envelope.args == nullptr || JB_ROOT_COUNT(PG_GETARG_JSONB_P(p_args)) > 0))
-        envelope.args = PG_GETARG_JSONB_P(p_args);
-    if (!PG_ARGISNULL(p_queue) && (envelope.queue.empty() || view(PG_GETARG_TEXT_PP(p_queue)) != "default"))
+    if (args != nullptr && (!is_array(args) || JB_ROOT_COUNT(args) > 0))
+        envelope.args = args;
+    if (!PG_ARGISNULL(p_queue))
         envelope.queue = view(PG_GETARG_TEXT_PP(p_queue));
-    if (!PG_ARGISNULL(p_priority) && PG_GETARG_INT32(p_priority) != 0)
+    if (!PG_ARGISNULL(p_priority))
         envelope.priority = PG_GETARG_INT32(p_priority);
     if (!PG_ARGISNULL(p_scheduled_at) && !PG_ARGISNULL(p_delay))
         raise_field(Code::invalid_payload, "delay", "Give either scheduled_at or delay.",
@@ -72,12 +85,10 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
         envelope.scheduled_at = at + interval_arg_ms(PG_GETARG_INTERVAL_P(p_delay), "delay") * 1000;
     if (!PG_ARGISNULL(p_expires_at))
         envelope.expires_at = PG_GETARG_TIMESTAMPTZ(p_expires_at);
-    if (!PG_ARGISNULL(p_retry))
-        envelope.retry = PG_GETARG_JSONB_P(p_retry);
-    if (!PG_ARGISNULL(p_unique))
-        envelope.uniq = PG_GETARG_JSONB_P(p_unique);
-    if (!PG_ARGISNULL(p_meta) && (envelope.meta == nullptr || JB_ROOT_COUNT(PG_GETARG_JSONB_P(p_meta)) > 0))
-        envelope.meta = PG_GETARG_JSONB_P(p_meta);
+    envelope.retry = json_arg(fcinfo, p_retry);
+    envelope.uniq = json_arg(fcinfo, p_unique);
+    if (meta != nullptr && (!is_object(meta) || JB_ROOT_COUNT(meta) > 0))
+        envelope.meta = meta;
     if (!PG_ARGISNULL(p_timeout))
         envelope.timeout_ms = interval_arg_ms(PG_GETARG_INTERVAL_P(p_timeout), "timeout");
     if (!PG_ARGISNULL(p_deduplication_key))
@@ -88,10 +99,15 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
         envelope.has_id = true;
         envelope.id = *PG_GETARG_UUID_P(p_id);
     }
+    envelope.pending = !PG_ARGISNULL(p_pending) && PG_GETARG_BOOL(p_pending);
+
+    read_options(fcinfo, at, envelope);
+    if (envelope.type.data() == nullptr)
+        raise_field(Code::invalid_payload, "type", "Give the job's type, such as 'email.send'.", "type is missing");
+    if (envelope.args == nullptr)
+        envelope.args = args;
     if (!PG_ARGISNULL(p_tags))
         set_tags(envelope, PG_GETARG_ARRAYTYPE_P(p_tags));
-    if (!PG_ARGISNULL(p_pending) && PG_GETARG_BOOL(p_pending))
-        envelope.pending = true;
     return envelope;
 }
 
@@ -99,8 +115,7 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
 struct Answer {
     Pushed pushed;
     bool duplicate;
-    bool gone; /* the job of a deduplication key that has outlived it: only its id is known, */
-    bool named; /* … or, if the key was a batch's, not even that */
+    bool gone; /* the job of a deduplication key that has outlived it: only its id is known */
 };
 
 /* The job of a deduplication key that was taken before. */
@@ -109,9 +124,8 @@ marked(Tables &tables, const Marker &marker, TimestampTz at)
 {
     Answer answer = {};
     answer.duplicate = true;
-    if (!marker.has_job || !stand_now(tables, marker.job_id, at, answer.pushed.job, answer.pushed.standing)) {
+    if (!stand_now(tables, marker.job_id, at, answer.pushed.job, answer.pushed.standing)) {
         answer.gone = true;
-        answer.named = marker.has_job;
         answer.pushed.job.id = marker.job_id;
         return answer;
     }
@@ -135,7 +149,7 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
     assign_ids(&envelope, 1);
     if (marks) {
         queue = queue_for_push(envelope.queue)->id;
-        Marker marker = take_marker(queue, envelope.deduplication_key, &envelope.id,
+        Marker marker = take_marker(queue, envelope.deduplication_key, envelope.id,
                                     marker_ttl(envelope.deduplication_ttl_ms));
         if (!marker.taken)
             return marked(tables, marker, at);
@@ -169,7 +183,7 @@ only_id(const Answer &answer)
     memset(nulls, true, sizeof nulls);
     values[0] = UUIDPGetDatum(&answer.pushed.job.id);
     values[job_columns - 1] = BoolGetDatum(true);
-    nulls[0] = !answer.named;
+    nulls[0] = false;
     nulls[job_columns - 1] = false;
     TupleDesc desc = lookup_rowtype_tupdesc(store::composite_type(false), -1);
     Datum row = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
@@ -180,12 +194,9 @@ only_id(const Answer &answer)
 Jsonb *
 only_id_json(const Answer &answer)
 {
-    const pg_uuid_t &id = answer.pushed.job.id;
-    const char *text = "{\"deduplicated\": true}";
-    if (answer.named)
-        text = psprintf("{\"id\": \"%s\", \"deduplicated\": true}",
-                        DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
-    return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
+    ObjectBuilder out;
+    out.add("id", std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&answer.pushed.job.id)))));
+    return out.add("deduplicated", json_bool(true)).finish();
 }
 
 } // namespace

@@ -169,24 +169,59 @@ drop_repeated(Call &call, Batch &batch, const bool *repeated)
     batch.n = kept;
 }
 
+/* The deduplication key of a batch. */
+struct BatchKey {
+    text *key; /* null: none */
+    std::optional<int64> ttl_ms;
+    int64 queue;
+};
+
+BatchKey
+read_batch_key(text *key, const Interval *ttl)
+{
+    BatchKey batch_key = {key, {}, 0};
+    if (key != nullptr)
+        check_deduplication_key(view(key));
+    if (ttl == nullptr)
+        return batch_key;
+    if (key == nullptr)
+        raise_field(Code::invalid_payload, "deduplication_ttl", "Give a deduplication_key too, or leave it out.",
+                    "deduplication_ttl means nothing without a deduplication_key");
+    batch_key.ttl_ms = interval_arg_ms(ttl, "deduplication_ttl");
+    if (*batch_key.ttl_ms == 0)
+        raise_field(Code::invalid_payload, "deduplication_ttl", "Leave it out to have the default.",
+                    "deduplication_ttl must be longer than zero");
+    return batch_key;
+}
+
 /* False: the batch's key was taken before, and nothing is pushed. */
 bool
-mark_batch(const Batch &batch, text *key, Interval *ttl)
+take_batch_key(const Batch &batch, BatchKey &key)
 {
-    if (key == nullptr)
-        return true;
-    check_deduplication_key(view(key));
     for (int i = 1; i < batch.n; i++)
         if (batch.envelopes[i].queue != batch.envelopes[0].queue)
             raise_field(Code::invalid_payload, "deduplication_key", "Push the jobs of each queue in a batch of their own.",
                         "a batch with a deduplication key must go to one queue: deduplication_key covers one queue");
-    std::optional<int64> ttl_ms;
-    if (ttl != nullptr)
-        ttl_ms = interval_arg_ms(ttl, "deduplication_ttl");
-    if (ttl_ms && *ttl_ms == 0)
-        raise_field(Code::invalid_payload, "deduplication_ttl", "Leave it out to have the default.",
-                    "deduplication_ttl must be longer than zero");
-    return take_marker(queue_for_push(batch.envelopes[0].queue)->id, view(key), nullptr, marker_ttl(ttl_ms)).taken;
+    key.queue = queue_for_push(batch.envelopes[0].queue)->id;
+    return take_marker(key.queue, view(key.key), batch.envelopes[0].id, marker_ttl(key.ttl_ms)).taken;
+}
+
+bool
+came_to(const Call &call, std::string_view status)
+{
+    return std::any_of(call.results, call.results + call.n,
+                       [status](const ItemResult &result) { return result.status == status; });
+}
+
+/* The key stands for all of the batch: where a job failed it is free again, so that what is missing can be sent. It names
+ * the batch's first job, or the one in whose favour that was dropped. */
+void
+settle_batch_key(const Call &call, const BatchKey &key, int first, const pg_uuid_t &id)
+{
+    if (came_to(call, "failed"))
+        free_marker(key.queue, view(key.key));
+    else if (!same(call.results[first].id, id))
+        point_marker(key.queue, view(key.key), call.results[first].id);
 }
 
 /* Takes the keys of all jobs that want one; fresh[i] says that the key of job i was free. */
@@ -277,7 +312,7 @@ store_what_can_be(Call &call, Batch &batch, int first, int last, const bool *fre
 }
 
 void
-push_batch(Call &call, text *key, Interval *ttl)
+push_batch(Call &call, BatchKey key)
 {
     Batch batch = {};
     bool *fresh = nullptr;
@@ -296,11 +331,13 @@ push_batch(Call &call, text *key, Interval *ttl)
         return;
     begin_push();
     assign_ids(batch.envelopes, batch.n);
-    if (!mark_batch(batch, key, ttl)) {
+    if (key.key != nullptr && !take_batch_key(batch, key)) {
         for (int i = 0; i < batch.n; i++)
             call.results[batch.at[i]] = {"duplicate", false, {}, nullptr};
         return;
     }
+    int first = batch.at[0];
+    pg_uuid_t first_id = batch.envelopes[0].id;
     if (batch.any_own_id) {
         bool *repeated = call.partial ? array_of<bool>(batch.n) : nullptr;
         check_ids(batch.envelopes, batch.n, batch.any_unique || call.partial, repeated);
@@ -309,7 +346,7 @@ push_batch(Call &call, text *key, Interval *ttl)
     }
     if (batch.any_unique)
         fresh = lock_batch(call, batch);
-    else if (key != nullptr)
+    else if (key.key != nullptr)
         call.at = now();
     if (batch.any_unique || call.partial)
         hold_bounds(batch.envelopes, batch.n);
@@ -317,6 +354,8 @@ push_batch(Call &call, text *key, Interval *ttl)
         store_what_can_be(call, batch, 0, batch.n, fresh);
     else
         store_jobs(call, batch, 0, batch.n, fresh);
+    if (key.key != nullptr)
+        settle_batch_key(call, key, first, first_id);
 }
 
 /* --- answering --- */
@@ -413,6 +452,7 @@ OJS_FUNCTION(ojs_push_many)
     Call call = {is_partial(text_or_null(fcinfo, p_atomicity)), {}, now(), nullptr, nullptr, 0};
     RequestKey request = {"push_many", text_or_null(fcinfo, p_idempotency_key), nullptr};
 
+    BatchKey batch_key = read_batch_key(key, ttl);
     begin_push(); /* again once hooks have run, which may push too */
     read_jobs(call, jobs);
     if (request.key != nullptr) {
@@ -420,17 +460,20 @@ OJS_FUNCTION(ojs_push_many)
         Jsonb *answer = take_idempotency_key(request);
         if (answer != nullptr) {
             put_again(set, answer);
+            store::end_write();
             return (Datum)0;
         }
         call.at = now();
     }
     call.hooks = hooks_at(Point::enqueue);
-    push_batch(call, key, ttl);
+    push_batch(call, batch_key);
     for (int i = 0; i < call.n; i++) {
         const ItemResult &result = call.results[i];
         put(set, i, result.status, result.has_id ? &result.id : nullptr, result.error);
     }
-    if (request.key != nullptr)
+    if (request.key != nullptr && came_to(call, "failed") && !came_to(call, "created"))
+        free_idempotency_key(request);
+    else if (request.key != nullptr)
         keep_answer(request, answer_of(call));
     store::end_write();
     return (Datum)0;

@@ -227,7 +227,7 @@ replace_jobs(Tables &tables, Envelope &envelope, const Named &jobs, const Unique
         if (!open(look) || !in_the_way(policy, look.created_at, look.state, now))
             continue;
         State was;
-        if (!cancel_in(tables, jobs.ids[i], policy.states & open_states, now, was)) {
+        if (!cancel_in(tables, jobs.ids[i], policy.states & open_states, now, was, &envelope.id)) {
             /* It has moved since, out of the policy's reach. */
             JobRow job;
             Standing standing;

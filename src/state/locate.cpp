@@ -150,7 +150,7 @@ next_round(int &round, const pg_uuid_t &id)
 }
 
 bool
-cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was)
+cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was, const pg_uuid_t *replaced_by)
 {
     DoneRow end;
     int32 flags;
@@ -161,6 +161,9 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
         if (!stand_now(tables, id, now, job, standing) || !(states & state_bit(standing.state)))
             return false;
     store::note_write(true); /* also where a push that replaces it may be lost */
+    if (replaced_by != nullptr)
+        end.error = server_error("replaced", psprintf("replaced by job %s", DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(replaced_by)))),
+                                 end.attempt, now);
     finish(tables, end, flags);
     CommandCounterIncrement();
     return true;

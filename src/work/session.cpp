@@ -165,8 +165,10 @@ OJS_FUNCTION(ojs_work_next)
     const Queue *found = find_queue(name);
     if (found != nullptr && found->claim_rate > 0) {
         Queue queue = *found;
-        if (!admit_or_tell(queue, work.worker, until))
+        if (!admit_or_tell(queue, work.worker, until)) {
+            store::end_write();
             return (Datum)0;
+        }
     }
     for (int round = 0;; round++) {
         Tables tables;

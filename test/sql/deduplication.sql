@@ -99,8 +99,10 @@ $$ select string_agg(index || ' ' || status || case when id is null then '' else
 select is(pg_temp.batch('m'), '0 created id, 1 created id', 'DDP-06: one key for a batch');
 select is(pg_temp.batch('m'), '0 duplicate, 1 duplicate', 'DDP-06: whose second push is skipped as a whole');
 select is((select count(*) from ojs.jobs where type = 'ddp.b'), 2::bigint, 'DDP-06: it makes no job');
-select is((select (id, deduplicated)::text from ojs.push('ddp.b', deduplication_key => 'm')), '(,t)', 'DDP-06: a single push meets the batch''s key');
-select is(ojs.push_job('{"type": "t", "args": [], "deduplication_key": "m"}'), '{"deduplicated": true}', 'DDP-06: as JSON');
+select is((select (id, deduplicated)::text from ojs.push('ddp.b', deduplication_key => 'm')),
+    (select (id, true)::text from ojs.jobs where type = 'ddp.b' order by seq limit 1), 'a single push under the batch''s key answers with the first job of the batch (DDP-02)');
+select is((ojs.push_job('{"type": "t", "args": [], "deduplication_key": "m"}') ->> 'id')::uuid,
+    (select id from ojs.jobs where type = 'ddp.b' order by seq limit 1), 'as JSON too');
 select is(pg_temp.batch('n', ttl => '1 s'), '0 created id, 1 created id', 'DDP-06: with a TTL');
 select pg_temp.clock('1 s');
 select is(pg_temp.batch('n'), '0 created id, 1 created id', 'DDP-06: until it ends');
@@ -112,6 +114,65 @@ select is(pg_temp.refusal($$ select ojs.push_many('[{"type": "a", "args": []}, {
 select is(pg_temp.refusal($$ select ojs.push_many('[{"type": "a", "args": []}]', deduplication_key => '') $$), 'OJ100 INVALID_PAYLOAD deduplication_key', 'DDP-06: and an empty key');
 select is(pg_temp.refusal(format($$ select ojs.push_many('[{"type": "a", "args": []}]', deduplication_key => %L) $$, repeat('x', 3000))), 'OJ100 INVALID_PAYLOAD deduplication_key', 'DDP-06: and a long one');
 select is(pg_temp.refusal($$ select ojs.push_many('[{"type": "a", "args": []}]', deduplication_key => 'x', deduplication_ttl => '0') $$), 'OJ100 INVALID_PAYLOAD deduplication_ttl', 'DDP-06: and no time');
+
+-- A partial batch of which jobs failed -------------------------------------------------------------------------------
+
+create function pg_temp.partial(jobs jsonb, key text default null, idempotency text default null) returns text language sql as
+$$ select string_agg(status || coalesce(' ' || (error ->> 'code'), ''), ', ' order by index)
+   from ojs.push_many(jobs, deduplication_key => key, atomicity => 'partial', idempotency_key => idempotency) $$;
+select ojs.create_queue('full', '{"max_size": 1}') \g /dev/null
+select ojs.push('ddp.p', queue => 'full') \g /dev/null
+select is(pg_temp.partial('[{"type": "ddp.p", "args": [1], "queue": "full"}, {"type": "ddp.p", "args": [2], "queue": "full"}]', 'P', 'I'),
+    'failed QUEUE_FULL, failed QUEUE_FULL', 'a batch finds its queue full');
+select ojs.purge_queue('full', confirm => true) \g /dev/null
+select is(pg_temp.partial('[{"type": "ddp.p", "args": [1], "queue": "full"}, {"type": "ddp.p", "args": [2], "queue": "full"}]', 'P', 'I'),
+    'created, failed QUEUE_FULL', 'nothing was stored, so both keys are free: a retry stores what it can');
+select is(pg_temp.partial('[{"type": "ddp.p", "args": [1], "queue": "full"}, {"type": "ddp.p", "args": [2], "queue": "full"}]', 'P', 'I'),
+    'created, failed QUEUE_FULL', 'something was stored, so the idempotency key keeps the answer');
+select is((select count(*) from ojs.jobs where queue = 'full' and state = 'available'), 1::bigint, 'and nothing is stored twice');
+select ojs.configure_queue('full', '{"max_size": 9}') \g /dev/null
+select is(pg_temp.partial('[{"type": "ddp.p", "args": [2], "queue": "full"}]', 'P'), 'created', 'what failed can be sent again under the deduplication key');
+select is(pg_temp.partial('[{"type": "ddp.p", "args": [2], "queue": "full"}]', 'P'), 'duplicate', 'all of which is stored: now the key is kept');
+select is(pg_temp.partial('[{"type": "ddp.p", "args": []}, {"type": "", "args": []}]', 'R'), 'created, failed INVALID_JOB_TYPE', 'a job that cannot be read');
+select is(pg_temp.partial('[{"type": "ddp.p", "args": []}]', 'R'), 'created', 'leaves the key free as well');
+insert into first select 'pu', pg_temp.keyed(null, 'pu', policy => '{"keys": ["type", "queue"]}');
+select is(pg_temp.partial('[{"type": "ddp.job", "args": [], "queue": "pu", "unique": {"keys": ["type", "queue"]}}]', 'U'), 'failed DUPLICATE_JOB', 'a rejected duplicate');
+select is(pg_temp.partial('[{"type": "ddp.job", "args": [1], "queue": "pu"}]', 'U'), 'created', 'does so too');
+select is(pg_temp.partial('[{"type": "ddp.job", "args": [], "queue": "pu", "unique": {"keys": ["type", "queue"], "on_conflict": "ignore"}}]', 'V'), 'duplicate', 'an ignored duplicate is no failure');
+select is((pg_temp.marker('V', 'pu')).job_id::text, (select id from first where key = 'pu'), 'the key names the job in whose favour it was dropped');
+
+-- Looking at keys, and freeing them ------------------------------------------------------------------------------------
+
+insert into first select 'seen', pg_temp.keyed('seen', ttl => '10 min');
+select is((select (k.queue, k.job_id, k.expires_at = (pg_temp.marker('seen')).expires_at)::text from ojs.deduplication_keys k where k.key = 'seen'),
+    (select format('(d,%s,t)', id) from first where key = 'seen'), 'ojs.deduplication_keys shows a key, its job and its end');
+select is(i - 'deduplication_expires_at' ->> 'deduplication_key', 'seen', 'ojs.info shows the key'),
+    is((i ->> 'deduplication_expires_at')::timestamptz, (pg_temp.marker('seen')).expires_at, 'and its end')
+from first, ojs.info(id::uuid) i where key = 'seen';
+select is(ojs.push_job(ojs.info(id::uuid)) ->> 'id', id, 'an envelope that is shown can be pushed again: its key is held') from first where key = 'seen';
+select is(ojs.free_deduplication_key('d', 'seen'), true, 'an administrator frees a key');
+select is((select data - 'freed_by' from ojs.events where type = 'queue.deduplication_key_freed'),
+    (select jsonb_build_object('queue', 'd', 'key', 'seen', 'job_id', id) from first where key = 'seen'), 'and there is an event of it');
+select is(ojs.info(id::uuid) ? 'deduplication_key', false, 'it is no longer shown') from first where key = 'seen';
+select unalike(pg_temp.keyed('seen'), '%again', 'the next push makes a job');
+select is(ojs.free_deduplication_key('d', 'no such key'), false, 'nothing holds it: false');
+select is(pg_temp.refusal($$ select ojs.free_deduplication_key('none', 'x') $$), 'OJ300 NOT_FOUND', 'no such queue');
+select is(pg_temp.refusal($$ select ojs.free_deduplication_key('d', null) $$), 'OJ100 INVALID_PAYLOAD key', 'no key');
+select pg_temp.keyed('past', ttl => '1 s') \g /dev/null
+select pg_temp.clock('2 s');
+select is(ojs.free_deduplication_key('d', 'past'), false, 'its time is over: nothing holds it');
+select is((select count(*) from ojs.deduplication_keys where key = 'past'), 0::bigint, 'nor is it shown');
+select pg_temp.clock('0');
+
+-- Keys are found by their index, also where their table was small when the session began.
+create function pg_temp.read_of(tab regclass) returns bigint language sql as $$ select pg_stat_get_xact_tuples_returned(tab) $$;
+analyze ojs_store.deduplication;
+analyze ojs_store.idempotency;
+select pg_temp.read_of('ojs_store.deduplication') as keys, pg_temp.read_of('ojs_store.idempotency') as answers \gset
+select count(pg_temp.keyed('grow' || i)) + count(pg_temp.keyed('grow' || i)) from generate_series(1, 50) i \g /dev/null
+select count(pg_temp.partial('[{"type": "a.b", "args": []}]', null, 'grow' || i)) from generate_series(1, 50) i \g /dev/null
+select is(pg_temp.read_of('ojs_store.deduplication') - :keys, 0::bigint, 'no push reads the whole table of deduplication keys');
+select is(pg_temp.read_of('ojs_store.idempotency') - :answers, 0::bigint, 'nor that of idempotency keys');
 
 -- With uniqueness ---------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
     ('ready', 'pwo'),
     ('health metrics queue_info queue_stats explain_job events dead_letter_stats', 'o'),
     ('tick start_worker retry discard delete_job cancel_many retry_many delete_many create_queue configure_queue pause_queue resume_queue drain_queue '
-        || 'purge_queue drop_queue set_maintenance set_worker_state index_events notify_events register_hook unregister_hook set_rate_limit schedule unschedule create_workflow workflow '
+        || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events register_hook unregister_hook set_rate_limit schedule unschedule create_workflow workflow '
         || 'cancel_workflow reset', ''),
     ('http', 'pwo'),
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities', '*')) list (names, callers);

@@ -20,6 +20,8 @@ struct RequestKey {
  * Waits for a transaction that is using the same key; raises if that key was used for another request.
  */
 Jsonb *take_idempotency_key(const RequestKey &key);
+/* Or with this, where nothing came of it: then it may be sent again. */
+void free_idempotency_key(const RequestKey &key);
 void keep_answer(const RequestKey &key, const Jsonb *answer);
 
 /* Removes keys whose day is over, at most `limit`; how many. */

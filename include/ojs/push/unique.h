@@ -51,15 +51,14 @@ bool admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, Timesta
 bool live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, State &state);
 
 /*
- * Takes the deduplication key for the job (null: for a batch), or finds that it is taken: then `existing` is the
- * marker's job, if it has one. Waits for a transaction that is taking the same key.
+ * Takes the deduplication key for the job (of a batch, the first), or finds that it is taken: then job_id is the job of
+ * that push. Waits for a transaction that is taking the same key.
  */
 struct Marker {
     bool taken;  /* by this call */
-    bool has_job;
-    pg_uuid_t job_id;
+    pg_uuid_t job_id; /* of who took it before */
 };
-Marker take_marker(int64 queue, std::string_view key, const pg_uuid_t *job_id, int64 ttl_ms);
+Marker take_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 ttl_ms);
 
 /* How long a key is kept, in ms, that asks for this or for nothing. */
 int64 marker_ttl(std::optional<int64> ttl_ms);
@@ -69,6 +68,9 @@ void check_deduplication_key(std::string_view key);
 
 /* A marker of this call's that names another job after all: the one that uniqueness put in its place. */
 void point_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id);
+
+/* Gives up a key that this call took: not all of what it stands for was stored. */
+void free_marker(int64 queue, std::string_view key);
 
 /* Removes markers whose time is over, at most `limit`; how many. */
 int prune_markers(int limit, TimestampTz now);

@@ -19,7 +19,8 @@
 namespace ojs::store
 {
 
-enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, maintenance, name_key, count };
+enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, maintenance, name_key,
+                 deduplication, idempotency, count };
 
 enum class Idx {
     job_id,
@@ -38,6 +39,9 @@ enum class Idx {
     checkpoint_job,
     progress_job,
     dead_letter_job,
+    deduplication_pkey,
+    deduplication_job,
+    idempotency_pkey,
     count
 };
 
