@@ -24,6 +24,10 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     where (newest).state <> 'deleted'
 $$;
 
+-- INVALID_QUEUE for what cannot be a queue's name.
+create function ojs_store.check_queue_name(name text) returns void
+language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_check_queue_name';
+
 -- The same, or NOT_FOUND.
 create function ojs_store.queue_found(name text) returns ojs_store.queue
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -35,6 +39,9 @@ begin
     end if;
     found_queue := ojs_store.queue_named(name);
     if found_queue.id is null or name = '_default' then
+        if name ~ '^[{\[]' then -- a list, written as text; any other name is just that of no queue, as HTTP has it
+            perform ojs_store.check_queue_name(name);
+        end if;
         perform ojs_store.raise('NOT_FOUND', format('queue "%s" does not exist', left(name, 64)),
             jsonb_build_object('resource_type', 'queue', 'resource_id', left(name, 128), 'queue', left(name, 128), 'reason', 'topic_not_found'),
             'Push to the queue, or create it with ojs.create_queue(name).');

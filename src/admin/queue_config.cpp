@@ -142,7 +142,7 @@ JsonbValue
 queue_value(const JsonbValue &value, std::string_view own, const char *field)
 {
     std::string_view target = text_value(value, Code::invalid_queue, field);
-    validate_queue_name(target);
+    validate_queue_name(target, field);
     if (target == own)
         raise_field(invalid, field, "Name another queue, or null for none.", "%s must not be the queue itself", field);
     return value;
@@ -220,6 +220,7 @@ setting_value(const Setting &setting, std::string_view own, const JsonbValue &va
     case Kind::retry:
         if (!is_object(value))
             refuse(Code::invalid_retry_policy, field, "an object", value);
+        check_retry_names(jsonb_of(value));
         (void)read_retry_policy(jsonb_of(value));
         return value;
     case Kind::retention:
@@ -283,6 +284,13 @@ read_settings(const Jsonb *given, std::string_view name, Given *out)
 }
 
 } // namespace
+
+/* ojs_store.check_queue_name(name text) returns void */
+OJS_FUNCTION(ojs_check_queue_name)
+{
+    validate_queue_name(view(PG_GETARG_TEXT_PP(0)));
+    PG_RETURN_VOID();
+}
 
 /* ojs_store.queue_config(name text, base jsonb, given jsonb) returns jsonb: the configuration to store; base is null for
  * a queue that does not exist */

@@ -104,6 +104,7 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
         if (queue == nullptr) {
             if (!missing_ok)
                 raise_no_queue(queues[i]);
+            validate_queue_name(queues[i]);
             continue;
         }
         if (queue->is_log)

@@ -89,6 +89,14 @@ duration_value(const JsonbValue &value, std::string_view name, const char *field
 }
 
 int64
+delay_value(const JsonbValue &value, std::string_view name)
+{
+    if (value.type == jbvString && !name.ends_with("_ms"))
+        return parse_delay_ms(text_of(value), "delay");
+    return duration_value(value, name, "delay");
+}
+
+int64
 positive_duration(const JsonbValue &value, std::string_view name, const char *field)
 {
     int64 ms = duration_value(value, name, field);

@@ -105,7 +105,9 @@ constexpr Unit units[] = {
     {'S', true, 1000},
 };
 
-/* A fraction may stand only in the last component. */
+constexpr int64 too_long_ms = max_duration_ms + 1;
+
+/* A fraction may stand only in the last component. Stops growing at too_long_ms. */
 bool
 read_duration(Cursor c, int64 &out)
 {
@@ -124,7 +126,7 @@ read_duration(Cursor c, int64 &out)
         }
         int64 whole;
         int millionths = 0;
-        if (last || !c.number(max_duration_ms, whole))
+        if (last || !c.number(too_long_ms, whole))
             return false;
         if (c.accept('.') || c.accept(',')) {
             last = true;
@@ -136,9 +138,9 @@ read_duration(Cursor c, int64 &out)
         if (unit == lengthof(units))
             return false;
         int64 ms = units[unit].ms;
-        int64 part = whole > max_duration_ms / ms ? max_duration_ms : whole * ms;
+        int64 part = whole > too_long_ms / ms ? too_long_ms : whole * ms;
         part += (ms * millionths + 999999) / 1000000; /* never down to nothing */
-        out = std::min(max_duration_ms, out + part);
+        out = std::min(too_long_ms, out + part);
         any = true;
         unit++;
         c.at++;
@@ -152,6 +154,20 @@ cursor(std::string_view text)
     return {text.data(), text.data() + text.size()};
 }
 
+void
+refuse_too_long(int64 ms, const char *field)
+{
+    if (ms > max_duration_ms)
+        raise_field(Code::invalid_payload, field, "No duration is longer than 100 years.", "%s is longer than 100 years", field);
+}
+
+int64
+total_ms(const Interval *interval)
+{
+    int64 days = static_cast<int64>(interval->month) * 30 + interval->day;
+    return days * INT64CONST(86400000) + interval->time / 1000 + (interval->time % 1000 > 0);
+}
+
 } // namespace
 
 TimestampTz
@@ -161,8 +177,10 @@ parse_timestamp(std::string_view text, TimestampTz now, const char *field)
     int64 ms;
 
     if (text.starts_with("+P")) {
-        if (read_duration(cursor(text.substr(1)), ms))
+        if (read_duration(cursor(text.substr(1)), ms)) {
+            refuse_too_long(ms, field);
             return now + ms * 1000;
+        }
     } else if (read_timestamp(cursor(text), at))
         return at;
     raise_field(
@@ -179,22 +197,30 @@ parse_duration_ms(std::string_view text, Code code, const char *field)
     if (!read_duration(cursor(text), ms))
         raise_field(code, field, "Give an ISO 8601 duration, such as PT30S, PT1.5S, P7D or P2W.",
                     "%s is not a duration: \"%s\"", field, clipped(text));
+    return std::min(ms, max_duration_ms);
+}
+
+int64
+parse_delay_ms(std::string_view text, const char *field)
+{
+    int64 ms = 0;
+    (void)parse_duration_ms(text, Code::invalid_payload, field);
+    (void)read_duration(cursor(text), ms);
+    refuse_too_long(ms, field);
     return ms;
 }
 
 int64
 interval_ms(const Interval *interval)
 {
-    int64 days = static_cast<int64>(interval->month) * 30 + interval->day;
-    int64 ms = interval->time / 1000 + (interval->time % 1000 > 0);
-
-    return std::clamp(days * INT64CONST(86400000) + ms, -max_duration_ms, max_duration_ms);
+    return std::clamp(total_ms(interval), -max_duration_ms, max_duration_ms);
 }
 
 int64
 interval_arg_ms(const Interval *interval, const char *field)
 {
-    int64 ms = interval_ms(interval);
+    int64 ms = total_ms(interval);
+    refuse_too_long(ms, field);
     if (ms < 0)
         raise_field(Code::invalid_payload, field, "Give a duration of zero or more.", "%s must not be negative", field);
     return ms;

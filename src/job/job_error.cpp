@@ -102,6 +102,13 @@ is_directive(std::string_view code)
     return code == "RETRY" || code == "DISCARD" || code == "DEAD_LETTER" || code == "FAIL";
 }
 
+/* Of the server's own errors: events are made from these. */
+bool
+written_by_server(std::string_view key)
+{
+    return key == "timeout_kind" || key == "limit_seconds" || key == "elapsed_seconds";
+}
+
 /* The members that every stored error has. */
 void
 add_facts(ObjectBuilder &out, std::string_view code, std::string_view type, std::string_view message, int attempt,
@@ -160,7 +167,7 @@ read_error(const Jsonb *json, int attempt, TimestampTz now)
 
     ObjectBuilder out;
     each_member(given, [&out](std::string_view key, const JsonbValue &member) {
-        if (member.type != jbvNull && key != "backtrace")
+        if (member.type != jbvNull && key != "backtrace" && !written_by_server(key))
             out.add(key, member);
     });
     add_facts(out, code, error.type, message, attempt, now);

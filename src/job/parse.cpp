@@ -21,12 +21,14 @@ enum class Attr : uint8 {
     deduplication_fallback,
     deduplication_key,
     deduplication_ttl,
+    delay,
     delivery,
     enqueue_ttl,
     expires_at,
     grace_period,
     heartbeat_timeout,
     id,
+    max_attempts,
     meta,
     metadata,
     options,
@@ -66,8 +68,12 @@ constexpr Name names[] = {
     {"dedup_fallback", Attr::deduplication_fallback},
     {"deduplicated", Attr::system},
     {"deduplicationKey", Attr::deduplication_key},
+    {"deduplication_expires_at", Attr::system},
     {"deduplication_key", Attr::deduplication_key},
     {"deduplication_ttl", Attr::deduplication_ttl},
+    {"deduplication_ttl_ms", Attr::deduplication_ttl},
+    {"delay", Attr::delay},
+    {"delay_ms", Attr::delay},
     {"delay_until", Attr::scheduled_at},
     {"deliveries", Attr::system},
     {"delivery", Attr::delivery},
@@ -83,7 +89,7 @@ constexpr Name names[] = {
     {"last_checkpoint", Attr::system},
     {"lease_expires_at", Attr::system},
     {"lease_id", Attr::system},
-    {"max_attempts", Attr::system},
+    {"max_attempts", Attr::max_attempts},
     {"meta", Attr::meta},
     {"metadata", Attr::metadata},
     {"next_attempt_at", Attr::system},
@@ -151,6 +157,8 @@ struct Parse {
     uint64 seen; /* bit per Attr that has a value */
     std::string_view specversion;
     Jsonb *metadata;
+    JsonbValue max_attempts;
+    int64 delay_ms;
     Kept known[16];
     int n_known;
     Kept *unknown; /* room for all members of both levels */
@@ -160,7 +168,7 @@ struct Parse {
 [[noreturn]] void
 conflict(const char *field)
 {
-    raise_field(Code::invalid_payload, field, "Give it once: at the top level or under options, by one of its names.",
+    raise_field(Code::invalid_payload, field, "Give it once: as a parameter, at the top level or under options, by one of its names.",
                 "%s comes twice with different values", field);
 }
 
@@ -172,6 +180,12 @@ first_time(Parse &p, Attr attr)
     bool first = (p.seen & bit) == 0;
     p.seen |= bit;
     return first;
+}
+
+bool
+has_value(const Parse &p, Attr attr)
+{
+    return (p.seen & (UINT64CONST(1) << static_cast<int>(attr))) != 0;
 }
 
 template <typename Slot, typename Value>
@@ -251,6 +265,9 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         settle(p, attr, e.deduplication_ttl_ms, positive_duration(value, name, "deduplication_ttl"),
                "deduplication_ttl");
         break;
+    case Attr::delay:
+        settle(p, attr, p.delay_ms, delay_value(value, name), "delay");
+        break;
     case Attr::delivery:
         check_one_of(text_value(value, invalid, "delivery"), "at_least_once", "at_most_once", "delivery");
         keep(p, "delivery", value);
@@ -276,6 +293,11 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         e.has_id = true;
         break;
     }
+    case Attr::max_attempts:
+        if (!first_time(p, attr) && !same_json(p.max_attempts, value))
+            conflict("max_attempts");
+        p.max_attempts = value;
+        break;
     case Attr::meta:
         settle_json(p, attr, e.meta, value, "meta");
         break;
@@ -386,6 +408,63 @@ merge_metadata(Parse &p)
     e.meta = merged.finish();
 }
 
+/* max_attempts is another name of retry.max_attempts. */
+void
+merge_max_attempts(Parse &p)
+{
+    Envelope &e = p.envelope;
+    ObjectBuilder merged;
+    JsonbValue other;
+
+    if (!has_value(p, Attr::max_attempts) || (e.retry != nullptr && !is_object(e.retry)))
+        return; /* validate() says what is wrong with retry */
+    if (e.retry != nullptr) {
+        if (find_member(root_of(e.retry), "max_attempts", other) && !same_json(other, p.max_attempts))
+            raise_field(Code::invalid_payload, "max_attempts", "Give one of the two.",
+                        "max_attempts and retry.max_attempts say different things");
+        each_member(root_of(e.retry), [&merged](std::string_view key, const JsonbValue &value) { merged.add(key, value); });
+    }
+    merged.add("max_attempts", p.max_attempts);
+    e.retry = merged.finish();
+}
+
+void
+apply_delay(Parse &p)
+{
+    Envelope &e = p.envelope;
+    if (!has_value(p, Attr::delay))
+        return;
+    if (e.scheduled_at)
+        raise_field(Code::invalid_payload, "delay", "Give either scheduled_at or delay.",
+                    "scheduled_at and delay exclude each other");
+    e.scheduled_at = p.now + p.delay_ms * 1000;
+}
+
+/* What the parameters of ojs.push have said already. */
+void
+note_parameters(Parse &p)
+{
+    const Envelope &e = p.envelope;
+    auto note = [&p](Attr attr, bool given) {
+        if (given)
+            (void)first_time(p, attr);
+    };
+    note(Attr::type, e.type.data() != nullptr);
+    note(Attr::args, e.args != nullptr);
+    note(Attr::queue, e.queue != "default");
+    note(Attr::priority, e.priority != 0);
+    note(Attr::scheduled_at, e.scheduled_at.has_value());
+    note(Attr::expires_at, e.expires_at.has_value());
+    note(Attr::retry, e.retry != nullptr);
+    note(Attr::unique, e.uniq != nullptr);
+    note(Attr::meta, e.meta != nullptr);
+    note(Attr::timeout, e.timeout_ms.has_value());
+    note(Attr::deduplication_key, e.deduplication_key.data() != nullptr);
+    note(Attr::deduplication_ttl, e.deduplication_ttl_ms.has_value());
+    note(Attr::id, e.has_id);
+    note(Attr::pending, e.pending);
+}
+
 Size
 count_members(const Jsonb *json)
 {
@@ -439,10 +518,14 @@ envelope_from_json(const Jsonb *json, TimestampTz now, bool parameters_only, Env
     if (JB_ROOT_COUNT(json) == 0)
         return;
 
-    Parse p = {envelope, now, root_of(json), 0, {}, nullptr, {}, 0, nullptr, 0};
+    Parse p = {envelope, now, root_of(json), 0, {}, nullptr, {}, 0, {}, 0, nullptr, 0};
     p.unknown = static_cast<Kept *>(palloc(sizeof(Kept) * count_members(json)));
+    if (parameters_only)
+        note_parameters(p);
     read_members(p, root_of(json), false);
     merge_metadata(p);
+    merge_max_attempts(p);
+    apply_delay(p);
     store_options(p);
 }
 

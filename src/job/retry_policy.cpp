@@ -246,7 +246,54 @@ require_object(const Jsonb *policy)
                     kind_of(policy));
 }
 
+/* A name without case, underscores and hyphens. */
+struct Folded {
+    char text[32];
+    size_t n;
+};
+
+Folded
+folded(std::string_view name)
+{
+    Folded out = {};
+    for (char c : name)
+        if (c != '_' && c != '-' && out.n < sizeof out.text)
+            out.text[out.n++] = static_cast<char>(pg_tolower(static_cast<unsigned char>(c)));
+    return out;
+}
+
+/* Equal, or but for one letter that is another, missing or too much. */
+bool
+nearly_equal(const Folded &a, const Folded &b)
+{
+    std::string_view s(a.text, a.n), t(b.text, b.n);
+    size_t same = 0;
+    while (same < std::min(a.n, b.n) && s[same] == t[same])
+        same++;
+    auto rest = [same](std::string_view text, size_t skip) { return text.substr(std::min(same + skip, text.size())); };
+    return s == t || (a.n == b.n && rest(s, 1) == rest(t, 1)) || (a.n == b.n + 1 && rest(s, 1) == rest(t, 0)) ||
+           (a.n + 1 == b.n && rest(s, 0) == rest(t, 1));
+}
+
 } // namespace
+
+void
+check_retry_names(const Jsonb *policy)
+{
+    if (policy == nullptr || !is_object(policy))
+        return;
+    each_member(root_of(policy), [](std::string_view given, const JsonbValue &) {
+        if (field_named(given) != nullptr)
+            return;
+        Folded name = folded(given);
+        for (const Field *field : fields)
+            for (const char *known : field->names)
+                if (known != nullptr && nearly_equal(name, folded(known)))
+                    raise_field(Code::invalid_retry_policy, qualified(clipped(given)),
+                                psprintf("Write %s, or leave it out.", known), "retry.%s is not known: is it %s?",
+                                clipped(given), known);
+    });
+}
 
 RetryPolicy
 read_retry_policy(const Jsonb *json)

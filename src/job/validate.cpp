@@ -151,6 +151,9 @@ check_args(Envelope &e)
     if (e.args == nullptr)
         raise_field(Code::invalid_payload, "args", "Give an array, [] for none.", "args is missing");
     if (!is_array(e.args)) {
+        if (is_object(e.args) && JB_ROOT_COUNT(e.args) == 0)
+            raise_field(Code::invalid_args, "args", "Give [] for no arguments, which some drivers send as {}, or [{}] for one empty object.",
+                        "args is an empty object");
         if (!is_object(e.args))
             raise_field(Code::invalid_args, "args", "Wrap it in an array.", "args must be an array, not %s",
                         kind_of(e.args));
@@ -249,6 +252,9 @@ check_deduplication(const Envelope &e)
     if (e.deduplication_ttl_ms && *e.deduplication_ttl_ms <= 0)
         raise_field(Code::invalid_payload, "deduplication_ttl", "Leave it out to have the default.",
                     "deduplication_ttl must be longer than zero");
+    if (e.deduplication_ttl_ms && e.deduplication_key.data() == nullptr)
+        raise_field(Code::invalid_payload, "deduplication_ttl", "Give a deduplication_key too, or leave it out.",
+                    "deduplication_ttl means nothing without a deduplication_key");
 }
 
 /* What the options ask of those who handle the job; total_timeout against timeout (TMO-06). */
@@ -285,6 +291,7 @@ check_retry(Envelope &e)
 {
     if (e.retry != nullptr && is_object(e.retry) && JB_ROOT_COUNT(e.retry) == 0)
         e.retry = nullptr;
+    check_retry_names(e.retry);
     if (e.flags & job_at_most_once) { /* never delivered twice, so never retried (DLV-01) */
         (void)read_retry_policy(e.retry);
         ObjectBuilder once;
@@ -312,18 +319,22 @@ check_envelope_size(const JsonbContainer *job)
 }
 
 void
-validate_queue_name(std::string_view name)
+validate_queue_name(std::string_view name, const char *field)
 {
     if (name.size() > max_queue_name)
         raise(Code::queue_name_too_long,
               Details()
-                  .add("field", "queue")
+                  .add("field", field)
                   .add("actual_bytes", static_cast<int64>(name.size()))
                   .add("maximum_bytes", static_cast<int64>(max_queue_name)),
-              "Shorten it to 128 characters.", "queue name is longer than %zu characters", max_queue_name);
-    if (!is_queue(name))
-        raise_field(Code::invalid_queue, "queue", "Use a-z, 0-9, - and dots, beginning with a letter or a digit.",
-                    "queue is not a queue name: \"%s\"", clipped(name));
+              "Shorten it to 128 characters.", "%s is longer than %zu characters", field, max_queue_name);
+    if (!is_queue(name)) {
+        bool list = name.starts_with('{') || name.starts_with('['); /* as a driver writes one where it takes us for text */
+        raise_field(Code::invalid_queue, field,
+                    list ? "Name one queue, or pass a list as an array: queues => $1, or $1::text[]."
+                         : "Use a-z, 0-9, - and dots, beginning with a letter or a digit.",
+                    "%s is not a queue name: \"%s\"", field, clipped(name));
+    }
 }
 
 void

@@ -429,9 +429,9 @@ merge_queue_config(const Jsonb *base, const Jsonb *over)
 }
 
 void
-raise_no_queue(std::string_view name)
+raise_no_queue(std::string_view shown)
 {
-    std::string_view shown = name.size() <= max_queue_name ? name : clipped(name); /* a longer one is no name of a queue */
+    validate_queue_name(shown); /* what cannot be the name of a queue is a mistake of another kind */
     raise(Code::not_found, Details().add("resource_type", "queue").add("resource_id", shown).add("queue", shown).add("reason", "topic_not_found"),
           "Push to the queue, or create it with ojs.create_queue(name).", "queue \"%.*s\" does not exist",
           static_cast<int>(shown.size()), shown.data());

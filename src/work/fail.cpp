@@ -31,6 +31,8 @@ note_write_to(int64 queue_id)
     store::note_write(queue == nullptr || queue->durable);
 }
 
+constexpr int64 longest_pause_us = USECS_PER_DAY; /* one worker's word stops all workers of a key */
+
 /* `rate_limit_until` in the report of a worker that was told to slow down (RL-06). */
 void
 heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, const ReportedError &reported, TimestampTz now)
@@ -38,7 +40,8 @@ heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, const R
     constexpr const char *field = "error.rate_limit_until";
     JsonbValue until;
     if (find_member(root_of(error), "rate_limit_until", until))
-        pause_limits(queue_name(lease.queue), job, parse_timestamp(text_value(until, Code::invalid_payload, field), now, field),
+        pause_limits(queue_name(lease.queue), job,
+                     std::min(parse_timestamp(text_value(until, Code::invalid_payload, field), now, field), now + longest_pause_us),
                      cstring_to_text_with_len(reported.type.data(), static_cast<int>(reported.type.size())), now);
 }
 

@@ -55,7 +55,6 @@ select is(d #>> '{details,reason}', 'topic_not_found', 'Q-11: topic_not_found'),
 from pg_temp.refusal_detail($$ select ojs.claim('unheard-of', 'w') $$) d;
 select is(pg_temp.refusal($$ select ojs.claim('{many,unheard-of}'::text[], 'w') $$), 'OJ300 NOT_FOUND', 'R-30: one unknown queue of two');
 select is((select count(*) from ojs.claim('unheard-of', 'w', missing_ok => true)), 0::bigint, 'R-30: missing_ok');
-select is((select count(*) from ojs.claim(repeat('q', 300), 'w', missing_ok => true)), 0::bigint, 'R-30: no queue has such a name');
 select is((select count(*) from ojs.queues where name = 'unheard-of'), 0::bigint, 'Q-11: a claim makes no queue');
 select pg_temp.set_queue('a-log', 'active', '{"type": "log"}') \g /dev/null
 select is(pg_temp.refusal($$ select ojs.claim('a-log', 'w') $$), 'OJ312 TOPIC_NOT_A_QUEUE', 'Q-03: a log hands out nothing');
@@ -266,6 +265,18 @@ select is(enqueued_at, scheduled_at, 'R-27: a claimed job was enqueued when it f
 select ojs.create_queue('rated', '{"claim_rate": 1}') is null as made \gset
 select is((select count(*) from ojs.claim('{rated,rated}'::text[], 'w')), 0::bigint, 'Q-68 OP-06: a queue that is named twice is claimed from once');
 select pg_temp.clock('0') \g /dev/null
+
+-- A text that cannot be a queue's name is a mistake, such as a list that a driver has written as text (R-87).
+select is(pg_temp.refusal(format(statement, name)), case when length(name) > 128 then 'OJ114 QUEUE_NAME_TOO_LONG queue' else 'OJ102 INVALID_QUEUE queue' end, format(statement, left(name, 20)))
+from unnest(array['{"probe","shop"}', '["a"]', 'My_Queue', '', repeat('q', 129)]) name, unnest(array[
+    'select ojs.claim(%L, ''w'')', 'select ojs.claim(%L, ''w'', missing_ok => true)', 'select ojs.claim(array[%L], ''w'', missing_ok => true)',
+    'select ojs.work_open(%L, ''w'')',
+    'select ojs.lease_claim(%L, ''{"node": "w"}'')', 'select ojs.ack_and_claim(''w'', %L, ''{}'')', 'select ojs.pause_queue(%L)']) statement;
+select is(pg_temp.refusal(format(statement, '{"probe"}')), 'OJ102 INVALID_QUEUE queue', format(statement, '{"probe"}'))
+from unnest('{"select ojs.queue_info(%L)","select ojs.purge_queue(%L, confirm => true)","select ojs.drop_queue(%L)"}'::text[]) statement;
+do $$ begin perform ojs.claim('{a}', 'w', missing_ok => true); exception when others then
+    declare hint text; begin get stacked diagnostics hint = pg_exception_hint; perform set_config('test.hint', hint, true); end; end $$;
+select is(current_setting('test.hint') like '%queues => $1%', true, 'the hint says how to pass a list');
 
 select * from finish();
 rollback;

@@ -137,5 +137,10 @@ select is(done, 1, 'Q-38: the current token') from ojs.nack_many('berta', (:'ids
 select is(pg_temp.refusal(format('select ojs.nack_many(%L, %L, lease_ids => %L)', 'anna', :'ids', '{a}')), 'OJ100 INVALID_PAYLOAD lease_ids', 'Q-38: as many tokens as ids');
 select is(pg_temp.refusal(format('select ojs.nack_many(null, %L)', :'ids')), 'OJ100 INVALID_PAYLOAD worker', 'Q-38: a worker');
 
+-- What the server alone says of a timeout cannot come from a worker.
+select is((select error ?| '{timeout_kind,limit_seconds,elapsed_seconds}' from ojs.fail(pg_temp.held('forged'), '{"type": "t", "message": "m", "timeout_kind": "execution", "limit_seconds": 1, "elapsed_seconds": 2}')),
+    false, 'a worker''s error has no members of the server''s own');
+select is((select count(*) from ojs.events where queue = 'forged' and type = 'job.timeout'), 0::bigint, 'so there is no event of a timeout');
+
 select * from finish();
 rollback;

@@ -107,7 +107,7 @@ select is(pg_temp.error(method, path, body), want, format('HTTP-10: %s %s %s', m
     ('GET', '/ojs/v1/cron/no-entry', null, '404 not_found'), ('DELETE', '/ojs/v1/cron/no-entry', null, '404 not_found'), ('PATCH', '/ojs/v1/cron/no-entry', '{"enabled": false}', '404 not_found'),
     ('GET', '/ojs/v1/workers/nobody/health', null, '404 not_found'), ('GET', '/ojs/v1/admin/workers/nobody', null, '404 not_found'),
     ('POST', '/ojs/v1/workers/fetch', '{"queues": ["no-queue"]}', '200'), ('POST', '/ojs/v1/workers/fetch', '{"queues": ["no-queue"], "count": 0}', '200'), ('POST', '/ojs/v1/workers/fetch', '{"queues": ["no-queue"], "count": 5000}', '200'),
-    ('POST', '/ojs/v1/workers/fetch', '{"queues": ["Not A Queue"]}', '200')) c (method, path, body_text, want), lateral (select body_text::jsonb) b (body);
+    ('POST', '/ojs/v1/workers/fetch', '{"queues": ["Not A Queue"]}', '400 invalid_request')) c (method, path, body_text, want), lateral (select body_text::jsonb) b (body);
 
 -- WORK -------------------------------------------------------------------------------------------------------------
 

@@ -124,6 +124,10 @@ select pg_temp.clock('0') \g /dev/null
 select pg_temp.limited('back2', '{"key": "back2", "concurrency": 5}', 2) \g /dev/null
 select ojs.fail(id, jsonb_build_object('type', 'Http429', 'message', 'slow down', 'rate_limit_until', now() + interval '10 minutes')) is null from ojs.claim('back2', 'w') \g /dev/null
 select is(pg_temp.claims('back2'), 0::bigint, 'RL-06: a pause'), is(ojs.set_rate_limit('back2', null) ->> 'paused_until', null, 'RL-06: that an administrator takes back'), is(pg_temp.claims('back2'), 1::bigint, 'RL-06: is over');
+select pg_temp.limited('back3', '{"key": "back3", "concurrency": 5}', 1) \g /dev/null
+select ojs.fail(id, '{"type": "Http429", "message": "slow down", "rate_limit_until": "9999-12-31T00:00:00Z"}') is null from ojs.claim('back3', 'w') \g /dev/null
+select ok(paused_until between now() + interval '23 hours' and now() + interval '25 hours', 'a worker pauses a key for a day at most') from ojs.rate_limits where key = 'back3';
+select ojs.set_rate_limit('back3', null) is null \g /dev/null
 select pg_temp.limited('slow', '{"key": "slow.start", "throttle": {"limit": 1, "period": "PT1H"}}', 2), pg_temp.claims('slow') \g /dev/null
 select matches(ojs.explain_job(id), 'the rate limit "slow.start" is used up: the next may start at ', 'ojs.explain_job knows throttles') from ojs.jobs where queue = 'slow' and state = 'available';
 select is(ojs_store.rate_limit_json('never heard of'), null, 'RL-06: of an unknown key nothing is known');

@@ -138,5 +138,55 @@ execute push_it ('test.job', '[2]', 'prepared', null, null) \gset prepared_
 select is((select string_agg(state || args || coalesce(tags::text, '-'), ' ' order by seq) from ojs.jobs where queue = 'prepared'),
     'scheduled[1]{a,b} available[2]-', 'PGX-10: a prepared push');
 
+-- What contradicts, and what would mean nothing -----------------------------------------------------------------------
+
+select is(pg_temp.refusal(format('select ojs.push(%s, options => %L)', p, o)), 'OJ100 INVALID_PAYLOAD ' || field, format('%s and %s contradict each other (R-10)', p, o))
+from (values
+    ('''a.b''', '{"type": "a.c"}', 'type'), ('''a.b'', ''[1]''', '{"args": [2]}', 'args'), ('''a.b'', queue => ''x1''', '{"queue": "x2"}', 'queue'),
+    ('''a.b'', priority => 5', '{"priority": 6}', 'priority'), ('''a.b'', scheduled_at => ''2099-01-01Z''', '{"scheduled_at": "2099-01-02T00:00:00Z"}', 'scheduled_at'),
+    ('''a.b'', delay => ''1 h''', '{"delay_until": "+PT2H"}', 'scheduled_at'), ('''a.b'', delay => ''1 h''', '{"delay": "PT2H"}', 'delay'),
+    ('''a.b'', scheduled_at => ''2099-01-01Z''', '{"delay": "PT2H"}', 'delay'), ('''a.b''', '{"delay": "PT2H", "scheduled_at": "+PT1H"}', 'delay'),
+    ('''a.b'', expires_at => ''2099-01-01Z''', '{"expires_at": "2099-01-02T00:00:00Z"}', 'expires_at'),
+    ('''a.b'', retry => ''{"max_attempts": 2}''', '{"retry": {"max_attempts": 3}}', 'retry'), ('''a.b'', retry => ''{"max_attempts": 2}''', '{"max_attempts": 3}', 'max_attempts'),
+    ('''a.b''', '{"max_attempts": 3, "retry": {"max_attempts": 4}}', 'max_attempts'), ('''a.b'', "unique" => ''{}''', '{"unique": {"keys": ["type"]}}', 'unique'),
+    ('''a.b'', meta => ''{"a": 1}''', '{"meta": {"b": 1}}', 'meta'), ('''a.b'', meta => ''{"a": 1}''', '{"metadata": {"a": 2}}', 'meta.a'),
+    ('''a.b'', timeout => ''1 min''', '{"timeout_ms": 1}', 'timeout'), ('''a.b'', deduplication_key => ''x''', '{"deduplicationKey": "y"}', 'deduplication_key'),
+    ('''a.b'', deduplication_key => ''x'', deduplication_ttl => ''1 h''', '{"deduplication_ttl": "PT2H"}', 'deduplication_ttl'),
+    ('''a.b'', id => ''0190b5a8-0000-7000-8000-000000000001''', '{"id": "0190b5a8-0000-7000-8000-000000000002"}', 'id'),
+    ('''a.b'', pending => true', '{"pending": false}', 'pending'), ('''a.b'', tags => ''{x}''', '{"tags": ["y"]}', 'tags')) as v(p, o, field);
+select is(pg_temp.refusal(format('select ojs.push(%s, options => %L)', p, o)), 'accepted', format('%s and %s agree', p, o))
+from (values
+    ('''a.b''', '{"type": "a.b"}'), ('''a.b'', ''[1]''', '{"args": [1.0]}'), ('''a.b'', queue => ''x1''', '{"queue": "x1"}'), ('''a.b''', '{"queue": "x2", "priority": "HIGH"}'),
+    ('''a.b'', retry => ''{"max_attempts": 2}''', '{"max_attempts": 2}'), ('''a.b'', timeout => ''1 min''', '{"timeout": 60}'),
+    ('''a.b'', retry => ''null'', meta => ''null''', '{"retry": {}, "meta": {"a": 1}}')) as v(p, o);
+select is((select meta from ojs.push('a.b', meta => '{"a": 1}', options => '{"metadata": {"b": 3}}')), '{"a": 1, "b": 3}', 'metadata adds to the parameter meta (R-10)');
+select is((select args || to_jsonb(queue) from ojs.push('a.b', options => '{"args": [7], "queue": "o"}')), '[7, "o"]', 'a parameter with its default says nothing');
+
+select is((select (state, max_attempts, coalesce(extra ? 'delay', false), scheduled_at - clock_timestamp() between '299 s' and '300 s')::text
+    from ojs.push('a.b', options => '{"delay": "PT5M", "max_attempts": 7}')), '(scheduled,7,f,t)', 'delay and max_attempts in options (R-84)');
+select is((ojs.push_job('{"type": "a.b", "args": [], "delay_ms": 60000, "max_attempts": 7, "retry": {"jitter": false}}') -> 'retry') @> '{"max_attempts": 7, "jitter": false}', true,
+    'and in an envelope, beside a retry policy');
+select id as later from ojs.push_many('[{"type": "a.b", "args": [], "delay": 60, "max_attempts": 2}]') \gset
+select is((state, max_attempts)::text, '(scheduled,2)', 'and in a batch') from ojs.jobs where id = :'later';
+select is(pg_temp.refusal(format($$ select ojs.push_job('{"type": "a.b", "args": []}'::jsonb || %L) $$, v)), 'OJ100 INVALID_PAYLOAD ' || field, 'refused: ' || v)
+from (values ('{"delay": "5 minutes"}', 'delay'), ('{"delay": "-PT5M"}', 'delay'), ('{"delay": -1}', 'delay'), ('{"delay": true}', 'delay'), ('{"delay": "P10000Y"}', 'delay'),
+    ('{"delay": 1e400}', 'delay'), ('{"scheduled_at": "+P10000Y"}', 'scheduled_at'), ('{"deduplication_ttl": 5}', 'deduplication_ttl'), ('{"deduplication_ttl_ms": 5}', 'deduplication_ttl')) as v(v, field);
+select is(pg_temp.refusal($$ select ojs.push('a.b', delay => '10000 years') $$), 'OJ100 INVALID_PAYLOAD delay', 'no delay of more than 100 years');
+select is(pg_temp.refusal($$ select ojs.push('a.b', delay => '36525 days') $$), 'accepted', 'one of 100 years is well');
+select is(pg_temp.refusal($$ select ojs.push_many('[]', deduplication_ttl => '1 h') $$), 'OJ100 INVALID_PAYLOAD deduplication_ttl', 'a time for no key, of a batch');
+select is(pg_temp.refusal(format($$ select ojs.push('a.b', retry => jsonb_build_object(%L, 5)) $$, name)), 'OJ106 INVALID_RETRY_POLICY retry.' || name, 'nearly a name of a retry policy: ' || name)
+from unnest('{maxAttempts,Max_Attempts,max_atempts,max_attemptss,max_attempt,maxattempts,max-attempts,initialInterval,jiter,startegy,on_exhaustio}'::text[]) name where name <> 'startegy';
+select is(pg_temp.refusal(format($$ select ojs.push('a.b', retry => jsonb_build_object(%L, 5)) $$, name)), 'accepted', 'unknown to a retry policy, and kept (R-11): ' || name)
+from unnest('{x,attempts,max,retry_if,"",interval}'::text[]) name;
+select is(pg_temp.refusal($$ select ojs.create_queue('nearly', '{"default_retry": {"maxAttempts": 5}}') $$), 'OJ106 INVALID_RETRY_POLICY retry.maxAttempts', 'a queue''s policy likewise');
+select is(pg_temp.refusal($$ select ojs.push('a.b', '{}') $$), 'OJ103 INVALID_ARGS args', 'an empty bare object is what drivers make of an empty list');
+select is((select args from ojs.push('a.b', '[{}]')), '[{}]', 'who means an empty object says so');
+select is((select args from ojs.push('a.b', '{"x": 1}')), '[{"x": 1}]', 'another bare object is wrapped (R-01)');
+
+-- Ids of their own take few locks, however many there are.
+select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'a.b', 'args', '[]'::jsonb, 'id',
+    overlay(overlay(gen_random_uuid()::text placing '7' from 15 for 1) placing '8' from 20 for 1))) from generate_series(1, 900)), atomicity => 'partial') \g /dev/null
+select is(count(*) between 1 and 64, true, 'a batch with 900 ids holds 64 locks at most') from pg_locks where pid = pg_backend_pid() and locktype = 'object' and mode = 'ExclusiveLock';
+
 select * from finish();
 rollback;

@@ -74,7 +74,7 @@ select is(pg_temp.set_to('max_deliveries', '5'), '5', 'Q-06: as given'), is(pg_t
     is(pg_temp.refused('max_deliveries', '1.5'), 'OJ100 INVALID_PAYLOAD max_deliveries', 'Q-06: a fraction'),
     is(pg_temp.refused('max_deliveries', '"5"'), 'OJ100 INVALID_PAYLOAD max_deliveries', 'Q-06: text'), is(pg_temp.refused('max_deliveries', '3000000000'), 'OJ100 INVALID_PAYLOAD max_deliveries', 'Q-06: too large');
 select is(pg_temp.set_to('dead_letter', '"try.dlq"'), '"try.dlq"', 'Q-07: as given'), is(pg_temp.refused('dead_letter', '"try"'), 'OJ100 INVALID_PAYLOAD dead_letter', 'Q-07: not the queue itself'),
-    is(pg_temp.refused('dead_letter', '"No Queue"'), 'OJ102 INVALID_QUEUE queue', 'Q-07: not a name'), is(pg_temp.refused('dead_letter', '7'), 'OJ102 INVALID_QUEUE dead_letter', 'Q-07: a number'),
+    is(pg_temp.refused('dead_letter', '"No Queue"'), 'OJ102 INVALID_QUEUE dead_letter', 'Q-07: not a name'), is(pg_temp.refused('dead_letter', '7'), 'OJ102 INVALID_QUEUE dead_letter', 'Q-07: a number'),
     is(ojs.configure_queue('try', '{"dead_letter_queue": "other"}') #>> '{config,dead_letter}', 'other', 'QC-02: another name for it'),
     is(pg_temp.set_to('dead_letter', 'null'), 'null', 'Q-07: null is none');
 select is(pg_temp.set_to(s, 'true'), 'true', 'Q-01: ' || s), is(pg_temp.set_to(s, 'false'), 'false', 'Q-01: ' || s),
@@ -132,7 +132,7 @@ select is(max_attempts, 12, 'QC-03: the queue goes before the policy'), is(retry
 select is(lease_expires_at - started_at, '8 s', 'QC-03: its lease too') from ojs.claim('policied', 'w');
 select is((select count(*) from ojs.queues where name = '_default'), 0::bigint, 'QC-03: the policy is no queue'), is((select count(*) from ojs.queue_stats() where queue = '_default'), 0::bigint, 'QC-03: nor counted'),
     is(pg_temp.refusal($$ select ojs.push('test.job', queue => '_default') $$), 'OJ102 INVALID_QUEUE queue', 'R-05: and takes no jobs'),
-    is(pg_temp.refusal($$ select ojs.claim('_default', 'w') $$), 'OJ300 NOT_FOUND', 'R-05: and hands out none'),
+    is(pg_temp.refusal($$ select ojs.claim('_default', 'w') $$), 'OJ102 INVALID_QUEUE queue', 'R-05: and hands out none'),
     is(pg_temp.refusal($$ select ojs.pause_queue('_default') $$), 'OJ102 INVALID_QUEUE queue', 'R-05: and has no state'),
     is(pg_temp.refusal($$ select ojs.configure_queue('_default', '{"type": "log"}') $$), 'OJ100 INVALID_PAYLOAD type', 'QC-03: nor a type');
 select ojs.configure_queue('_default', '{"default_retry": null, "default_timeout": null, "lease_ms": null}') is null as reset \gset

@@ -15,8 +15,8 @@ namespace ojs
  * context of the call. Filled by envelope_from_json() or, field by field, by the
  * parameters of ojs.push(); checked by neither until validate().
  *
- * Both may be used on one envelope: ojs.push() reads its `options` first and
- * then sets what its other parameters say.
+ * Both may be used on one envelope: ojs.push() sets what its parameters say and
+ * then reads its `options`, which must not contradict them.
  */
 struct Envelope {
     int item;    /* which job of a batch it is, or -1 */
@@ -50,12 +50,12 @@ Envelope empty_envelope();
 
 /*
  * Reads an OJS envelope: top level and `options` (R-10), aliases, durations and
- * timestamps in their JSON forms; unknown attributes are kept; system attributes
- * (max_attempts among them, which only reflects the retry policy) are ignored.
+ * timestamps in their JSON forms; unknown attributes are kept; system attributes are ignored.
  * `now` is for times given as "+PT5S". Raises on what it cannot read, and on an
  * attribute that comes twice with different values.
  * With `parameters_only` (the options parameter of ojs.push) type and args may be
- * absent, and the size is left to validate().
+ * absent, the size is left to validate(), and what the envelope has already is what parameters say: another value
+ * for it is refused.
  * Texts and JSON values of the envelope may point into `json`.
  */
 void envelope_from_json(const Jsonb *json, TimestampTz now, bool parameters_only, Envelope &envelope);
@@ -69,8 +69,8 @@ void set_tags(Envelope &envelope, ArrayType *tags);
 /* Checks everything that can be checked without a table; fills max_attempts and flags. */
 void validate(Envelope &envelope);
 
-/* Where a queue's name is a parameter. */
-void validate_queue_name(std::string_view name);
+/* INVALID_QUEUE for what cannot be a queue's name. */
+void validate_queue_name(std::string_view name, const char *field = "queue");
 
 /* PAYLOAD_TOO_LARGE for a whole envelope as it came: an object whose text exceeds ojs.max_envelope_size. */
 void check_envelope_size(const JsonbContainer *job);
@@ -94,8 +94,10 @@ constexpr int64 max_duration_ms = INT64CONST(36525) * 86400000;
  * Raise with `field`. A timestamp raises INVALID_PAYLOAD. */
 TimestampTz parse_timestamp(std::string_view text, TimestampTz now, const char *field);
 int64 parse_duration_ms(std::string_view text, Code code, const char *field);
+int64 parse_delay_ms(std::string_view text, const char *field); /* a time from now: refused beyond 100 years */
 int64 interval_ms(const Interval *interval); /* days of 24 h, months of 30 days; parts of a millisecond count as one */
-int64 interval_arg_ms(const Interval *interval, const char *field); /* the same of a parameter, which must not be negative */
+int64 interval_arg_ms(const Interval *interval, const char *field); /* the same of a parameter, which must not be
+                                                                             negative, nor longer than 100 years */
 Interval *interval_of(int64 ms);
 
 struct TimeText {
