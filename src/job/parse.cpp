@@ -451,7 +451,7 @@ note_parameters(Parse &p)
     };
     note(Attr::type, e.type.data() != nullptr);
     note(Attr::args, e.args != nullptr);
-    note(Attr::queue, e.queue != "default");
+    note(Attr::queue, e.queue.data() != nullptr && e.queue != "default");
     note(Attr::priority, e.priority != 0);
     note(Attr::scheduled_at, e.scheduled_at.has_value());
     note(Attr::expires_at, e.expires_at.has_value());
