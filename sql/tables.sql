@@ -313,7 +313,8 @@ create table ojs_store.worker (
     registered_at timestamptz not null,
     seen_at timestamptz not null,       -- its last sign of life; a claim is written here only where its heartbeat is missed
     beats boolean not null default false,        -- only those that beat can be missed
-    died_at timestamptz                 -- when it was found dead; a beat brings it back
+    died_at timestamptz,                -- when it was found dead; a beat brings it back
+    beats_for_jobs boolean not null default false -- a beat has named a job that it held: only then does silence cost it its jobs
 ) with (fillfactor = 70);
 
 -- Jobs that are pushed again and again, by a clock. See sql/cron.sql.

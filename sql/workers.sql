@@ -84,7 +84,7 @@ begin
     end if;
     -- This is a new process: what one of that name was told before is over.
     insert into ojs_store.worker as w (name, info, registered_at, seen_at) values (register_worker.worker, register_worker.info, at, at)
-    on conflict (name) do update set directive = null, state = 'running', info = excluded.info, registered_at = at, seen_at = at, died_at = null;
+    on conflict (name) do update set directive = null, state = 'running', info = excluded.info, registered_at = at, seen_at = at, died_at = null, beats_for_jobs = false;
     if stopped then
         perform ojs_store.changed('ojs_store.worker');
     end if;

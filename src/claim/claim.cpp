@@ -6,7 +6,6 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/job/envelope.h"
-#include "ojs/shared/wakeup.h"
 #include "ojs/hot_set/hot_set.h"
 
 using namespace ojs;
@@ -34,29 +33,22 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
     Interval *lease = interval_or_null(fcinfo, p_lease);
     TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
     bool admitted = false;
+    store::WriteMark before = store::write_mark();
 
     for (int round = 0;; round++) {
         Tables tables;
         Request request =
             read_admitted(tables, admitted, [&] { return read_request(queues, n, worker, max, lease, missing_ok); });
-        TimestampTz at = now();
-        HandedOut out = hand_out(tables, request, at, set);
-        /* A caller that waits keeps no lock; one for whom leases were reaped and nothing else found lets go of them by
-         * returning. */
-        if (out.jobs > 0 || out.wrote || max == 0 || GetCurrentTimestamp() >= until) {
+        request.may_wait = request.max > 0 && GetCurrentTimestamp() < until;
+        HandedOut out = hand_out(tables, request, now(), set);
+        /* Nobody sleeps with a lock: a call that has written something and found no job lets go of it by returning. */
+        if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) {
             tables.close();
             store::end_write();
             return (Datum)0;
         }
         tables.close_and_unlock();
-        auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
-        for (int i = 0; i < request.n; i++)
-            ids[i] = request.queues[i].id;
-        /* Where jobs wait for a rate limit, nobody says when it lets them start. */
-        TimestampTz free_at = out.free_at == DT_NOEND ? DT_NOEND : GetCurrentTimestamp() + (out.free_at - at);
-        wake_wait(ids, request.n, std::min(until, free_at), round);
-        AcceptInvalidationMessages();
-        ensure_hot_set();
+        await_jobs(request, out, until, round);
     }
 }
 

@@ -15,6 +15,7 @@
 #include "ojs/queue/maintenance.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/shared/claim_rate.h"
+#include "ojs/shared/wakeup.h"
 #include "ojs/state/reap.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/state/client_workers.h"
@@ -37,7 +38,8 @@ would_be_handed_out(Tables &tables, const Queue &queue, const ReadyRow &ready, T
     if (!(ready.flags & job_expires))
         return true;
     JobRow job;
-    read_job(tables, ready.job_id, ready.job_tid, job);
+    if (!try_read_job(tables, ready.job_id, ready.job_tid, job))
+        return false;
     std::optional<Expiry> expiry = expiry_of(job, ready.deliveries);
     return !expiry || expiry->at > now;
 }
@@ -183,6 +185,25 @@ await_share(const Request &request, Share *share)
     AcceptInvalidationMessages();
     ensure_hot_set();
     return true;
+}
+
+void
+await_jobs(const Request &request, const HandedOut &out, TimestampTz until, int round)
+{
+    constexpr int64 look_every_ms = 100;
+    static uint32 event;
+    TimestampTz at = GetCurrentTimestamp();
+
+    if (request.max > 0) {
+        auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
+        for (int i = 0; i < request.n; i++)
+            ids[i] = request.queues[i].id;
+        /* Where jobs wait for a rate limit, nobody says when it lets them start. */
+        wake_wait(ids, request.n, out.free_in_us ? std::min(until, at + *out.free_in_us) : until, round);
+    } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
+        sleep_ms(std::clamp<int64>((until - at) / 1000, 1, look_every_ms), "OjsWorkFull", &event);
+    AcceptInvalidationMessages();
+    ensure_hot_set();
 }
 
 } // namespace ojs

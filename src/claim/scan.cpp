@@ -54,7 +54,6 @@ struct Walk {
     Taken *taken;
     int n;
     int most; /* n may come to this in the queue at hand */
-    bool wrote;
     Limits limits;
     HeldBack held_back; /* that this walk is in */
 };
@@ -128,8 +127,8 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
     const Queue &queue = walk.request.queues[queue_position];
     JobRow job;
 
-    walk.wrote = true;
-    read_job(walk.tables, ready.job_id, ready.job_tid, job);
+    if (!read_taken_job(walk.tables, ready.job_id, ready.job_tid, job))
+        return;
     if (job.flags & job_expires) {
         std::optional<Expiry> expiry = expiry_of(job, ready.deliveries);
         if (expiry && expiry->at <= walk.now) {
@@ -183,13 +182,13 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
     TimestampTz again_at;
     JobRow job;
 
-    read_job(walk.tables, ready.job_id, ready.job_tid, job);
+    if (!try_read_job(walk.tables, ready.job_id, ready.job_tid, job))
+        return true; /* whoever takes the row sees whether there is a job */
     LimitVerdict verdict = may_start(walk.limits, queue, job, &again_at);
     if (verdict == LimitVerdict::allowed)
         return true;
     if (verdict == LimitVerdict::wait || store::take(walk.tables.ready(), tid) != store::Outcome::ok)
         return false;
-    walk.wrote = true;
     if (verdict == LimitVerdict::drop)
         discard(walk.tables, job, ready.queue, ready.attempt, ready.deliveries, "rate_limited",
                 "the job was dropped at its rate limit", walk.now);
@@ -310,28 +309,32 @@ walk_queues(Walk &walk, bool from_start)
 }
 
 /*
- * Lapsed leases and due jobs. In a call that is its own transaction, whatever is there, for everybody's good; inside a
- * longer one only what this call can use, since the rest would be hidden from others until it ends. The same where
- * others wait for their share: `for_all` then comes when the last of them has its own.
+ * Lapsed leases and due jobs. A call that is its own transaction and ends at once does whatever there is to do, for everybody's
+ * good. One that may go on to wait, or that is part of a longer transaction, does only what it can use itself: the rest would
+ * be hidden from others, or locked, until it ends. The same where others wait for their share: `for_all` then comes when the
+ * last of them has its own.
  */
 void
 do_upkeep(Walk &walk, bool for_all)
 {
+    const Request &request = walk.request;
+    auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * request.n));
+    int n = 0;
     int room = 0;
-    for (int i = 0; i < walk.request.n; i++)
+    for (int i = 0; i < request.n; i++) {
+        if (request.queues[i].state == QueueState::paused)
+            continue;
+        queues[n++] = request.queues[i].id;
         room = std::max(room, most_with(walk, i) - walk.n);
-    auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * walk.request.n));
-    for (int i = 0; i < walk.request.n; i++)
-        queues[i] = walk.request.queues[i].id;
-    bool alone = for_all && !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1;
-    Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, walk.request.n};
+    }
+    bool alone = for_all && !request.may_wait && !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1;
+    Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, n};
     int limit = alone ? upkeep_batch : room;
 
     int moved = reap(walk.tables, scope, limit, walk.now);
     moved += promote(walk.tables, scope, for_all ? limit : limit - moved, walk.now);
     if (moved > 0)
         store::note_write(true); /* a claim counts on from a lapse as soon as it sees it */
-    walk.wrote |= moved > 0;
     last_upkeep = walk.now;
     CommandCounterIncrement(); /* so that the walk finds them */
     pfree(queues);
@@ -392,11 +395,11 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables, request, now, nullptr, 0, 0, false, {tables, now}, {}};
+    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         cohort_leave();
-        return {0, false, nullptr, DT_NOEND};
+        return {};
     }
     walk.taken = static_cast<Taken *>(palloc(sizeof(Taken) * request.max));
 
@@ -418,14 +421,14 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         do_upkeep(walk, true);
     if (shares)
         cohort_leave();
-    HandedOut out = {walk.n, walk.wrote, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))),
-                     walk.limits.free_at};
-    if (walk.n > 0) {
+    HandedOut out = {walk.n, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))), std::nullopt};
+    if (walk.limits.free_at != DT_NOEND)
+        out.free_in_us = std::max<int64>(walk.limits.free_at - now, 0);
+    if (walk.n > 0)
         store_leases(walk);
-        settle(walk.limits);
+    settle(walk.limits, walk.n > 0 || !request.may_wait);
+    if (walk.n > 0)
         emit(walk, set);
-    } else
-        settle(walk.limits);
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
     return out;

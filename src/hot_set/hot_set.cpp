@@ -1,10 +1,5 @@
 /*
  * hot_set.cpp: whether the hot set stands, and having it rebuilt where it does not.
- *
- * `feed` is unlogged like the hot set, so a crash, a promotion or a restore leaves it empty: then the hot set must be
- * rebuilt. A row with a time says that it was. A row from the beginning of time says that somebody has since written
- * to the logged tables by SQL (a restore): the trigger ojs_store.hot_set_lost() adds it, and a rebuild removes those
- * it has seen. A row with the cause `reconcile` tells of the last reconcile pass.
  */
 #include "ojs/counters/queue_counters.h"
 #include "ojs/pg/error.h"
@@ -20,18 +15,8 @@ namespace ojs
 namespace
 {
 
-/* Columns of ojs_store.feed. */
-enum { col_rebuilt_at, col_took, col_jobs, col_cause, n_cols };
-
 bool checked;
 uint64 checked_generation;
-
-bool
-is_text(Datum datum, std::string_view expected)
-{
-    text *value = DatumGetTextPP(datum);
-    return std::string_view(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value)) == expected;
-}
 
 void
 rest()
@@ -89,34 +74,6 @@ rebuild_in_place()
 
 } // namespace
 
-Feed
-read_feed()
-{
-    Feed feed = {};
-    Relation rel = table_open(store::relation_oid(store::Rel::feed), AccessShareLock);
-    TableScanDesc scan = table_beginscan(rel, SnapshotSelf, 0, nullptr);
-    bool rebuilt = false;
-    HeapTuple tuple;
-
-    feed.ours = rel->rd_createSubid != InvalidSubTransactionId;
-    while ((tuple = heap_getnext(scan, ForwardScanDirection)) != nullptr) {
-        Datum values[n_cols];
-        bool nulls[n_cols];
-        heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-        if (is_text(values[col_cause], "reconcile"))
-            continue;
-        feed.ours |= TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-        if (TIMESTAMP_IS_NOBEGIN(DatumGetTimestampTz(values[col_rebuilt_at])))
-            feed.restored = true;
-        else
-            rebuilt = true;
-    }
-    table_endscan(scan);
-    table_close(rel, AccessShareLock);
-    feed.stands = rebuilt && !feed.restored;
-    return feed;
-}
-
 void
 ensure_hot_set()
 {
@@ -161,13 +118,13 @@ OJS_FUNCTION(ojs_hot_set_lost)
     Feed feed = read_feed();
     if (!(feed.restored && feed.ours)) {
         store::Table table = store::open(store::Rel::feed, RowExclusiveLock);
-        Datum values[n_cols];
-        bool nulls[n_cols] = {};
+        Datum values[feed_columns];
+        bool nulls[feed_columns] = {};
         Interval none = {};
-        values[col_rebuilt_at] = TimestampTzGetDatum(DT_NOBEGIN);
-        values[col_took] = IntervalPGetDatum(&none);
-        values[col_jobs] = Int64GetDatum(0);
-        values[col_cause] = CStringGetTextDatum("restore");
+        values[feed_rebuilt_at] = TimestampTzGetDatum(DT_NOBEGIN);
+        values[feed_took] = IntervalPGetDatum(&none);
+        values[feed_jobs] = Int64GetDatum(0);
+        values[feed_cause] = CStringGetTextDatum("restore");
         store::insert(table, heap_form_tuple(RelationGetDescr(table.rel), values, nulls));
         CacheInvalidateRelcache(table.rel); /* all sessions look again once this commits */
         store::close(table);

@@ -137,6 +137,23 @@ constinit Statement jobs_so_far = {jobs_so_far_sql, {}, nullptr};
 
 constinit Statement forget_pass = {"delete from ojs_store.feed where cause = 'reconcile'", {}, nullptr};
 
+/*
+ * The opposite of lost jobs: hot rows of jobs that are finished, or gone. By one snapshot a job is never both open and finished,
+ * so these are of no use to anybody, and each of them is in the way of all claims. Reminders (kind 5) may outlive their jobs.
+ */
+#define STRAY_FROM(hot)                                                                                                       \
+    " from " hot " hot left join ojs_store.job on job.id = hot.job_id"                                                        \
+    " left join ojs_store.done on done.job_id = hot.job_id where (job.id is null or done.job_id is not null)"
+#define REMOVE_STRAY(hot, condition)                                                                                          \
+    "delete from " hot " where ctid = any (array(select hot.ctid" STRAY_FROM(hot) condition " for update of hot skip locked))"
+constinit Statement any_stray = {"select" STRAY_FROM("(select job_id from ojs_store.ready union all"
+                                                     " select job_id from ojs_store.lease union all"
+                                                     " select job_id from ojs_store.later where kind <> 5)") " limit 1",
+                                 {}, nullptr};
+constinit Statement remove_stray[] = {{REMOVE_STRAY("ojs_store.ready", ""), {}, nullptr},
+                                      {REMOVE_STRAY("ojs_store.lease", ""), {}, nullptr},
+                                      {REMOVE_STRAY("ojs_store.later", " and kind <> 5"), {}, nullptr}};
+
 constexpr LOCKMODE one_at_a_time = ShareUpdateExclusiveLock;
 
 double
@@ -401,6 +418,17 @@ restore_leases(Placing &placing)
     tables.close();
 }
 
+/* Inside with_spi, with the settings of place_lost_jobs(). Rows that another transaction has are left to the next pass. */
+int64
+remove_strays()
+{
+    uint64 n = 0;
+    if (execute_latest(any_stray) > 0)
+        for (Statement &remove : remove_stray)
+            n += execute_latest(remove);
+    return static_cast<int64>(n);
+}
+
 void
 wake_all(const Placing &placing)
 {
@@ -481,6 +509,7 @@ reconcile_hot_set(TimestampTz created_before)
     Placing placing = {};
     placing.context = CurrentMemoryContext;
     int64 jobs = 0;
+    int64 strays = 0;
     with_spi([&] {
         bool null;
         (void)execute_latest(jobs_so_far);
@@ -489,17 +518,21 @@ reconcile_hot_set(TimestampTz created_before)
         discard_begun(placing);
         restore_leases(placing);
         jobs = placing.jobs + placing.begun.n;
+        strays = remove_strays();
         (void)execute_latest(forget_pass);
         (void)execute_latest(write_feed,
                              {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
-                              Int64GetDatum(before + jobs), CStringGetTextDatum("reconcile")});
+                              Int64GetDatum(before + jobs + strays), CStringGetTextDatum("reconcile")});
     });
     wake_all(placing);
     if (jobs > 0)
         ereport(WARNING,
                 (errmsg("ojs found " INT64_FORMAT " open jobs in no place and put them back", jobs),
                  errdetail("This is expected after a crash with prepared transactions; else it is a defect.")));
-    return jobs;
+    if (strays > 0)
+        ereport(WARNING, (errmsg("ojs found " INT64_FORMAT " jobs in its hot set that are finished or gone, and removed them", strays),
+                          errdetail("Rows of its tables were removed or added, but not by ojs; else it is a defect.")));
+    return jobs + strays;
 }
 
 } // namespace ojs

@@ -145,6 +145,15 @@ begin_uses(store::Scan &scan, Tables &tables, int64 key, LimitUse kind, Timestam
     store::begin(scan, tables.limit_use(), store::Idx::limit_use_key, keys, 3, true);
 }
 
+/* The use that the scan is at counts no more: settle() removes it. */
+void
+over(Limits &limits, const store::Scan &scan)
+{
+    auto *tid = static_cast<ItemPointerData *>(palloc(sizeof(ItemPointerData)));
+    *tid = scan.tid;
+    limits.over = lappend(limits.over, tid);
+}
+
 int32
 count_held(Limits &limits, int64 key)
 {
@@ -160,7 +169,7 @@ count_held(Limits &limits, int64 key)
         if (lease_stands(limits.tables, use))
             held++;
         else if (seen == store::Row::live) {
-            (void)store::take(table, &scan.tid);
+            over(limits, scan);
             held -= planted(Bug::limit_frees_twice);
         }
     }
@@ -208,8 +217,10 @@ count_starts(Limits &limits, LimitUsed &used)
         read(table.slot, use);
         if (use.until > limits.now)
             break;
-        if (seen == store::Row::live && use.number != used.last_number)
-            removed += store::take(table, &scan.tid) == store::Outcome::ok;
+        if (seen == store::Row::live && use.number != used.last_number) {
+            over(limits, scan);
+            removed++;
+        }
     }
     store::end(scan);
 }
@@ -408,19 +419,34 @@ takes_places_again(Limits &limits, const Queue &queue, const JobRow &job, LeaseR
         take_place(limits, limits.current[i], lease);
 }
 
-void
-settle(Limits &limits)
+namespace
 {
-    if (limits.keys == nullptr)
-        return;
+
+/* What the claim used, what counts no more, and the events. */
+void
+write_uses(Limits &limits)
+{
     store::Table &table = limits.tables.limit_use();
     ListCell *cell;
+    foreach (cell, limits.over)
+        (void)store::take(table, static_cast<ItemPointer>(lfirst(cell)));
     foreach (cell, limits.pending)
         store::insert(table, form(table.rel, *static_cast<LimitUseRow *>(lfirst(cell))));
     HASH_SEQ_STATUS all;
     hash_seq_init(&all, limits.keys);
     while (auto *used = static_cast<LimitUsed *>(hash_seq_search(&all)))
         tell_limit(limits.tables, used->key, used->sight, limits.now);
+}
+
+} // namespace
+
+void
+settle(Limits &limits, bool writes)
+{
+    if (limits.keys == nullptr)
+        return;
+    if (writes)
+        write_uses(limits);
     LOCKTAG tag = turn_tag();
     LockRelease(&tag, planted(Bug::limit_without_turns) ? ShareLock : ExclusiveLock, false);
     limits.keys = nullptr;

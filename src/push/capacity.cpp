@@ -81,8 +81,8 @@ count(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags, Loa
     load.jobs++;
     if (!(flags & job_sized))
         return;
-    find_job(tables, id, tid);
-    load.bytes += size_of_stored(tables.job().slot);
+    if (try_find_job(tables, id, tid))
+        load.bytes += size_of_stored(tables.job().slot);
 }
 
 void
@@ -265,8 +265,7 @@ first_in_line(Tables &tables, Line &line, int64 queue, int16 npriority, int64 fr
         JobRow row;
         read(tables.ready().slot, job.row);
         job.tid = scan.tid;
-        read_job(tables, job.row.job_id, job.row.job_tid, row);
-        job.seq = row.seq;
+        job.seq = try_read_job(tables, job.row.job_id, job.row.job_tid, row) ? row.seq : 0;
         most--;
     }
     store::end(scan);
@@ -315,11 +314,12 @@ drop_oldest(Tables &tables, int64 queue, Load more, TimestampTz now)
         CHECK_FOR_INTERRUPTS();
         if (store::take(tables.ready(), &oldest.tid) != store::Outcome::ok)
             continue;
-        read_job(tables, oldest.row.job_id, oldest.row.job_tid, job);
+        dropped++;
+        if (!read_taken_job(tables, oldest.row.job_id, oldest.row.job_tid, job))
+            continue;
         int64 size = size_of_stored(tables.job().slot);
         discard(tables, job, queue, oldest.row.attempt, oldest.row.deliveries, "overflow",
                 "the job was dropped to make room in its queue", now);
-        dropped++;
         if (job.flags & job_sized)
             more.bytes -= size;
     }

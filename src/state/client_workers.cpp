@@ -37,11 +37,12 @@ constexpr char note_beat_sql[] = R"sql(
                 else w.directive end
         from (select ctid as at, state as was, died_at from ojs_store.worker where name = $1 for update skip locked) known
         where w.ctid = known.at
-        returning directive, state, state = 'quiet' and was <> 'quiet' as calms_down, known.died_at is not null as revives
+        returning directive, state, state = 'quiet' and was <> 'quiet' as calms_down, known.died_at is not null as revives,
+            beats_for_jobs
     )
-    select directive, state, calms_down, revives from noted
+    select directive, state, calms_down, revives, beats_for_jobs from noted
     union all
-    select directive, state, false, false from ojs_store.worker where name = $1 and not exists (select from noted)
+    select directive, state, false, false, beats_for_jobs from ojs_store.worker where name = $1 and not exists (select from noted)
 )sql";
 constinit Statement note_known = {note_beat_sql, {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID}, nullptr};
 
@@ -49,8 +50,14 @@ constinit Statement note_new = {
     "insert into ojs_store.worker (name, state, info, registered_at, seen_at, beats)"
     " select $1, coalesce($2, 'running'), coalesce($3, '{}'), $4, $4, true"
     " where (select count(*) from (select from ojs_store.worker limit 50000) w) < 50000"
-    " on conflict (name) do nothing returning directive, state, state = 'quiet', true",
+    " on conflict (name) do nothing returning directive, state, state = 'quiet', true, false",
     {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID},
+    nullptr};
+
+constinit Statement note_jobs = {
+    "update ojs_store.worker set beats_for_jobs = true where ctid = any (array("
+    "select ctid from ojs_store.worker where name = $1 for update skip locked))",
+    {TEXTOID},
     nullptr};
 
 constexpr char record_quiet_sql[] = R"sql(
@@ -126,7 +133,7 @@ worker_stopped(const text *worker)
                               [](std::string_view a, std::string_view b) { return a < b; });
 }
 
-const char *
+Beat
 note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
 {
     std::string_view said = state != nullptr ? view(state) : std::string_view();
@@ -141,7 +148,7 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
         raise_field(Code::payload_too_large, "info", "Keep what is large elsewhere, and name the place.",
                     "info must not be longer than %d bytes", max_info_size);
 
-    const char *directive = nullptr;
+    Beat beat = {"running", false};
     bool stops = false;
     MemoryContext caller = CurrentMemoryContext;
     with_spi([&] {
@@ -157,7 +164,8 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
         /* Without a word from the server it goes on as it said; and there is no way back from terminate. */
         std::string_view answer = none || is == "terminate" ? is : view(DatumGetTextPP(told));
         stops = answer != "running" || is != "running";
-        directive = MemoryContextStrdup(caller, pnstrdup(answer.data(), answer.size()));
+        beat.directive = MemoryContextStrdup(caller, pnstrdup(answer.data(), answer.size()));
+        beat.for_jobs = DatumGetBool(cell(0, 5, &none));
         bool calms_down = DatumGetBool(cell(0, 3, &none));
         bool starts = DatumGetBool(cell(0, 4, &none)); /* new, or back from the dead */
         if (starts)
@@ -168,7 +176,13 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
     /* Claims keep a list of those that are stopped: it is outdated where this beat joins or leaves them. */
     if (stops != worker_stopped(worker))
         CacheInvalidateRelcacheByRelid(store::relation_oid(store::Rel::worker));
-    return directive != nullptr ? directive : "running";
+    return beat;
+}
+
+void
+note_beat_for_jobs(text *worker)
+{
+    with_spi([&] { (void)execute_latest(note_jobs, {PointerGetDatum(worker)}); });
 }
 
 void

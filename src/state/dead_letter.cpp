@@ -128,9 +128,10 @@ void
 remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags)
 {
     store::Table &jobs = tables.job();
-    find_job(tables, id, tid);
-    tid = jobs.slot->tts_tid;
-    (void)store::take_waiting(jobs, &tid);
+    if (try_find_job(tables, id, tid)) {
+        tid = jobs.slot->tts_tid;
+        (void)store::take_waiting(jobs, &tid);
+    }
     if (flags & job_expires)
         forget_expiry(tables, id);
     if (flags & job_reported)

@@ -19,11 +19,13 @@ namespace
 {
 
 /* Locked, so that of several ticks only one has them; a beat that comes meanwhile does not wait. */
-constinit Statement find_silent = {"select name, seen_at from ojs_store.worker"
+constinit Statement find_silent = {"select name, seen_at, beats_for_jobs from ojs_store.worker"
                                    " where beats and died_at is null and seen_at < $1 order by name for update skip locked",
                                    {TIMESTAMPTZOID},
                                    nullptr};
 constinit Statement note_life = {"update ojs_store.worker set seen_at = $2 where name = $1", {TEXTOID, TIMESTAMPTZOID}, nullptr};
+/* It never said so itself: somebody has sent a beat in its name, or its beats name no jobs. Its leases run out as they do. */
+constinit Statement note_no_beats = {"update ojs_store.worker set beats = false where name = $1", {TEXTOID}, nullptr};
 constexpr char note_death_sql[] = R"sql(
     with dead as (update ojs_store.worker set died_at = $2 where name = $1 returning name, registered_at)
     select ojs_store.record_stopped(name, 'heartbeat_timeout', registered_at) from dead
@@ -34,6 +36,7 @@ struct Silent {
     text *name;
     TimestampTz seen_at; /* its last sign of life that is known */
     int held;
+    bool for_jobs; /* it may lose them */
 };
 
 struct Held {
@@ -69,6 +72,7 @@ find(Look &look, TimestampTz last_seen)
             look.silent[i].name = DatumGetTextPCopy(cell(i, 1, &null));
             look.silent[i].seen_at = DatumGetTimestampTz(cell(i, 2, &null));
             look.silent[i].held = 0;
+            look.silent[i].for_jobs = DatumGetBool(cell(i, 3, &null));
         }
         MemoryContextSwitchTo(spi);
     });
@@ -125,9 +129,8 @@ take_back(Tables &tables, const Held &held, const Silent &worker, TimestampTz la
     lease.worker = worker.name; /* the slot goes on */
     if (store::take(table, &tid) != store::Outcome::ok)
         return false;
-    read_job(tables, lease.job_id, lease.job_tid, job);
     place_freed(lease);
-    if (!end_if_timed_out(tables, job, lease, now))
+    if (read_taken_job(tables, lease.job_id, lease.job_tid, job) && !end_if_timed_out(tables, job, lease, now))
         lapse(tables, job, lease, "worker_death", "the worker stopped sending heartbeats", now);
     return true;
 }
@@ -147,7 +150,7 @@ recover_from_dead(Tables &tables, int limit, TimestampTz now)
     scan_leases(look, tables);
     for (int64 i = 0; i < look.n_held && recovered.jobs < limit; i++) {
         Silent &worker = look.silent[look.held[i].worker];
-        if (worker.seen_at >= last_seen)
+        if (worker.seen_at >= last_seen || !worker.for_jobs)
             continue;
         CHECK_FOR_INTERRUPTS();
         recovered.jobs += take_back(tables, look.held[i], worker, last_seen, now);
@@ -158,6 +161,8 @@ recover_from_dead(Tables &tables, int limit, TimestampTz now)
             const Silent &worker = look.silent[i];
             if (worker.seen_at >= last_seen)
                 (void)execute_latest(note_life, {PointerGetDatum(worker.name), TimestampTzGetDatum(worker.seen_at)});
+            else if (worker.held > 0 && !worker.for_jobs)
+                (void)execute_latest(note_no_beats, {PointerGetDatum(worker.name)});
             else if (worker.held == 0) { /* or the next tick goes on with the rest of its jobs */
                 (void)execute_latest(note_death, {PointerGetDatum(worker.name), TimestampTzGetDatum(now)});
                 recovered.workers++;

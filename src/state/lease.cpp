@@ -81,10 +81,16 @@ stall_at(Tables &tables, const LeaseRow &lease)
     int64 limit_ms = default_heartbeat_timeout_ms;
     if (lease.flags & job_timeouts) {
         JobRow job;
-        read_job(tables, lease.job_id, lease.job_tid, job);
-        limit_ms = heartbeat_timeout_ms_of(job);
+        if (try_read_job(tables, lease.job_id, lease.job_tid, job))
+            limit_ms = heartbeat_timeout_ms_of(job);
     }
     return *lease.beat_at + limit_ms * 1000;
+}
+
+TimestampTz
+lapses_at(Tables &tables, const LeaseRow &lease)
+{
+    return std::min({lease.deadline, lease.stop_at, stall_at(tables, lease)});
 }
 
 void

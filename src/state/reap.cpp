@@ -57,8 +57,7 @@ void
 end_lease(Tables &tables, const LeaseRow &lease, TimestampTz stalls_at, TimestampTz now)
 {
     JobRow job;
-    read_job(tables, lease.job_id, lease.job_tid, job);
-    if (end_if_timed_out(tables, job, lease, now))
+    if (!read_taken_job(tables, lease.job_id, lease.job_tid, job) || end_if_timed_out(tables, job, lease, now))
         return;
     if (lease.stop_at <= now && lease.stop_at <= std::min(lease.deadline, stalls_at))
         time_out(tables, job, lease, "timeout", "the job ran longer than its timeout",
@@ -93,7 +92,7 @@ look_again_later(Tables &tables, ItemPointer tid, TimestampTz now)
     if (store::lock(table, tid, false) != store::Outcome::ok)
         return;
     read(table.slot, lease);
-    lease.reap_at = std::min({lease.deadline, lease.stop_at, stall_at(tables, lease)});
+    lease.reap_at = lapses_at(tables, lease);
     if (lease.reap_at > now) {
         HeapTuple tuple = form(table.rel, lease);
         store::replace(table, tid, tuple);
@@ -116,49 +115,49 @@ before(const Due &a, const Due &b)
     return a.row.due_at < b.row.due_at;
 }
 
-/* The reminder that a job may have expired fell due: discard the job, or ask again later. False: another transaction is at
- * the job, and the reminder stands. */
+/*
+ * The reminder that a job may have expired fell due: discard the job, or ask again later. A reminder of a job that another
+ * transaction has is put off for a second, so that it is not in the way of others. Returns false if that other transaction
+ * has the reminder itself.
+ */
 bool
 heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
 {
     const pg_uuid_t &id = reminder.row.job_id;
     store::Table &later = tables.later();
-    std::optional<TimestampTz> ask_again;
+    std::optional<TimestampTz> ask_again = now + USECS_PER_SEC;
     JobRow job;
+    LeaseRow lease;
+    ItemPointerData tid;
+    Standing standing;
 
     Place place = locate(tables, id);
-    if (place.table != nullptr && place.seen != store::Row::live)
-        return false;
-    if (place.table != nullptr) {
-        read_job(tables, id, reminder.row.job_tid, job);
-        std::optional<Expiry> expiry = expiry_of(job, place.row.deliveries);
-        if (expiry && expiry->at > now)
+    if (place.table != nullptr && place.seen == store::Row::live) {
+        bool exists = try_read_job(tables, id, reminder.row.job_tid, job);
+        std::optional<Expiry> expiry = exists ? expiry_of(job, place.row.deliveries) : std::nullopt;
+        if (!expiry)
+            ask_again = std::nullopt;
+        else if (expiry->at > now)
             ask_again = expiry->at;
-        else if (expiry) {
-            if (store::take(*place.table, &place.tid) != store::Outcome::ok)
-                return false; /* just claimed */
-            const LaterRow &was = place.row; /* the reminder goes with it */
-            (void)expire(tables, job, end_waiting(id, was.queue, was.attempt, was.deliveries, now), *expiry);
-            return true;
+        else {
+            CommandCounterIncrement(); /* this pass may have made it available */
+            if (store::take(*place.table, &place.tid) == store::Outcome::ok) {
+                const LaterRow &was = place.row; /* the reminder goes with it */
+                (void)expire(tables, job, end_waiting(id, was.queue, was.attempt, was.deliveries, now), *expiry);
+                return true;
+            }
         }
-    } else {
+    } else if (place.table == nullptr && store::find(tables.lease(), store::Idx::lease_job, id, &tid) != store::Row::none) {
         /* Active: it may finish, but it may also come back. */
-        ItemPointerData tid;
-        store::Row seen = store::find(tables.lease(), store::Idx::lease_job, id, &tid);
-        if (seen != store::Row::none) {
-            LeaseRow lease;
-            read(tables.lease().slot, lease);
-            ask_again = std::max(lease.deadline, now + USECS_PER_SEC);
-            read_job(tables, id, reminder.row.job_tid, job);
-            std::optional<Expiry> total = total_expiry_of(job);
-            if (total && total->at > now)
-                ask_again = std::min(*ask_again, total->at);
-        } else {
-            Standing standing;
-            if (stand_now(tables, id, now, job, standing) && !terminal(standing.state))
-                return false; /* it moved while we looked, always to where we had looked before */
-        }
-    }
+        read(tables.lease().slot, lease);
+        ask_again = std::max(lease.deadline, *ask_again);
+        std::optional<Expiry> total;
+        if (try_read_job(tables, id, reminder.row.job_tid, job))
+            total = total_expiry_of(job);
+        if (total && total->at > now)
+            ask_again = std::min(*ask_again, total->at);
+    } else if (place.table == nullptr && (!stand_now(tables, id, now, job, standing) || terminal(standing.state)))
+        ask_again = std::nullopt;
     if (store::take(later, &reminder.tid) != store::Outcome::ok)
         return false;
     if (ask_again) {
@@ -166,6 +165,35 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
         store::insert(later, form(later.rel, reminder.row));
     }
     return true;
+}
+
+/* Where the last walk for some queues ended because it had met too many rows of others; the next one goes on there. */
+TimestampTz others_passed = DT_NOBEGIN;
+constexpr int most_of_others = 10 * upkeep_batch;
+
+/*
+ * The next due rows of a scan, at most upkeep_batch. Those of some queues only have no index of their own: their walk also
+ * meets the rows of all others, and so is bounded. Reminders matter to nobody who wants jobs of some queues.
+ */
+int
+next_due(store::Scan &scan, Scope scope, Due *due, int &of_others)
+{
+    int n = 0;
+    store::Row seen;
+    while (n < upkeep_batch && (seen = store::next(scan)) != store::Row::none) {
+        Due &next = due[n];
+        read(scan.table->slot, next.row);
+        next.tid = scan.tid;
+        if (scope.all() || (scope.has(next.row.queue) && next.row.kind != LaterKind::expiry))
+            n += seen == store::Row::live;
+        else if (++of_others >= most_of_others && next.row.due_at > others_passed) {
+            others_passed = next.row.due_at;
+            return n;
+        }
+    }
+    if (n < upkeep_batch && !scope.all())
+        others_passed = DT_NOBEGIN; /* the end */
+    return n;
 }
 
 } // namespace
@@ -183,7 +211,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
     store::Row seen;
     TimestampTz first_live = now;
     int reaped = 0;
-    store::begin(scan, table, store::Idx::lease_reap, keys, 2, false);
+    store::begin(scan, table, store::Idx::lease_reap, keys, 2, true);
     while (reaped < limit && (seen = store::next(scan)) != store::Row::none) {
         LeaseRow lease;
         read(table.slot, lease);
@@ -191,14 +219,15 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         first_live = std::min(first_live, lease.reap_at);
         if (seen != store::Row::live)
             continue;
-        TimestampTz stalls_at = stall_at(tables, lease);
-        if (std::min({lease.deadline, lease.stop_at, stalls_at}) > now && !planted(Bug::reap_ignores_extension)) {
-            look_again_later(tables, &scan.tid, now);
+        if (lapses_at(tables, lease) > now && !planted(Bug::reap_ignores_extension)) {
+            if (scope.all()) /* else its holder would have to wait for this transaction */
+                look_again_later(tables, &scan.tid, now);
             continue;
         }
         if (!scope.has(lease.queue))
             continue;
         lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
+        TimestampTz stalls_at = stall_at(tables, lease);
         if (store::take(table, &scan.tid) != store::Outcome::ok)
             continue;
         place_freed(lease);
@@ -215,36 +244,31 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
 {
     store::Table &table = tables.later();
     auto *due = static_cast<Due *>(palloc(sizeof(Due) * upkeep_batch));
-    int n = 0;
-
-    ScanKeyData key;
-    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(now)));
+    ScanKeyData keys[2];
     store::Scan scan;
-    store::Row seen;
-    store::begin(scan, table, store::Idx::later_due, &key, 1, true);
-    while (n < upkeep_batch && (seen = store::next(scan)) != store::Row::none) {
-        if (seen != store::Row::live)
-            continue;
-        read(table.slot, due[n].row);
-        due[n].tid = scan.tid;
-        if (scope.has(due[n].row.queue))
-            n++;
-    }
-    store::end(scan);
-    if (n > limit)
-        std::sort(due, due + n, before);
-
+    int n;
     int done = 0;
-    for (int i = 0; i < n && done < limit; i++) {
-        CHECK_FOR_INTERRUPTS();
-        if (due[i].row.kind == LaterKind::expiry)
-            done += heed_reminder(tables, due[i], now);
-        else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
-            /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */
-            make_ready(tables, due[i].row, due[i].row.deliveries > 0 ? place_of_returned() : store::next_seq());
-            done++;
+    int of_others = 0;
+
+    ScanKeyInit(&keys[0], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(now)));
+    ScanKeyInit(&keys[1], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE, TimestampTzGetDatum(others_passed));
+    store::begin(scan, table, store::Idx::later_due, keys, scope.all() ? 1 : 2, true);
+    do {
+        n = next_due(scan, scope, due, of_others);
+        if (n > limit - done)
+            std::sort(due, due + n, before);
+        for (int i = 0; i < n && done < limit; i++) {
+            CHECK_FOR_INTERRUPTS();
+            if (due[i].row.kind == LaterKind::expiry)
+                done += heed_reminder(tables, due[i], now);
+            else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
+                /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */
+                make_ready(tables, due[i].row, due[i].row.deliveries > 0 ? place_of_returned() : store::next_seq());
+                done++;
+            }
         }
-    }
+    } while (n == upkeep_batch && done < limit); /* others may have all of a batch */
+    store::end(scan);
     pfree(due);
     return done;
 }
@@ -258,7 +282,7 @@ count_due(Tables &tables, int64 queue, int64 most, TimestampTz now)
     int64 n = 0;
 
     lapsed_keys(keys, now);
-    store::begin(scan, tables.lease(), store::Idx::lease_reap, keys, 2, false);
+    store::begin(scan, tables.lease(), store::Idx::lease_reap, keys, 2, true);
     while (n < most && (seen = store::next(scan)) != store::Row::none) {
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();

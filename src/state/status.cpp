@@ -5,6 +5,7 @@
 
 #include "ojs/pg/settings.h"
 #include "ojs/queue/maintenance.h"
+#include "ojs/state/feed.h"
 #include "ojs/state/reported.h"
 
 namespace ojs
@@ -109,6 +110,19 @@ append(JsonbParseState **array, Jsonb *value)
     pushJsonbValue(array, WJB_ELEM, &element);
 }
 
+const char *
+uuid_text(const pg_uuid_t &id)
+{
+    return DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
+}
+
+[[noreturn]] void
+raise_no_job(const pg_uuid_t &id)
+{
+    raise(Code::not_found, Details().add("resource_type", "job").add("resource_id", id).add("job_id", id),
+          "Check the id; finished jobs are removed after their retention.", "job %s does not exist", uuid_text(id));
+}
+
 constexpr int errors_kept = 25; /* */
 
 /* An event whose data is an error; a revival keeps the one that had ended the job. */
@@ -149,6 +163,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     store::key_uuid(&key, id);
     Relation index = index_open(store::index_oid(store::Idx::event_job), AccessShareLock);
     IndexScanDesc scan = index_begin(events.rel, index, snapshot, 1);
+    bool hot = hot_set_answers(snapshot);
     int n = 0;
     int room = 16;
     auto *rows = static_cast<EventRow *>(palloc(sizeof(EventRow) * room));
@@ -181,7 +196,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         failures += is_failure(rows[i]);
         if (rows[i].kind == EventKind::activated)
             standing.activated_at = rows[i].at;
-        bool lease = rows[i].kind == EventKind::leased && !RecoveryInProgress(); /* there, the hot row says it */
+        bool lease = rows[i].kind == EventKind::leased && hot; /* the hot row says it */
         if (rows[i].kind != EventKind::claimed && !lease)
             last = &rows[i];
         if (standing.finished_at && rows[i].kind != EventKind::claimed && rows[i].kind != EventKind::leased) {
@@ -212,7 +227,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         return;
     if (last->kind == EventKind::revived && standing.state != State::discarded)
         standing.error = nullptr; /* */
-    if (RecoveryInProgress() && !terminal(standing.state)) {
+    if (!hot && !terminal(standing.state)) {
         /* No hot row says it: the last event does. */
         bool waits = last->due_at && *last->due_at > promoted_to(now());
         standing.state = !waits                              ? State::available
@@ -277,7 +292,7 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
         standing.enqueued_at = std::nullopt;
         if (!(job.flags & job_pending) && first_available(job) <= row.finished_at)
             standing.enqueued_at = first_available(job);
-    } else if (!RecoveryInProgress()) {
+    } else if (hot_set_answers(snapshot)) {
         LaterRow later;
         if (store::read(tables.lease(), store::Idx::lease_job, id, snapshot)) {
             LeaseRow row;
@@ -305,24 +320,41 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
     return true;
 }
 
-void
-find_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid)
+bool
+try_find_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid)
 {
     store::Table &table = tables.job();
     bool null;
     if (store::read_at(table, &tid) && memcmp(DatumGetUUIDP(slot_getattr(table.slot, 1, &null)), &id, sizeof id) == 0)
-        return;
+        return true;
     /* The envelope has moved since (VACUUM FULL, CLUSTER, a rewrite by an administrator). */
-    if (store::find(table, store::Idx::job_id, id, &tid) == store::Row::none)
-        elog(ERROR, "job %s has no envelope",
-             DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+    return store::find(table, store::Idx::job_id, id, &tid) != store::Row::none;
+}
+
+bool
+try_read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job)
+{
+    bool found = try_find_job(tables, id, tid);
+    if (found)
+        read(tables.job().slot, job);
+    return found;
+}
+
+bool
+read_taken_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job)
+{
+    bool found = try_read_job(tables, id, tid, job);
+    if (!found)
+        ereport(WARNING, (errmsg("ojs has dropped job %s, which has no envelope", uuid_text(id)),
+                          errdetail("Its row in ojs_store.job was removed, but not by ojs.")));
+    return found;
 }
 
 void
 read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job)
 {
-    find_job(tables, id, tid);
-    read(tables.job().slot, job);
+    if (!try_read_job(tables, id, tid, job))
+        raise_no_job(id);
 }
 
 void
@@ -333,12 +365,10 @@ raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs ne
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     bool exists = stand(tables, id, snapshot, now, job, standing);
     UnregisterSnapshot(snapshot);
-    const char *name = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
-
     if (!exists)
-        raise(Code::not_found, Details().add("resource_type", "job").add("resource_id", id).add("job_id", id), "Check the id; finished jobs are removed after their retention.",
-              "job %s does not exist", name);
+        raise_no_job(id);
 
+    const char *name = uuid_text(id);
     const char *state = state_name(standing.state);
     Details details = Details().add("job_id", id).add("current_state", state).add("attempted", attempted);
     State fault = needs == Needs::pending || (standing.state == State::active && needs != Needs::lease) ? State::available

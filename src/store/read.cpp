@@ -37,19 +37,23 @@ end(Scan &scan)
 }
 
 /*
- * Whether the row at tid, which a dirty snapshot does not show, was deleted by this very transaction. Such a delete may
- * still be undone by a rollback, so nothing may be concluded from it.
+ * Whether the row at tid, which a dirty snapshot does not show, may have been deleted by this very transaction. Such a
+ * delete may still be undone by a rollback, so nothing may be concluded from it. Of a row with several versions (a chain of
+ * heap-only updates) only the first is looked at: it may.
  */
 static bool
-deleted_by_us(Table &table, ItemPointer tid)
+maybe_deleted_by_us(Table &table, ItemPointer tid)
 {
-    bool ours = false;
+    if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+        return false;
+    bool ours = true; /* also where a chain's first version has been pruned away */
     if (table_tuple_fetch_row_version(table.rel, tid, SnapshotAny, table.slot)) {
         bool should_free;
         HeapTuple tuple = ExecFetchSlotHeapTuple(table.slot, false, &should_free);
         HeapTupleHeader header = tuple->t_data;
-        if (!(header->t_infomask & HEAP_XMAX_INVALID) && !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask))
-            ours = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header));
+        bool ended = !(header->t_infomask & HEAP_XMAX_INVALID) && !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask);
+        ours = (header->t_infomask2 & HEAP_HOT_UPDATED) != 0 ||
+               (ended && TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header)));
     }
     ExecClearTuple(table.slot);
     return ours;
@@ -72,9 +76,7 @@ next(Scan &scan)
             if (all_dead)
                 scan.desc->kill_prior_tuple = true;
             else if (scan.kill_dead)
-                scan.desc->kill_prior_tuple =
-                    planted(Bug::kills_own_deletes) ||
-                    !(TransactionIdIsValid(GetTopTransactionIdIfAny()) && deleted_by_us(table, tid));
+                scan.desc->kill_prior_tuple = planted(Bug::kills_own_deletes) || !maybe_deleted_by_us(table, tid);
             continue;
         }
         scan.tid = table.slot->tts_tid; /* the newest version, where a heap-only update moved it */

@@ -35,6 +35,13 @@ end_write()
     CommandCounterIncrement();
 }
 
+WriteMark
+write_mark()
+{
+    CommandCounterIncrement(); /* does nothing unless this command has written */
+    return {GetTopTransactionIdIfAny(), GetCurrentCommandId(false)};
+}
+
 Table
 open(Rel rel, LOCKMODE mode)
 {
@@ -167,8 +174,11 @@ lock_tuple(Table &table, ItemPointer tid, LockWaitPolicy policy)
     TM_FailureData failure;
     SnapshotData any;
     InitDirtySnapshot(any);
-    return table_tuple_lock(table.rel, tid, &any, table.slot, GetCurrentCommandId(true), LockTupleExclusive, policy, 0,
-                            &failure);
+    TM_Result result = table_tuple_lock(table.rel, tid, &any, table.slot, GetCurrentCommandId(false), LockTupleExclusive, policy,
+                                        0, &failure);
+    if (result == TM_Ok)
+        (void)GetCurrentCommandId(true); /* only now has this command written (write_mark) */
+    return result;
 }
 
 Outcome

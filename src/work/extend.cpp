@@ -148,10 +148,11 @@ OJS_FUNCTION(ojs_beat)
         lease_ms = lease_arg(fcinfo, p_lease);
     TimestampTz at = now();
     auto *held = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
-    const char *directive = note_beat(named.worker, text_or_null(fcinfo, p_state), jsonb_or_null(fcinfo, p_info), at);
+    Beat beat = note_beat(named.worker, text_or_null(fcinfo, p_state), jsonb_or_null(fcinfo, p_info), at);
 
     Tables tables;
-    extend_all(tables, named, lease_ms, true, held, at);
+    if (extend_all(tables, named, lease_ms, true, held, at) > 0 && !beat.for_jobs)
+        note_beat_for_jobs(named.worker);
     auto *extended = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
     auto *cancelled = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
     auto *lost = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
@@ -171,7 +172,7 @@ OJS_FUNCTION(ojs_beat)
     TupleDesc desc;
     if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
         elog(ERROR, "return type must be a row type");
-    Datum values[4] = {CStringGetTextDatum(directive), uuid_array(extended, n_extended),
+    Datum values[4] = {CStringGetTextDatum(beat.directive), uuid_array(extended, n_extended),
                        uuid_array(cancelled, n_cancelled), uuid_array(lost, n_lost)};
     bool nulls[4] = {};
     return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));

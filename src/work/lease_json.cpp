@@ -35,7 +35,8 @@ OJS_FUNCTION(ojs_held)
         read(table.slot, lease);
         if (lease.queue != id || view(lease.worker) != worker)
             continue;
-        read_job(tables, lease.job_id, lease.job_tid, job);
+        if (!try_read_job(tables, lease.job_id, lease.job_tid, job))
+            continue;
         Datum values[2] = {Int64GetDatum(job.seq), UUIDPGetDatum(&lease.job_id)};
         bool nulls[2] = {};
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);

@@ -11,7 +11,6 @@
 #include "ojs/pg/settings.h"
 #include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
-#include "ojs/shared/wakeup.h"
 #include "ojs/hot_set/hot_set.h"
 
 using namespace ojs;
@@ -31,12 +30,14 @@ struct WorkSession {
     int n;
 };
 constinit WorkSession work = {};
-bool exit_hook_set;
+bool hooked; /* into the ends of transactions and of the session */
 
-/* Forgets deliveries that are finished, were lost, or never came to be because their claim rolled back. */
+/* Forgets deliveries that are finished, were lost, or never came to be because their claim rolled back; and those whose lease
+ * has run out, which are anybody's, and so this session's again. */
 void
 forget_finished(Tables &tables)
 {
+    TimestampTz at = now();
     int kept = 0;
     for (int i = 0; i < work.n; i++) {
         ItemPointerData tid;
@@ -45,7 +46,7 @@ forget_finished(Tables &tables)
         if (seen == store::Row::none)
             continue;
         read(tables.lease().slot, lease);
-        if (lease.token == work.given[i].token)
+        if (lease.token == work.given[i].token && lapses_at(tables, lease) > at)
             work.given[kept++] = work.given[i];
     }
     work.n = kept;
@@ -109,6 +110,31 @@ session_ends(int, Datum)
     work.n = 0;
 }
 
+/* A work session that was opened in a transaction that rolls back was never opened. */
+int opened_at_level; /* of the transaction; 0: not in this one */
+
+extern "C" void
+work_xact(XactEvent event, void *)
+{
+    if (event == XACT_EVENT_ABORT && opened_at_level > 0)
+        work.open = false;
+    if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+        opened_at_level = 0;
+}
+
+extern "C" void
+work_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    int level = GetCurrentTransactionNestLevel();
+    if (opened_at_level < level)
+        return;
+    if (event == SUBXACT_EVENT_ABORT_SUB) {
+        work.open = false;
+        opened_at_level = 0;
+    } else if (event == SUBXACT_EVENT_COMMIT_SUB)
+        opened_at_level = level - 1;
+}
+
 void
 need_open()
 {
@@ -143,9 +169,13 @@ OJS_FUNCTION(ojs_work_open)
     strlcpy(work.queue, request.queues[0].name, sizeof work.queue);
     work.max = request.max;
     work.lease_ms = request.lease_ms;
-    if (!exit_hook_set)
+    if (!hooked) {
         before_shmem_exit(session_ends, 0);
-    exit_hook_set = true;
+        RegisterXactCallback(work_xact, nullptr);
+        RegisterSubXactCallback(work_subxact, nullptr);
+    }
+    hooked = true;
+    opened_at_level = GetCurrentTransactionNestLevel();
     work.open = true;
     PG_RETURN_VOID();
 }
@@ -161,6 +191,7 @@ OJS_FUNCTION(ojs_work_next)
     TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
     std::string_view name(work.queue);
     bool admitted = true;
+    store::WriteMark before = store::write_mark();
 
     const Queue *found = find_queue(name);
     if (found != nullptr && found->claim_rate > 0) {
@@ -180,18 +211,17 @@ OJS_FUNCTION(ojs_work_next)
             again.max = std::max(work.max - work.n, 0); /* a close that was rolled back may have left more */
             return again;
         });
+        request.may_wait = GetCurrentTimestamp() < until;
         HandedOut out = hand_out(tables, request, now(), set);
         for (int i = 0; i < out.jobs; i++)
             work.given[work.n++] = out.deliveries[i];
-        if (out.jobs > 0 || out.wrote || request.max == 0 || GetCurrentTimestamp() >= until) {
+        if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) { /* nobody sleeps with a lock */
             tables.close();
             store::end_write();
             return (Datum)0;
         }
         tables.close_and_unlock();
-        wake_wait(&request.queues[0].id, 1, until, round);
-        AcceptInvalidationMessages();
-        ensure_hot_set();
+        await_jobs(request, out, until, round);
     }
 }
 

@@ -85,6 +85,37 @@ select ojs.tick() is null as ticked \gset
 select is(pg_temp.at(:'slow'), 'retryable/1/1', 'TMO-01 R-18: retryable, with backoff'), is(error ->> 'type', 'timeout', 'TMO-01: for its timeout') from ojs.jobs where id = :'slow';
 select pg_temp.clock('0') \g /dev/null
 
+-- A hot row without an envelope stops nobody: it is dropped, with a WARNING.
+set local client_min_messages = error;
+create function pg_temp.lose(lost uuid) returns uuid language sql as $$ delete from ojs_store.job where id = lost returning id $$;
+select pg_temp.lose(pg_temp.pushed('broken')), pg_temp.pushed('broken') as whole \gset
+select is((select array_agg(id) from ojs.claim('broken', 'w', 5)), array[:'whole']::uuid[], 'SM-28: a claim goes on after a row without a job');
+select pg_temp.lose(pg_temp.pushed('broken', '{"rate_limit": {"concurrency": 1}}')), pg_temp.pushed('broken', '{"rate_limit": {"concurrency": 1}}') as whole \gset
+select is((select array_agg(id) from ojs.claim('broken', 'w', 5)), array[:'whole']::uuid[], 'SM-28: under a rate limit, too');
+select pg_temp.lose(pg_temp.held('broken')) as gone \gset
+select is(pg_temp.refusal(format('select ojs.fail(%L, %L)', :'gone', '{"type": "t", "message": "m"}')), 'OJ300 NOT_FOUND', 'ERR-06: who names such a job hears that there is none');
+select pg_temp.lose(pg_temp.held('broken', 'beats')) as beaten, pg_temp.held('broken', 'beats') as named \gset
+select ojs.beat('beats', array[:'named']::uuid[], lease => '1 hour') \g /dev/null
+update ojs_store.lease set deadline = deadline + interval '1 hour', reap_at = reap_at + interval '1 hour' where job_id = :'beaten';
+select pg_temp.clock('31 s') \g /dev/null
+select ojs.tick() \g /dev/null
+select is((select count(*) from ojs_store.lease where job_id in (:'gone', :'beaten')), 0::bigint, 'SM-28: a tick goes on after leases without a job');
+select is(pg_temp.at(:'named'), 'available/1/1', 'SM-28: and takes back the next');
+select pg_temp.clock('0') \g /dev/null
+
+-- The reconcile pass looks for such rows, and for those of jobs that are finished.
+select pg_temp.lose(pg_temp.pushed('stray')), pg_temp.lose(pg_temp.held('stray2')), pg_temp.lose(pg_temp.pushed('stray', '{"pending": true}')) \g /dev/null
+select pg_temp.pushed('stray') as alive, pg_temp.held('stray3') as ended, pg_temp.pushed('stray', '{"pending": true, "expires_at": "+PT1H"}') as pending \gset
+create temp table twice as select * from ojs_store.lease where job_id = :'ended';
+select ojs.ack(:'ended') \g /dev/null
+insert into ojs_store.lease select * from twice;
+select coalesce(ojs.health() #>> '{hot_set,last_reconcile,jobs}', '0') as before \gset
+select is(ojs_store.reconcile('0'), 4::bigint, 'SM-28: rows of the hot set without an open job are found');
+select is((select count(*) from ojs_store.ready r where r.job_id = :'alive') + (select count(*) from ojs_store.later l where l.job_id = :'pending'), 3::bigint, 'SM-28: others stay');
+select is(ojs_store.reconcile('0'), 0::bigint, 'SM-28: and removed');
+select is((ojs.health() #>> '{hot_set,last_reconcile,jobs}')::int - :before, 4, 'OBS-01: health counts them');
+reset client_min_messages;
+
 -- A clock that goes back does not hide leases (reap hint).
 select pg_temp.clock('1 day') \g /dev/null
 select ojs.tick() is null as ticked \gset

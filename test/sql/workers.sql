@@ -152,7 +152,8 @@ select is(pg_temp.refusal(format('select ojs.ack(%L, lease_id => %L)', :'job', :
 select is(state, 'completed', 'WRK-07: and finishes it') from ojs.ack(:'job', worker => 'dead-2');
 
 select pg_temp.clock('0') \g /dev/null
-select pg_temp.beat('dead-3') \g /dev/null
+select pg_temp.beat('dead-3', 'running', array[pg_temp.held('dead3', 'dead-3')]) \g /dev/null
+select ojs.ack(job_id) from ojs.leases where worker = 'dead-3' \g /dev/null
 select pg_temp.clock('29 s') \g /dev/null
 select pg_temp.held('dead3', 'dead-3') as job \gset
 select is(pg_temp.dead('40 s'), '0/0', 'WRK-07: a claim is a sign of life, too'), is(pg_temp.status('dead-3'), 'running', 'WRK-07: so it is not late');
@@ -168,13 +169,32 @@ select is(pg_temp.dead('40 s'), '0/0', 'WRK-07: a beat that could not write its 
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.beat('dead-4') \g /dev/null
 
+-- Whoever knows a worker's name only cannot take its jobs away by a beat that nobody goes on with.
+select id as long from ojs.push('test.job', queue => 'long') \gset
+select count(*) as claimed from ojs.claim('long', 'nightly', lease => '2 hours') \gset
+select id as other from ojs.push('test.job', queue => 'long') \gset
+select pg_temp.beat('nightly') \g /dev/null
+select pg_temp.beat('nightly', 'running', array[:'other']::uuid[]) \g /dev/null
+select is(pg_temp.dead('31 s'), '0/0', 'WRK-07: a beat without a job that the worker holds makes nobody lose a job');
+select is(pg_temp.at(:'long'), 'active/1/1', 'WRK-07: its lease stands');
+select is(pg_temp.status('nightly'), 'running', 'WRK-07: and it is not dead');
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.beat('nightly', 'running', array[:'long']::uuid[]) \g /dev/null
+select ojs.extend(:'long', '2 hours') \g /dev/null
+select ojs.register_worker('nightly') \g /dev/null
+select is(pg_temp.dead('31 s'), '0/0', 'WRK-07: a new process of that name has not begun to send beats');
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.beat('nightly', 'running', array[:'long']::uuid[]) \g /dev/null
+select is(pg_temp.dead('31 s'), '1/1', 'WRK-07: a worker that names its jobs and falls silent loses them');
+select pg_temp.clock('0') \g /dev/null
+
 -- A budget: the rest is for the next tick.
 select pg_temp.clock('1 day') \g /dev/null
 select ojs.tick() \g /dev/null
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.many('dead5', 25) \g /dev/null
 select count(*) as claimed from ojs.claim('dead5', 'dead-5', 25, '1 hour') \gset
-select pg_temp.beat('dead-5') \g /dev/null
+select pg_temp.beat('dead-5', 'running', array[(select job_id from ojs.leases where worker = 'dead-5' limit 1)]) \g /dev/null
 select pg_temp.clock('31 s') \g /dev/null
 select ojs.tick(10) as ticked \gset
 select is(:'ticked'::jsonb -> 'reaped', '10', 'PGX-05: a tick keeps to its budget'), is(:'ticked'::jsonb -> 'more', 'true', 'PGX-05: and says that there is more');

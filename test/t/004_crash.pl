@@ -53,6 +53,7 @@ for my $preload (1, 0) {
     my $later_before = $node->safe_psql('postgres', $later);
     $node->stop('immediate');
     $node->start;
+    is($node->safe_psql('postgres', $states), expected($before), "OP-22: every job stands as before, before anybody has had the hot set rebuilt, $how");
     is($node->safe_psql('postgres', 'select ojs.ready()'), 't', "PGX-04: ready after an immediate stop, $how");
     is(health($node, 'hot_set,last_rebuild,cause'), 'crash or promotion', "OBS-01: health says why there was a rebuild, $how");
     cmp_ok(health($node, 'hot_set,last_rebuild,took_ms'), '>', 0, "OBS-01: and how long it took, $how");

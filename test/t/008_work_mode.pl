@@ -106,6 +106,36 @@ is($node->safe_psql('postgres', q{
     select from ojs.work_open('work', 'again', 1);
     select count(*) from ojs.work_next()}) =~ s/\n+/ /gr, '5 0', 'Q-63: who holds more than that gets nothing');
 
+# With all that it may hold in hand a session waits, for an ack by whomever.
+$node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'flow') from generate_series(1, 2)});
+my $flow = $node->background_psql('postgres');
+my $first = $flow->query_safe(q{select ojs.work_open('flow', 'flows', 1); select id from ojs.work_next()}) =~ s/\s//gr;
+my $flows = $flow->query_safe('select pg_backend_pid()');
+$flow->{stdin} .= "select 'next ' || id from ojs.work_next('30 s');\n";
+$flow->{run}->pump_nb;
+awaits($node, "select wait_event_type = 'Extension' from pg_stat_activity where pid = $flows", 'Q-62: at max, work_next waits');
+is($node->safe_psql('postgres', "select backend_xid is null from pg_stat_activity where pid = $flows"), 't', 'Q-62: with nothing locked');
+$node->safe_psql('postgres', "select ojs.ack('$first')");
+like($flow->query_until(qr/next [0-9a-f-]{36}/, ''), qr/next (?!$first)/, 'Q-62: and gives the next job after an ack by another session');
+$flow->quit;
+
+# A lease of its own that has run out is no longer in its hands, though nobody has taken it back; and it may take it back itself.
+my $lapses = $node->background_psql('postgres');
+pushed($node, 'lapses');
+$lapses->query_safe(q{select ojs.work_open('lapses', 'lapses', 1, '100 ms'); select count(*) from ojs.work_next()});
+awaits($node, q{select deadline < now() from ojs_store.lease where worker = 'lapses'}, 'Q-45: its lease runs out');
+is($lapses->query_safe('select deliveries from ojs.work_next()'), 2, 'Q-45: the session takes its job again, without any upkeep');
+$lapses->quit;
+
+# A work session that was opened in a transaction that rolled back is not open.
+for my $undone ('begin; select from ojs.work_open(\'work\', \'undone\'); rollback',
+    'begin; savepoint s; select from ojs.work_open(\'work\', \'undone\'); rollback to s; commit',
+    'begin; savepoint s; select from ojs.work_open(\'work\', \'undone\'); release s; rollback') {
+    my ($code, $stdout, $stderr) = $node->psql('postgres', "$undone; select ojs.work_next()");
+    like($stderr, qr/no work session/, "Q-67: not open after $undone");
+}
+is($node->safe_psql('postgres', q{begin; savepoint s; select from ojs.work_open('work', 'done'); release s; commit; select from ojs.work_next(); select 'open'}) =~ s/\n//gr, 'open', 'Q-67: open after a commit');
+
 # No exit hook runs where the server process itself is killed; a lease of work mode does not outlive its session even so.
 $node->safe_psql('postgres', q{select ojs.create_queue('kept', '{"leases_durable": true}'), count(ojs.push('test.job', queue => 'kept')) from generate_series(1, 2)});
 ($session, $in, $out) = session(q{

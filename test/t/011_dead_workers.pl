@@ -36,7 +36,7 @@ for my $preload (0, 1) {
 
     # A beat waits neither for somebody who tells its worker something, nor for a tick in an open transaction.
     my $other = pushed($node, 'alive');
-    $node->safe_psql('postgres', q{select ojs.claim('alive', 'alive', lease => '1 hour'); select ojs.beat('alive')});
+    $node->safe_psql('postgres', qq{select ojs.claim('alive', 'alive', lease => '1 hour'); select ojs.beat('alive', array['$other']::uuid[])});
     my $admin = $node->background_psql('postgres', on_error_stop => 1);
     $admin->query_safe("begin; select ojs.set_worker_state('alive', 'quiet')");
     my $beat = "set statement_timeout = '20s'; select extended = array['$other']::uuid[] from ojs.beat('alive', array['$other']::uuid[], lease => '1 hour')";

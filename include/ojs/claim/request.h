@@ -22,6 +22,9 @@ bool admit_or_tell(const Queue &queue, const text *worker, TimestampTz until);
  * jobs. False: there is nothing to share. */
 bool await_share(const Request &request, Share *share);
 
+/* For a call that was handed nothing and has written nothing: sleeps until there may be jobs for it, or `until`. */
+void await_jobs(const Request &request, const HandedOut &out, TimestampTz until, int round);
+
 /*
  * Reads a request, has it admitted once, and waits for its share. The queues may have changed in that time, so it is
  * then read again.

@@ -20,6 +20,7 @@ struct Request {
     int n;
     text *worker;
     int max;
+    bool may_wait; /* if nothing comes of it: then as little as possible is written */
     std::optional<int64> lease_ms;
     int32 session;    /* the work session that the leases are bound to, or 0 */
     bool claim_rules; /* of one of the queues at least */
@@ -34,9 +35,8 @@ struct Delivery {
 
 struct HandedOut {
     int jobs;
-    bool wrote; /* something was written, even if no job was handed out */
     Delivery *deliveries;
-    TimestampTz free_at; /* when a limit that jobs wait for may let one start; DT_NOEND: unknown, or there is none */
+    std::optional<int64> free_in_us; /* from when on a limit that jobs wait for may let one start, if that is known */
 };
 
 /* Claims up to request.max jobs and puts them into `set` as rows of ojs.claimed_job. */

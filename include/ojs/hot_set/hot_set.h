@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "ojs/pg/pg.h"
+#include "ojs/state/feed.h"
 
 namespace ojs
 {
@@ -15,14 +15,6 @@ namespace ojs
  */
 void ensure_hot_set();
 
-/* What `feed` says at this moment, whatever the caller's snapshot. */
-struct Feed {
-    bool stands;   /* the hot set holds every open job */
-    bool restored; /* it did, but rows came into the logged tables past it */
-    bool ours;     /* what is said so was written by this very transaction, or the tables were made by it */
-};
-Feed read_feed();
-
 /* The rebuild itself, inside the caller's transaction (rebuild.cpp). Returns false if the hot set was valid already.
  * `cause` may be null: found out. */
 bool rebuild_hot_set(const char *cause);
@@ -31,8 +23,9 @@ bool rebuild_hot_set(const char *cause);
 bool rebuild_under_way();
 
 /*
- * Safety net: reinserts open jobs, created before `created_before`, that are missing from the hot set, and logs a WARNING.
- * Returns their number, or -1 if another process is already doing so.
+ * Safety net: reinserts open jobs, created before `created_before`, that are missing from the hot set, and removes hot rows of
+ * jobs that are finished or gone; logs a WARNING of each. Returns the number of jobs, or -1 if another process is already
+ * doing so.
  */
 int64 reconcile_hot_set(TimestampTz created_before);
 /* Calls it every five minutes, or more rarely where a pass takes long. For every tick. */

@@ -34,6 +34,7 @@ struct Limits {
     int n_current = 0;
     uint64 closed = 0;               /* names the limit that it must wait for; 0: none */
     List *pending = nullptr;         /* of LimitUseRow, to be stored after their leases */
+    List *over = nullptr;            /* of ItemPointer: uses that count no more */
 };
 static_assert(std::is_trivially_destructible_v<Limits>);
 
@@ -49,8 +50,9 @@ void starts(Limits &limits, LeaseRow &lease);
  * then, not now: rates are not asked. */
 void takes_places_again(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease);
 
-/* At the end of the claim, its leases stored: writes down what they use, and lets others go on. */
-void settle(Limits &limits);
+/* At the end of the claim, its leases stored: writes down what they use, and lets others go on. Without `writes` (the claim
+ * has started nothing and will wait) it only does the latter. */
+void settle(Limits &limits, bool writes = true);
 
 /* A job is held no more: if it took a place, who waits for its queue looks again after the commit. */
 void place_freed(const LeaseRow &lease);

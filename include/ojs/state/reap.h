@@ -15,18 +15,28 @@ struct Scope {
     int n;
 
     bool
+    all() const
+    {
+        return queues == nullptr;
+    }
+    bool
     has(int64 queue) const
     {
-        return queues == nullptr || std::find(queues, queues + n, queue) != queues + n;
+        return all() || std::find(queues, queues + n, queue) != queues + n;
     }
 };
 
-/* Ends leases that are past their deadline or their execution timeout, at most `limit`; how many. */
+/*
+ * Ends leases that are past their deadline or their execution timeout, at most `limit`, and returns their number. With all
+ * queues in scope it also makes the index entries of extended leases agree with their deadlines, which locks leases that are
+ * held: so only for a caller whose transaction ends at once.
+ */
 int reap(Tables &tables, Scope scope, int limit, TimestampTz now);
 
 /*
- * Makes jobs that fell due claimable and discards those that expired, at most `limit`, the first in claim order first
- * (of the earliest `upkeep_batch` due); how many.
+ * Makes jobs that fell due claimable, at most `limit`, the first in claim order first (of the earliest `upkeep_batch` due),
+ * and returns their number. With all queues in scope it also discards those that expired. With some queues in scope it may
+ * stop before their jobs where very many of other queues are due; the next call goes on there.
  */
 int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
 

@@ -78,6 +78,9 @@ bool lock_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, Lease
 /* When its worker, which has sent heartbeats for this job, counts as stalled (TMO-03); never for one that has sent none. */
 TimestampTz stall_at(Tables &tables, const LeaseRow &lease);
 
+/* When upkeep will end the lease unless it hears of its worker: at its deadline, an execution timeout or a stall. */
+TimestampTz lapses_at(Tables &tables, const LeaseRow &lease);
+
 /* A new deadline for a locked lease; stays within its index entry unless the lease gets shorter. */
 void extend_lease(Tables &tables, LeaseRow &lease, ItemPointer tid, int64 lease_ms, TimestampTz now, bool beat);
 

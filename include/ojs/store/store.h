@@ -82,6 +82,23 @@ void begin_noting_writes(); /* by begin_write and end_write */
 void end_noting_writes();
 void commit_init(); /* once, at load */
 
+/*
+ * How far this transaction has come with writing. Two marks are equal only if it has neither written nor locked a row between
+ * them; a row that was busy or gone does not count. So a call that must not sleep with a lock compares marks, and nothing that
+ * it calls can forget to say that it wrote.
+ */
+struct WriteMark {
+    TransactionId xid;
+    CommandId command;
+
+    bool
+    operator==(const WriteMark &other) const
+    {
+        return xid == other.xid && command == other.command;
+    }
+};
+WriteMark write_mark();
+
 /* --- tables --- */
 
 Table open(Rel rel, LOCKMODE mode);
@@ -149,8 +166,7 @@ struct Scan {
  *
  * With kill_dead, entries that lead nowhere (their deleter has committed, or their inserter aborted) are marked dead
  * now, and not only when no snapshot could see the row any more: that is what keeps claims flat under a long-running
- * snapshot. Only for unlogged tables whose rows are never updated: nobody reads those through an index and an older
- * snapshot, no standby hears of it, and an entry stands for one row version.
+ * snapshot. Only for indexes of unlogged tables that nobody reads with an older snapshot, and of which no standby hears.
  */
 void begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead);
 void rescan(Scan &scan, ScanKey keys, int n);

@@ -1,0 +1,83 @@
+# Nobody sleeps with a lock: a call that waits for jobs, or that is part of a longer transaction, has written and locked
+# nothing but the jobs that it hands out. What it must leave alone here: an extended lease whose index entry is due, a reminder,
+# what a rate limit counts and says, a due job that may not start.
+use strict;
+use warnings;
+use Ojs;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+for my $preload (1, 0) {
+    my $how = $preload ? 'preloaded' : 'not preloaded';
+    # Without the worker: it would move the index entry itself.
+    my $node = server("waiting$preload", preload => $preload, conf => "ojs.worker = off\n");
+    my $limit = q{options => '{"rate_limit": {"key": "api", "concurrency": 5, "rate": {"limit": 2, "period": "PT1H"}}}'};
+    pushed($node, 'limited', $limit) for 1 .. 3;
+    $node->safe_psql('postgres', q{select ojs.ack(id) from ojs.claim('limited', 'w', max => 2)}); # one use of a place is over, and the window full
+    $node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'mortal', expires_at => now() + interval '1 ms', delay => '1 hour')});
+    my $uses = 'select count(*) from ojs_store.limit_use';
+    my $used = $node->safe_psql('postgres', $uses);
+
+    my $id = pushed($node, 'long');
+    my ($lease) = $node->safe_psql('postgres', q{select lease_id from ojs.claim('long', 'holder', lease => '100 ms')});
+
+    my $extend = sub {
+        return $node->safe_psql('postgres', "set lock_timeout = '100ms'; select state from ojs.extend('$id', '1 hour', '$lease')");
+    };
+    my $overdue = "select reap_at < now() and deadline > now() from ojs_store.lease where job_id = '$id'";
+    $extend->();
+    awaits($node, $overdue, "a lease is held beyond its index entry, $how");
+
+    my %form = (
+        'a claim' => q{select 'over ' || count(*) from ojs.claim('%s', 'waits', wait => '30 s');},
+        'a claim of several queues' => q{select 'over ' || count(*) from ojs.claim('{mortal,%s}'::text[], 'waits', wait => '30 s');},
+        'work_next' => q{select ojs.work_open('%s', 'waits'); select 'over ' || count(*) from ojs.work_next('30 s');},
+        'a claim in a transaction' => q{begin; select 'over ' || count(*) from ojs.claim('%s', 'waits', wait => '30 s');},
+        'a claim in a savepoint' => q{begin; savepoint s; select 'over ' || count(*) from ojs.claim('%s', 'waits', wait => '30 s');},
+        'a claim in a block' => q{do $$ begin perform from ojs.claim('%s', 'waits', wait => '30 s'); exception when division_by_zero then null; end $$; select 'over';},
+        'work_next in a transaction' => q{begin; select ojs.work_open('%s', 'waits'); select 'over ' || count(*) from ojs.work_next('30 s');},
+    );
+    for my $form (sort keys %form) {
+        for my $queue ('long', 'limited') {
+            my $session = $node->background_psql('postgres', on_error_stop => 0);
+            my $pid = $session->query_safe('select pg_backend_pid()');
+            $session->{stdin} .= sprintf("$form{$form}\n", $queue);
+            $session->{run}->pump_nb;
+            my $asleep = "from pg_stat_activity where pid = $pid";
+            awaits($node, "select wait_event_type = 'Extension' $asleep", "$form of $queue waits, $how");
+            is($node->safe_psql('postgres', "select backend_xid is null $asleep"), 't', "$form of $queue that waits has written nothing, $how");
+            is($node->safe_psql('postgres', "select count(*) from pg_locks where pid = $pid and (locktype in ('tuple', 'transactionid', 'object') or mode not in ('AccessShareLock', 'ExclusiveLock'))"),
+                0, "and holds no lock that anybody waits for, $how");
+            is($extend->(), 'active', "and nobody who extends a lease waits for it, $how");
+            $node->safe_psql('postgres', "select pg_cancel_backend($pid)");
+            $node->poll_query_until('postgres', "select state <> 'active' $asleep") or die;
+            $session->{stderr} = '';
+            eval { $session->quit };
+        }
+    }
+    is($node->safe_psql('postgres', $overdue), 't', "the entry is still where it was, $how");
+    is($node->safe_psql('postgres', $uses), $used, "and what the limit counts, $how");
+
+    # A claim in a transaction that does not wait.
+    my $session = $node->background_psql('postgres');
+    is($session->query_safe(q{begin; select count(*) from ojs.claim('{long,mortal}'::text[], 'w', max => 10)}), '0', "nothing to claim, $how");
+    is($session->query_safe('select pg_current_xact_id_if_assigned() is null'), 't', "a claim in a transaction that finds nothing has written nothing, $how");
+    is($extend->(), 'active', "and nobody who extends a lease waits for it, $how");
+    $session->query_safe('rollback');
+    $session->quit;
+
+    # What a call has written on its way and cannot use itself, it lets go of by returning.
+    pushed($node, 'limited', "delay => '1 ms', $limit");
+    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w', wait => '30 s')}), 0, "a claim that makes a job available and may not start it returns, $how");
+    is($node->safe_psql('postgres', q{select count(*) from ojs_store.later where kind <> 5 and queue = (select id from ojs_store.queue where name = 'limited')}), 0, "and the job is available, $how");
+
+    # A claim of its own that has nothing to wait for does it for all.
+    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('long', 'w')}), 0, "the job is held, $how");
+    is($node->safe_psql('postgres', $overdue), 'f', "a claim of its own moves the entry along, $how");
+    is($node->safe_psql('postgres', q{select state from ojs.jobs where queue = 'mortal'}), 'discarded', "and discards what has expired, $how");
+    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w')}), 0, "the limit holds, $how");
+    cmp_ok($node->safe_psql('postgres', $uses . ' where kind = 0'), '<', 2, "and the uses that are over are removed, $how");
+    is($node->safe_psql('postgres', q{select count(*) from ojs_store.record where type = 'rate_limit.exceeded'}), 1, "and its event is written, $how");
+    $node->stop;
+}
+done_testing();
