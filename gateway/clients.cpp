@@ -24,16 +24,14 @@ Clients::admit(Socket &socket, const Peer &peer)
 void
 Clients::leave(Client *client)
 {
-    {
-        std::lock_guard lock(mutex);
-        held -= client->held;
-        leaving -= client->cut_off;
-        auto address = by_address.find(client->peer.address);
-        if (--address->second == 0)
-            by_address.erase(address);
-        clients.remove_if([client](const Client &one) { return &one == client; });
-    }
-    room.notify_all();
+    std::lock_guard lock(mutex);
+    held -= client->held;
+    leaving -= client->cut_off;
+    auto address = by_address.find(client->peer.address);
+    if (--address->second == 0)
+        by_address.erase(address);
+    clients.remove_if([client](const Client &one) { return &one == client; });
+    room.notify_all(); /* under the lock: once we are the last, nothing of this may be there any more */
 }
 
 void
