@@ -56,6 +56,7 @@ select is(pg_temp.error('GET', '/ojs/manifest', null, '{"Accept": "text/html"}')
 select is(pg_temp.error('GET', '/health', null, jsonb_build_object('OJS-Version', version)), '200', 'HTTP-04: served: ' || version) from unnest(array['1', '1.0', '1.0.0', '1.0.0-rc.1']) version;
 select is(pg_temp.error('GET', '/health', null, jsonb_build_object('ojs-version', version)), '422 unsupported', 'HTTP-04: refused: ' || version) from unnest(array['2.0', '0.9', '1.1', 'one', '', '10']) version;
 select is(pg_temp.error('GET', '/ojs/manifest', null, '{"OJS-Version": "2.0"}'), '200', 'HTTP-04: the manifest tells any client');
+select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}', '{"X-OJS-Tenant": "acme"}'), '422 unsupported', 'a tenant, where there are none, is refused: nobody is to think that his jobs are kept apart');
 select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}', jsonb_build_object('OJS-Requires-Extension', uri)), want, 'MAN-01: an extension that a request needs: ' || uri)
 from (values ('urn:ojs:ext:durable-execution', '201'), ('urn:ojs:ext:experimental:progress', '201'), ('urn:ojs:ext:progress', '422 unsupported'), ('urn:ojs:ext:encryption', '422 unsupported'), ('', '422 unsupported')) e (uri, want);
 select is(ojs.manifest() - '{capabilities,payload_limits,extensions}'::text[], jsonb_build_object('specversion', '1.0', 'ojs_version', '1.0', 'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),

@@ -319,5 +319,12 @@ select is(length(ojs.manifest() #>> '{capabilities,unique_jobs,mechanism}') > 20
 select is(ojs.manifest() ->> 'unique_job_strength', 'strong', 'UNQ-27: the older form');
 select is(ojs.manifest() ->> 'specversion', '1.0', 'MAN-01, R-64');
 
+-- A replaced job says by which.
+select id as old from ojs.push('unq.by', "unique" => '{"on_conflict": "replace"}') \gset
+select id as new from ojs.push('unq.by', "unique" => '{"on_conflict": "replace"}') \gset
+select is((error ->> 'type', error ->> 'message')::text, format('(replaced,"replaced by job %s")', :'new'), 'a replaced job names the one in its place') from ojs.jobs where id = :'old';
+select is((select data ->> 'reason' from ojs.events where job_id = :'old' and type = 'job.cancelled'), 'replaced by job ' || :'new', 'so does the event');
+select is((select error from ojs.cancel(:'new')), null, 'a job that somebody cancelled has no error');
+
 select * from finish();
 rollback;
