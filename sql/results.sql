@@ -1,15 +1,26 @@
 -- results.sql: what jobs have led to.
 
-create function ojs.results(job_ids uuid[], out id uuid, out state text, out result jsonb) returns setof record
+-- The same ids; PERMISSION_DENIED for a job in a queue that is not for the caller. Run with the caller's rights.
+create function ojs_store.readable(job_ids uuid[]) returns uuid[]
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_readable';
+
+create function ojs_store.results(job_ids uuid[], out id uuid, out state text, out result jsonb) returns setof record
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select asked.id, job.state, job.result
     from unnest(job_ids) with ordinality as asked(id, n) left join lateral ojs_store.look(asked.id) job on true
     order by asked.n
 $$;
+
+-- The caller needs no right on schema ojs_store: the names in this body were looked up when it was made.
+create function ojs.results(job_ids uuid[], out id uuid, out state text, out result jsonb) returns setof record
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp
+begin atomic
+    select r.id, r.state, r.result from ojs_store.results(ojs_store.readable(job_ids)) r;
+end;
 comment on function ojs.results(uuid[]) is 'State and result of several jobs, in the order asked for; the state is null where there is no such job';
 
 -- Looks, in growing intervals up to 100 ms, each time with a snapshot of its own; holds no row.
-create function ojs.wait_result(job_id uuid, timeout interval) returns ojs.job
+create function ojs_store.wait_result(job_id uuid, timeout interval) returns ojs.job
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
@@ -34,4 +45,10 @@ begin
         pause := least(pause * 2, 0.1);
     end loop;
 end $$;
+
+create function ojs.wait_result(job_id uuid, timeout interval) returns ojs.job
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+begin atomic
+    select ojs_store.wait_result((ojs_store.readable(array[job_id]))[1], timeout);
+end;
 comment on function ojs.wait_result(uuid, interval) is 'Waits until a job has ended, at most 30 seconds; null if it has not by then';

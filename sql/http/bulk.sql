@@ -30,7 +30,7 @@ $$;
 create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_key text, idempotency_key text) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_build_object('index', r.index, 'status', r.status)
-            || case when r.id is not null then jsonb_build_object('job', ojs.info(r.id)) else '{}' end
+            || case when r.id is not null then jsonb_build_object('job', ojs_http.pushed_job(r.id)) else '{}' end
             || case when r.error is not null then jsonb_build_object('error', ojs_http.item_error(case
                 when jsonb_typeof(jobs -> r.index -> 'args') = 'object'
                 then jsonb_set(r.error, '{message}', '"args must be an array, not an object"') else r.error end)) else '{}' end
@@ -63,10 +63,9 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- The event that a request was served; the functions of SQL leave none, since what they push tells of itself.
-create function ojs_http.record_push_bulk(total int, succeeded int, failed int, atomic boolean) returns void
+create function ojs_http.record_push_bulk(answer jsonb, atomicity text) returns void
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.record_event('bulk.enqueue.completed', 'enqueue', jsonb_build_object('total', total, 'succeeded', succeeded,
-        'failed', failed, 'atomicity', case when atomic then 'atomic' else 'partial' end))
+    select ojs_store.record_event('bulk.enqueue.completed', 'enqueue', answer - 'items' || jsonb_build_object('atomicity', atomicity))
 $$;
 
 create function ojs_http.push_bulk(request ojs_http.request) returns ojs_http.response
@@ -98,7 +97,7 @@ begin
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
     answer := jsonb_build_object('total', jsonb_array_length(items), 'failed', failed, 'items', items,
         'succeeded', (select count(*) from jsonb_array_elements(items) i where i ->> 'status' not in ('failed', 'rolled_back')));
-    perform ojs_http.record_push_bulk((answer -> 'total')::int, (answer -> 'succeeded')::int, failed, atomic);
+    perform ojs_http.record_push_bulk(answer, atomicity);
     if failed > 0 and answer -> 'succeeded' = '0' then
         return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic' else 'no job could be pushed' end, answer);
     end if;

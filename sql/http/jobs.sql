@@ -75,6 +75,10 @@ begin
     return jsonb_strip_nulls(coalesce(said, '{}'));
 end $$;
 
+-- The job that a push has made or found; only its id, if its queue is not for the caller.
+create function ojs_http.pushed_job(job_id uuid) returns jsonb
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_pushed_job';
+
 create function ojs_http.push(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -110,7 +114,7 @@ begin
     end if;
     before := ojs_http.set_block_timeout(request);
     perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs) with ordinality as j(job, place);
-    select coalesce(jsonb_agg(coalesce(ojs.info(r.id), jsonb_build_object('status', r.status)) order by r.index), '[]'),
+    select coalesce(jsonb_agg(coalesce(ojs_http.pushed_job(r.id), jsonb_build_object('status', r.status)) order by r.index), '[]'),
         count(*) filter (where r.status = 'created')
     into pushed, created
     from ojs.push_many(jobs, ojs_http.text_field(body, 'deduplication_key'), idempotency_key => ojs_http.idempotency_key(request, body)) r;

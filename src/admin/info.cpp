@@ -6,6 +6,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
+#include "ojs/queue/push_rules.h"
 #include "ojs/state/status.h"
 
 using namespace ojs;
@@ -51,10 +52,10 @@ add_deduplication_key(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Ti
     standing.reported = out.finish();
 }
 
-/* ojs.info(job_id) returns jsonb */
-OJS_FUNCTION(ojs_info)
+/* The envelope of a job as it stands. Of one that the caller may not see: only its id, if `pushed`, else an error. */
+static Datum
+info_of(const pg_uuid_t &id, bool pushed)
 {
-    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     TimestampTz at = now();
     Tables tables(AccessShareLock);
     JobRow job;
@@ -67,10 +68,50 @@ OJS_FUNCTION(ojs_info)
     UnregisterSnapshot(snapshot);
     if (!exists)
         raise_state(tables, id, "show", Needs::open, at);
+    if (pushed && !may_use_queue(standing.queue, Use::read)) {
+        tables.close();
+        const char *id_text = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
+        return JsonbPGetDatum(ObjectBuilder().add("id", id_text).add("deduplicated", json_bool(true)).finish());
+    }
+    check_use_of_job(standing.queue, id, Use::read);
     add_result_facts(standing);
     Jsonb *envelope = job_json(job, standing, queue_name(standing.queue));
     tables.close();
     return JsonbPGetDatum(envelope);
+}
+
+/* ojs.info(job_id) returns jsonb */
+OJS_FUNCTION(ojs_info)
+{
+    return info_of(job_id_arg(fcinfo, 0), false);
+}
+
+/* ojs_http.pushed_job(job_id) returns jsonb: the job that a push has made or found */
+OJS_FUNCTION(ojs_pushed_job)
+{
+    return info_of(*PG_GETARG_UUID_P(0), true);
+}
+
+/* ojs_store.readable(job_ids uuid[]) returns uuid[]: the same ids, if the caller may see all these jobs */
+OJS_FUNCTION(ojs_readable)
+{
+    Datum *ids;
+    bool *nulls;
+    int n;
+    TimestampTz at = now();
+    Tables tables(AccessShareLock);
+    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), UUIDOID, UUID_LEN, false, TYPALIGN_CHAR, &ids, &nulls, &n);
+    Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
+    for (int i = 0; i < n; i++) {
+        JobRow job;
+        Standing standing;
+        CHECK_FOR_INTERRUPTS();
+        if (!nulls[i] && stand(tables, *DatumGetUUIDP(ids[i]), snapshot, at, job, standing))
+            check_use_of_job(standing.queue, job.id, Use::read);
+    }
+    UnregisterSnapshot(snapshot);
+    tables.close();
+    PG_RETURN_DATUM(PG_GETARG_DATUM(0));
 }
 
 /* ojs_store.look(job_id) returns ojs.job: one row of the view ojs.jobs, by the query's own snapshot */

@@ -4,6 +4,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/queue/push_rules.h"
 #include "ojs/state/locate.h"
 #include "ojs/hot_set/hot_set.h"
 
@@ -23,6 +24,8 @@ OJS_FUNCTION(ojs_cancel)
     bool exists;
 
     bool cancelled = cancel_open(tables, id, at, job, standing, exists, was);
+    if (exists)
+        check_use_of_job(standing.queue, id, Use::push);
     if (!cancelled && (!exists || !idempotent))
         raise_state(tables, id, "cancel", Needs::open, at);
     return answer_now(tables, id, at, {cancelled ? std::optional(was) : std::nullopt, std::nullopt, {}});
@@ -59,6 +62,7 @@ OJS_FUNCTION(ojs_activate)
             break;
         CHECK_FOR_INTERRUPTS();
     }
+    check_use_of_job(place.row.queue, id, Use::push);
     LaterRow &row = place.row;
     read_job(tables, id, row.job_tid, job);
     bool scheduled = job.scheduled_at && *job.scheduled_at > at;

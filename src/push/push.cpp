@@ -4,6 +4,7 @@
  * The order of things (OP-01): read, enqueue hooks, validate, deduplicate, store, wake; all of it in the caller's
  * transaction.
  */
+#include "ojs/queue/push_rules.h"
 #include "ojs/pg/args.h"
 #include "ojs/push/capacity.h"
 #include "ojs/pg/guard.h"
@@ -134,6 +135,15 @@ marked(Tables &tables, const Marker &marker, TimestampTz at)
     return answer;
 }
 
+/* Of a job in a queue that the caller may not see into, only the id is known. */
+Answer
+as_seen(Answer answer)
+{
+    if (answer.duplicate && !answer.gone && !may_use_queue(answer.pushed.standing.queue, Use::read))
+        answer.gone = answer.named = true;
+    return answer;
+}
+
 /* `at` moves on where the call had to wait: who comes after another in the order of a key comes after it in time. */
 Answer
 push_one(Tables &tables, Envelope &envelope, TimestampTz at)
@@ -147,12 +157,14 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
     if (envelope.uniq != nullptr)
         unique = uniqueness_of(envelope);
     assign_ids(&envelope, 1);
+    if (marks || envelope.uniq != nullptr)
+        check_push(envelope);
     if (marks) {
         queue = queue_for_push(envelope.queue)->id;
         Marker marker = take_marker(queue, envelope.deduplication_key, envelope.id,
                                     marker_ttl(envelope.deduplication_ttl_ms));
         if (!marker.taken)
-            return marked(tables, marker, at);
+            return as_seen(marked(tables, marker, at));
     }
     if (envelope.uniq != nullptr) {
         Sight sight = first_sight(tables, unique, at, answer.pushed);
@@ -166,7 +178,7 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
         if (answer.duplicate) {
             if (marks)
                 point_marker(queue, envelope.deduplication_key, answer.pushed.job.id);
-            return answer;
+            return as_seen(answer);
         }
     } else if (marks)
         at = now();

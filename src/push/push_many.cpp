@@ -7,6 +7,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/push/capacity.h"
+#include "ojs/queue/push_rules.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/job/hooks.h"
@@ -202,6 +203,7 @@ take_batch_key(const Batch &batch, BatchKey &key)
         if (batch.envelopes[i].queue != batch.envelopes[0].queue)
             raise_field(Code::invalid_payload, "deduplication_key", "Push the jobs of each queue in a batch of their own.",
                         "a batch with a deduplication key must go to one queue: deduplication_key covers one queue");
+    check_push(batch.envelopes[0]);
     key.queue = queue_for_push(batch.envelopes[0].queue)->id;
     return take_marker(key.queue, view(key.key), batch.envelopes[0].id, marker_ttl(key.ttl_ms)).taken;
 }
@@ -275,6 +277,8 @@ store_unique(Call &call, Batch &batch, int first, int last, const bool *fresh)
         Envelope &envelope = batch.envelopes[i];
         error_item = envelope.item;
         CHECK_FOR_INTERRUPTS();
+        if (envelope.uniq != nullptr)
+            check_push(envelope);
         bool admitted = envelope.uniq == nullptr || fresh[i] || admit(tables, envelope, batch.keys[i], call.at, pushed);
         if (admitted) {
             enqueue(tables, &envelope, 1, call.at, &pushed);
@@ -397,6 +401,20 @@ put(ReturnSetInfo *set, int index, std::string_view status, const pg_uuid_t *id,
     tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
 }
 
+/* An answer that was kept is for those who may push such jobs. */
+void
+check_producers(const Call &call)
+{
+    for (int i = 0; i < call.n; i++) {
+        JsonbValue name;
+        if (!is_object(call.jobs[i]) || !find_member(call.jobs[i].val.binary.data, "queue", name) || name.type != jbvString)
+            continue;
+        const Queue *queue = find_queue(text_of(name));
+        if (queue != nullptr)
+            check_producer(*queue);
+    }
+}
+
 /* What an answer is kept as, under an idempotency key. */
 Jsonb *
 answer_of(const Call &call)
@@ -459,6 +477,7 @@ OJS_FUNCTION(ojs_push_many)
         request.request = request_of(jobs, key, ttl, call.partial);
         Jsonb *answer = take_idempotency_key(request);
         if (answer != nullptr) {
+            check_producers(call);
             put_again(set, answer);
             store::end_write();
             return (Datum)0;

@@ -12,6 +12,7 @@
  */
 #include "ojs/push/unique.h"
 
+#include "ojs/queue/push_rules.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/state/locate.h"
@@ -157,11 +158,11 @@ raise_duplicate(const Uniqueness &unique, const JobRow &job, const Standing &sta
     char hex[2 * sizeof unique.key.bytes + 1];
     for (size_t i = 0; i < sizeof unique.key.bytes; i++)
         snprintf(hex + 2 * i, 3, "%02x", unique.key.bytes[i]);
-    raise(Code::duplicate_job,
-          Details()
-              .add("existing_job_id", job.id)
-              .add("existing_job_state", state_name(standing.state))
-              .add_unlogged("unique_key", hex),
+    Details details;
+    details.add("existing_job_id", job.id);
+    if (may_use_queue(standing.queue, Use::read))
+        details.add("existing_job_state", state_name(standing.state));
+    raise(Code::duplicate_job, details.add_unlogged("unique_key", hex),
           "Treat the existing job as this one, or choose on_conflict ignore or replace.",
           "a job with the same uniqueness key exists already");
 }
@@ -227,7 +228,8 @@ replace_jobs(Tables &tables, Envelope &envelope, const Named &jobs, const Unique
         if (!open(look) || !in_the_way(policy, look.created_at, look.state, now))
             continue;
         State was;
-        if (!cancel_in(tables, jobs.ids[i], policy.states & open_states, now, was, &envelope.id)) {
+        int64 queue;
+        if (!cancel_in(tables, jobs.ids[i], policy.states & open_states, now, was, queue, &envelope.id)) {
             /* It has moved since, out of the policy's reach. */
             JobRow job;
             Standing standing;
@@ -236,6 +238,7 @@ replace_jobs(Tables &tables, Envelope &envelope, const Named &jobs, const Unique
                 look.state = standing.state;
             continue;
         }
+        check_use_of_job(queue, jobs.ids[i], Use::push);
         look.state = State::cancelled;
         if (policy.on_conflict == OnConflict::replace_except_schedule && was == State::scheduled && !inherited) {
             envelope.scheduled_at = look.scheduled_at;

@@ -150,7 +150,8 @@ next_round(int &round, const pg_uuid_t &id)
 }
 
 bool
-cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was, const pg_uuid_t *replaced_by)
+cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was, int64 &queue,
+          const pg_uuid_t *replaced_by)
 {
     DoneRow end;
     int32 flags;
@@ -161,6 +162,7 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
         if (!stand_now(tables, id, now, job, standing) || !(states & state_bit(standing.state)))
             return false;
     store::note_write(true); /* also where a push that replaces it may be lost */
+    queue = end.queue;
     if (replaced_by != nullptr)
         end.error = server_error("replaced", psprintf("replaced by job %s", DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(replaced_by)))),
                                  end.attempt, now);
@@ -174,7 +176,7 @@ cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, S
             State &was)
 {
     exists = true;
-    while (!cancel_in(tables, id, open_states, now, was)) {
+    while (!cancel_in(tables, id, open_states, now, was, standing.queue)) {
         exists = stand_now(tables, id, now, job, standing);
         if (!exists || terminal(standing.state))
             return false;

@@ -28,13 +28,13 @@ constexpr int open_states = state_bit(State::scheduled) | state_bit(State::avail
 
 /*
  * Cancels a job if it is in one of `states` (bits of open ones), held or not, waiting for a transaction that is moving
- * it; `was` is the state it was in. False: it is in none of them, or does not exist.
+ * it; `was` is the state it was in, `queue` its queue. False: it is in none of them, or does not exist.
  */
-bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was,
+bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was, int64 &queue,
                const pg_uuid_t *replaced_by = nullptr);
 
-/* The same in whatever open state. False: it has ended, or does not exist; then `standing` says how it stands, and
- * `exists` whether. */
+/* The same in whatever open state, its queue in `standing`. False: it has ended, or does not exist; then `standing` says
+ * how it stands, and `exists` whether. */
 bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
                  State &was);
 
