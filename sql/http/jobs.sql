@@ -152,8 +152,11 @@ create function ojs_http.retry(request ojs_http.request) returns ojs_http.respon
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.object(request, false);
-    job jsonb := ojs.envelope(ojs.retry(ojs_http.job_named(request, null), coalesce(ojs_http.field(body, 'override', 'object'), body)));
+    override jsonb := coalesce(ojs_http.field(body, 'override', 'object'), body - 'override');
+    job jsonb;
 begin
+    perform ojs_http.check_args(override, null) where override -> 'args' <> 'null';
+    job := ojs.envelope(ojs.retry(ojs_http.job_named(request, null), override));
     return ojs_http.reply(200, jsonb_build_object('job', job || jsonb_strip_nulls(jsonb_build_object('re_enqueued_at', job -> 'enqueued_at'))));
 end $$;
 

@@ -2,6 +2,7 @@
  * job_admin.cpp: ojs.retry, ojs.discard, ojs.delete_job: what an administrator may do to a job past its normal life; and how
  * SQL removes jobs.
  */
+#include "ojs/job/retry_policy.h"
 #include "ojs/pg/args.h"
 #include "ojs/state/dead_letter.h"
 #include "ojs/pg/guard.h"
@@ -16,20 +17,22 @@ using namespace ojs;
 namespace
 {
 
-/* Overrides of a retry, and who has brought the job back how often; the envelope is one of the few things that are ever
- * rewritten. */
+/* Overrides of a retry (null: what is there), and who has brought a discarded job back how often; the envelope is one of
+ * the few things that are ever rewritten. */
 constinit Statement rewrite_job = {R"sql(
     update ojs_store.job
-    set meta = coalesce($2 -> 'meta', meta, '{}') - 'ojs.replay_rule'
-            || jsonb_build_object('ojs.replay_count', ojs_store.replay_count(meta) + 1, 'ojs.last_replayed_at', ojs_store.time_text($4))
-            || case when $5 is null then '{}' else jsonb_build_object('ojs.replay_rule', $5) end,
-        args = coalesce($2 -> 'args', args),
-        retry = coalesce($2 -> 'retry', retry),
-        max_attempts = coalesce(($2 -> 'retry' ->> 'max_attempts')::int, max_attempts),
-        queue = $3
+    set meta = case when $9
+            then coalesce($3, meta, '{}') - 'ojs.replay_rule'
+                || jsonb_build_object('ojs.replay_count', ojs_store.replay_count(meta) + 1, 'ojs.last_replayed_at', ojs_store.time_text($7))
+                || case when $8 is null then '{}' else jsonb_build_object('ojs.replay_rule', $8) end
+            else coalesce($3, meta) end,
+        args = coalesce($2, args),
+        retry = coalesce($4, retry),
+        max_attempts = coalesce($5, max_attempts),
+        queue = $6
     where id = $1
     returning ctid, exists (select from ojs_store.checkpoint where job_id = $1) or exists (select from ojs_store.progress where job_id = $1)
-)sql", {UUIDOID, JSONBOID, INT8OID, TIMESTAMPTZOID, TEXTOID}, nullptr};
+)sql", {UUIDOID, JSONBOID, JSONBOID, JSONBOID, INT4OID, INT8OID, TIMESTAMPTZOID, TEXTOID, BOOLOID}, nullptr};
 
 /* Takes the row that says a job has ended in this state; false: there is none. */
 bool
@@ -52,34 +55,100 @@ take_done(Tables &tables, const pg_uuid_t &id, std::optional<State> state, DoneR
     }
 }
 
-/* The overrides that a retry may bring, checked as a push would check them. */
+/* What a retry changes of a job, in the form in which it is stored. */
+struct Overrides {
+    const Jsonb *args;      /* null: as they are */
+    const Jsonb *meta;      /* the job's, with these members; null: as it is */
+    const Jsonb *retry;     /* the job's policy, with these members; null: as it is */
+    std::string_view queue; /* empty: where it is */
+};
+
+/* `base` (may be null) with the members of `over` in place of its own. */
 Jsonb *
-checked_overrides(Jsonb *overrides, TimestampTz at, int64 *queue)
+with_members(const Jsonb *base, const Jsonb *over)
 {
-    Envelope envelope = empty_envelope();
-    envelope.queue = {}; /* unless they name one, the job stays where it is */
-    if (!JB_ROOT_IS_OBJECT(overrides))
+    ObjectBuilder out;
+    JsonbValue replaced;
+    if (base != nullptr)
+        each_member(root_of(base), [&](std::string_view key, const JsonbValue &value) {
+            if (!find_member(root_of(over), key, replaced))
+                out.add(key, value);
+        });
+    each_member(root_of(over), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    return out.finish();
+}
+
+Jsonb *
+without_nulls(const Jsonb *object)
+{
+    ObjectBuilder out;
+    each_member(root_of(object), [&out](std::string_view key, const JsonbValue &value) {
+        if (value.type != jbvNull)
+            out.add(key, value);
+    });
+    return out.finish();
+}
+
+/* Checked as a push would check the job that they make; null members are as absent. */
+Overrides
+read_overrides(Jsonb *given, const JobRow &job, TimestampTz at)
+{
+    if (!JB_ROOT_IS_OBJECT(given))
         raise_field(Code::invalid_payload, "overrides", "Give a JSON object.", "overrides must be an object");
-    JsonbIterator *it = JsonbIteratorInit(&overrides->root);
-    JsonbValue value;
-    JsonbIteratorToken token;
-    while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE) {
-        std::string_view key = token == WJB_KEY ? std::string_view(value.val.string.val, value.val.string.len) : "args";
+    each_member(root_of(given), [](std::string_view key, const JsonbValue &) {
         if (key != "args" && key != "meta" && key != "retry" && key != "queue")
             raise_field(Code::invalid_payload, "overrides", "Override args, meta, retry or queue.",
                         "overrides cannot hold \"%s\"", clipped(key));
-    }
-    envelope_from_json(overrides, at, true, envelope);
-    envelope.type = "any.type"; /* what a retry cannot change, and validate() wants */
-    if (envelope.args == nullptr)
-        envelope.args = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("[]")));
-    bool moves = !envelope.queue.empty();
-    if (!moves)
+    });
+    Envelope envelope = empty_envelope();
+    envelope.queue = {};
+    envelope_from_json(without_nulls(given), at, true, envelope);
+    bool has_args = envelope.args != nullptr;
+    bool has_meta = envelope.meta != nullptr;
+    bool has_retry = envelope.retry != nullptr;
+    Overrides overrides = {nullptr, nullptr, nullptr, envelope.queue};
+
+    envelope.type = view(job.type);
+    if (!has_args)
+        envelope.args = job.args;
+    if (!has_meta)
+        envelope.meta = job.meta;
+    else if (JB_ROOT_IS_OBJECT(envelope.meta))
+        envelope.meta = with_members(job.meta, envelope.meta);
+    if (!has_retry)
+        envelope.retry = job.retry;
+    else if (JB_ROOT_IS_OBJECT(envelope.retry))
+        envelope.retry = merge_retry_policy(job.retry, without_nulls(envelope.retry));
+    if (envelope.queue.empty())
         envelope.queue = "default";
     validate(envelope);
-    if (moves)
-        *queue = queue_for_push(envelope.queue)->id;
+    overrides.args = has_args ? envelope.args : nullptr;
+    overrides.meta = has_meta ? envelope.meta : nullptr;
+    overrides.retry = has_retry ? envelope.retry : nullptr;
     return overrides;
+}
+
+/* A job whose time is over would be discarded by the next claim. */
+void
+refuse_expired(const JobRow &job, int32 deliveries, TimestampTz at)
+{
+    std::optional<Expiry> expiry = (job.flags & job_expires) ? expiry_of(job, deliveries) : std::nullopt;
+    if (!expiry || expiry->at > at)
+        return;
+    const char *id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job.id)));
+    raise(Code::invalid_state_transition, Details().add("job_id", job.id).add("attempted", "retry").add("reason", expiry->error_type),
+          "Push a new job.", "cannot retry job %s: its time is over (%s)", id, expiry->error_type);
+}
+
+/* Where the job goes: the queue it is in is made anew if it was dropped, as a push would make it. */
+int64
+queue_of_retry(int64 queue, std::string_view wanted, bool by_rule)
+{
+    const Queue *now_in = find_queue(queue);
+    if (wanted.empty() && (now_in == nullptr || now_in->state != QueueState::deleted))
+        return queue;
+    std::string_view name = wanted.empty() ? std::string_view(pstrdup(now_in->name)) : wanted;
+    return (by_rule ? queue_to_move_to(name) : queue_for_push(name))->id;
 }
 
 /* A retry is never stopped by a newer job with its uniqueness key (UNQ-21), but says that there is one (INT-09). */
@@ -132,19 +201,36 @@ bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
     } else
         raise_state(tables, id, "retry", Needs::pending, at);
 
-    (void)checked_overrides(overrides, at, &row.queue);
+    ItemPointerData tid;
+    if (store::find(tables.job(), store::Idx::job_id, id, &tid) == store::Row::none)
+        raise_state(tables, id, "retry", Needs::pending, at);
+    read(tables.job().slot, job);
+    Overrides changes = read_overrides(overrides, job, at);
+    if (rule == nullptr)
+        refuse_expired(job, row.deliveries, at);
     Remark remark = remark_of(tables, id, at); /* by the key that it was pushed with */
+    int64 queue = queue_of_retry(row.queue, changes.queue, rule != nullptr);
+    bool rewrites = !retryable || queue != row.queue || changes.args != nullptr || changes.meta != nullptr || changes.retry != nullptr;
+    row.queue = queue;
     if (!retryable) {
         record_revival(tables, done, at);
         no_dead_letter(tables, id);
+    }
+    if (rewrites) {
+        auto or_null = [](const void *value) { return value != nullptr ? SpiArg(PointerGetDatum(value)) : SpiArg(nullptr); };
+        SpiArg max_attempts = changes.retry != nullptr ? SpiArg(Int32GetDatum(read_retry_policy(changes.retry).max_attempts)) : nullptr;
         with_spi([&] {
-            execute_latest(rewrite_job, {UUIDPGetDatum(&id), JsonbPGetDatum(overrides), Int64GetDatum(row.queue), TimestampTzGetDatum(at),
-                                         rule == nullptr ? SpiArg(nullptr) : SpiArg(PointerGetDatum(rule))});
+            execute_latest(rewrite_job, {UUIDPGetDatum(&id), or_null(changes.args), or_null(changes.meta), or_null(changes.retry),
+                                         max_attempts, Int64GetDatum(row.queue), TimestampTzGetDatum(at), or_null(rule),
+                                         BoolGetDatum(!retryable)});
             bool null;
             row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(cell(0, 1, &null)));
-            row.flags = DatumGetBool(cell(0, 2, &null)) ? job_reported : 0;
+            if (DatumGetBool(cell(0, 2, &null)))
+                row.flags |= job_reported;
         });
         CommandCounterIncrement();
+    }
+    if (!retryable) {
         read_job(tables, id, row.job_tid, job);
         if ((job.flags & job_at_most_once) && row.deliveries > 0) /* DLV-01 */
             raise(Code::invalid_state_transition, Details().add("job_id", id).add("current_state", "discarded").add("attempted", "retry"),

@@ -38,7 +38,8 @@ OJS_FUNCTION(ojs_cancel_in)
     ensure_hot_set();
     Tables tables;
     State was;
-    bool cancelled = cancel_in(tables, *PG_GETARG_UUID_P(0), PG_GETARG_INT32(1) & open_states, now(), was);
+    int64 queue;
+    bool cancelled = cancel_in(tables, *PG_GETARG_UUID_P(0), PG_GETARG_INT32(1) & open_states, now(), was, queue);
     tables.close();
     store::end_write();
     PG_RETURN_BOOL(cancelled);

@@ -149,6 +149,57 @@ select is((select count(*) from ojs.claim('once.more', 'w2')), 0::bigint, 'DLV-0
 select is((select state from ojs.jobs where id = :'again'), 'discarded', 'DLV-01: it is discarded, too');
 select pg_temp.clock('0') \g /dev/null
 
+-- Overrides: stored as they were checked, merged over what the job has ------------------------------------------------------
+
+create function pg_temp.rich() returns uuid language sql as $$
+    select ojs.cancel(id) from ojs.jobs where queue = 'rich' and state = 'available';
+    select ojs.push('test.job', '[1]', queue => 'rich', meta => '{"a": 1, "b": 2}',
+        retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter", "initial_interval": "PT9S"}');
+    select (ojs.fail(id, '{"type": "Broken", "message": "m"}')).id from ojs.claim('rich', 'w') $$;
+create function pg_temp.retried(overrides jsonb) returns jsonb language sql as $$ select ojs.envelope(ojs.retry(pg_temp.rich(), overrides)) $$;
+select is(pg_temp.retried(overrides) -> member, value, format('overrides %s: %s', overrides, member)) from (values
+    ('{"args": {"a": 1}}'::jsonb, 'args', '[{"a": 1}]'::jsonb), ('{"args": null}', 'args', '[1]'), ('{"queue": null}', 'queue', '"rich"'),
+    ('{"retry": null}', 'max_attempts', '1'), ('{"retry": {"max_attempts": null}}', 'max_attempts', '1'), ('{"retry": {"max_attempts": 3}}', 'max_attempts', '3')) v(overrides, member, value);
+select is(pg_temp.retried(overrides) -> 'meta' ->> member, value, format('overrides %s: meta %s', overrides, member)) from (values
+    ('{"meta": null}'::jsonb, 'a', '1'), ('{"meta": {"b": 3, "c": 4}}', 'a', '1'), ('{"meta": {"b": 3, "c": 4}}', 'b', '3'), ('{"meta": {"b": 3, "c": 4}}', 'c', '4')) v(overrides, member, value);
+select is(retry - 'max_attempts' @> '{"on_exhaustion": "dead_letter", "initial_interval": "PT9S"}', true, 'a retry policy is merged, not replaced')
+from ojs.retry(pg_temp.rich(), '{"retry": {"max_attempts": 1}}');
+select is(pg_temp.refusal(format('select ojs.retry(%L, %L)', pg_temp.rich(), overrides)), refused, 'overrides refused: ' || overrides) from (values
+    ('{"meta": [1]}', 'OJ104 INVALID_METADATA meta'), ('{"retry": {"max_attempts": -1}}', 'OJ106 INVALID_RETRY_POLICY retry.max_attempts'), ('[]', 'OJ100 INVALID_PAYLOAD overrides')) v(overrides, refused);
+select is(left(pg_temp.refusal(format('select ojs.retry(%L, %L)', pg_temp.rich(), jsonb_build_object('meta', jsonb_build_object('big', repeat('x', 65530))))), 5), 'OJ110', 'meta is bounded as it becomes');
+
+-- A retryable job takes them too, and moves as a whole.
+select pg_temp.held('from') as moved \gset
+select ojs.fail(:'moved', '{"type": "t", "message": "m"}', delay => '1 hour') \g /dev/null
+select is(concat_ws(' ', queue, args, meta, max_attempts, attempt, state), 'to [2] {"x": 1} 9 1 available', 'overrides of a retryable job')
+from ojs.retry(:'moved', '{"queue": "to", "args": [2], "meta": {"x": 1}, "retry": {"max_attempts": 9}}');
+select is((select queue from ojs.jobs where id = :'moved'), 'to', 'the envelope names the queue'),
+    is(array[(ojs.queue_info('from') -> 'count')::int, (ojs.queue_info('to') -> 'count')::int], '{0,1}', 'the counters follow'),
+    is((select count(*) from ojs.claim('from', 'w')), 0::bigint, 'the old queue hands it out no more');
+select is((select concat_ws(' ', id, queue, args) from ojs.claim('to', 'w')), :'moved' || ' to [2]', 'the new one does');
+
+-- A dropped queue is made anew; under strict_queues the retry is refused, as a push is.
+select pg_temp.dead('dropped') as orphan \gset
+select ojs.drop_queue('dropped', 'discard') \g /dev/null
+set local ojs.strict_queues = on;
+select is(left(pg_temp.refusal(format('select ojs.retry(%L)', :'orphan')), 15), 'OJ300 NOT_FOUND', 'strict: no retry into a queue that is gone');
+set local ojs.strict_queues = off;
+select is((ojs.retry(:'orphan')).state, 'available', 'a retry makes a dropped queue anew');
+select is((select id from ojs.claim('dropped', 'w')), :'orphan', 'which hands the job out');
+
+-- A job whose time is over is not brought back to be discarded by the next claim.
+select id as expired from ojs.push('test.job', queue => 'timed', expires_at => ojs_store.now() + interval '1 hour', retry => '{"max_attempts": 1}') \gset
+select (ojs.fail(id, '{"type": "t", "message": "m"}')).state from ojs.claim('timed', 'w') \g /dev/null
+select id as spent from ojs.push('test.job', queue => 'timed', retry => '{"max_attempts": 1}', options => '{"total_timeout": 3600}') \gset
+select (ojs.fail(id, '{"type": "t", "message": "m"}')).state from ojs.claim('timed', 'w') \g /dev/null
+savepoint in_time;
+select is((ojs.retry(:'expired')).state, 'available', 'in time an expiring job can be retried'), is((ojs.retry(:'spent')).state, 'available', 'and one with a total_timeout');
+rollback to in_time;
+select pg_temp.clock('2 hours') \g /dev/null
+select is(pg_temp.refusal(format('select ojs.retry(%L)', id)), 'OJ105 INVALID_STATE_TRANSITION', 'no retry of a job whose time is over'),
+    is(pg_temp.at(id), 'discarded/1/1', 'it stays as it is') from unnest(array[:'expired', :'spent']::uuid[]) id;
+select pg_temp.clock('0') \g /dev/null
+
 -- What administrators do is on record, with who did it, and apart from what workers leave.
 select ojs.create_queue('acts', '{"max_size": 5}'), ojs.drain_queue('acts'), ojs.purge_queue('acts', confirm => true), ojs.set_rate_limit('acts', '{"concurrency": 1}'),
     ojs.schedule('acts', '@daily', '{"type": "a.b", "args": []}'), ojs.unschedule('acts'), ojs.set_maintenance(true, 'acts'), ojs.set_maintenance(false), ojs.drop_queue('acts') \g /dev/null

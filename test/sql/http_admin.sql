@@ -105,6 +105,12 @@ select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/dead-letter/' || id || '/retry
 select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.job.queue'), pg_temp.got('body.job.meta.k'), pg_temp.got('body.job.max_attempts'), pg_temp.got('body.job.attempt')), '200 dead.again v 2 0', 'DLQ-04: a retry with changes');
 select is(pg_temp.http('POST', '/ojs/v1/admin/dead-letter/' || id || '/retry') #>> '{body,job,queue}', 'dead', 'DLQ-04: and one without') from d where n = 2;
 select is(pg_temp.error('POST', '/ojs/v1/dead-letter/' || id || '/retry', '{"override": {"type": "x"}}'), '400 invalid_request', 'DLQ-04: what cannot be changed') from d where n = 3;
+select is(pg_temp.error('POST', '/ojs/v1/dead-letter/' || id || '/retry', '{"override": {"args": {"a": 1}}}'), '400 invalid_request', 'R-01: args of an override are an array') from d where n = 3;
+savepoint retried;
+select is(pg_temp.http('POST', '/ojs/v1/dead-letter/' || id || '/retry', '{"override": null}') #>> '{body,job,queue}', 'dead', 'a null override is none') from d where n = 3;
+rollback to retried;
+select is(pg_temp.http('POST', '/ojs/v1/dead-letter/' || id || '/retry', '{"override": {"args": null, "meta": null, "retry": null}}') ->> 'status', '200', 'nor are null members') from d where n = 3;
+rollback to retried;
 
 create temp table twin as select (ojs.push('twin.job', '[]', queue => 'twin', "unique" => '{}', retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}')).id;
 select ojs.fail(id, '{"type": "E", "message": "m"}') is null from ojs.claim('twin', 'w') \g /dev/null
