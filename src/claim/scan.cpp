@@ -25,6 +25,8 @@
 #include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
 #include "ojs/pg/plant.h"
+#include "ojs/pg/subtransaction.h"
+#include "ojs/pg/uuid.h"
 #include "ojs/state/reap.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/state/client_workers.h"
@@ -350,6 +352,53 @@ store_leases(Walk &walk)
     store::insert_many(table, tuples, walk.n);
 }
 
+/*
+ * The job that a claim of this session was showing when it failed, until it is met again: then it is set aside if it
+ * cannot be shown, so that it does not stand in the way of the others.
+ */
+pg_uuid_t suspect;
+bool suspected;
+
+void
+show(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
+{
+    Standing standing = {};
+    standing.state = State::active;
+    standing.queue = taken.ready.queue;
+    standing.attempt = taken.lease.attempt;
+    standing.deliveries = taken.lease.deliveries;
+    standing.enqueued_at = std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
+    standing.started_at = walk.now;
+    standing.worker = walk.request.worker;
+    standing.token = taken.lease.token;
+    standing.lease_expires_at = taken.lease.deadline;
+    if (taken.ready.flags & (job_has_events | job_reported))
+        read_past(walk.tables, job.id, taken.ready.flags, standing);
+    render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
+}
+
+/* Returns false if the job cannot be shown; then it is discarded. */
+bool
+show_suspect(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
+{
+    (void)walk.tables.event(); /* opened outside of the subtransaction, which would close them */
+    (void)walk.tables.checkpoint();
+    ErrorData *error = attempt([&] { show(walk, taken, job, values, nulls); });
+    if (error == nullptr)
+        return true;
+    if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+        ReThrowError(error);
+    LeaseRow lease;
+    if (take_lease(walk.tables, job.id, {}, lease)) {
+        trace(walk.tables, lease, LeaseStep::failed, walk.now);
+        discard(walk.tables, job, lease.queue, lease.attempt, lease.deliveries, "not_renderable",
+                "the job cannot be shown to a worker", walk.now);
+        ereport(WARNING, (errmsg("job %s cannot be shown to a worker and is discarded: %s",
+                                 DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job.id))), error->message)));
+    }
+    return false;
+}
+
 void
 emit(Walk &walk, ReturnSetInfo *set)
 {
@@ -363,28 +412,31 @@ emit(Walk &walk, ReturnSetInfo *set)
             return a.queue_position < b.queue_position;
         return a.ready.npriority != b.ready.npriority ? a.ready.npriority < b.ready.npriority : a.seq < b.seq;
     });
+    pg_uuid_t doubtful = suspect;
+    bool doubted = suspected;
+    int shown = 0;
+    suspected = true;
     for (int i = 0; i < walk.n; i++) {
         const Taken &taken = walk.taken[i];
         JobRow job;
-        Standing standing = {};
         ExecStoreHeapTuple(taken.job, slot, false);
         read(slot, job);
-        standing.state = State::active;
-        standing.queue = taken.ready.queue;
-        standing.attempt = taken.lease.attempt;
-        standing.deliveries = taken.lease.deliveries;
-        standing.enqueued_at = std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
-        standing.started_at = walk.now;
-        standing.worker = walk.request.worker;
-        standing.token = taken.lease.token;
-        standing.lease_expires_at = taken.lease.deadline;
-        if (taken.ready.flags & (job_has_events | job_reported))
-            read_past(walk.tables, job.id, taken.ready.flags, standing);
-        render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
+        suspect = job.id;
+        if (doubted && same(job.id, doubtful)) {
+            doubted = false;
+            CommandCounterIncrement(); /* its lease has just been stored */
+            if (!show_suspect(walk, taken, job, values, nulls))
+                continue;
+        } else
+            show(walk, taken, job, values, nulls);
         if (hooks.n > 0)
             before_execute(hooks, values, nulls);
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        walk.taken[shown++] = taken;
     }
+    walk.n = shown;
+    suspect = doubtful;
+    suspected = doubted;
     ExecDropSingleTupleTableSlot(slot);
     if (hooks.n > 0)
         report_failures(hooks, Point::before_execute);
@@ -421,7 +473,7 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         do_upkeep(walk, true);
     if (shares)
         cohort_leave();
-    HandedOut out = {walk.n, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))), std::nullopt};
+    HandedOut out = {0, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))), std::nullopt};
     if (walk.limits.free_at != DT_NOEND)
         out.free_in_us = std::max<int64>(walk.limits.free_at - now, 0);
     if (walk.n > 0)
@@ -429,6 +481,7 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     settle(walk.limits, walk.n > 0 || !request.may_wait);
     if (walk.n > 0)
         emit(walk, set);
+    out.jobs = walk.n;
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
     return out;

@@ -13,6 +13,10 @@ namespace
 
 constexpr int max_frames = 50;
 constexpr int max_backtrace_chars = 10000;
+constexpr int max_error_bytes = 64 * 1024; /* of a stored error as JSON text, in UTF-8: */
+constexpr int max_kind_bytes = 255;        /* its code and its type, */
+constexpr int max_message_bytes = 16 * 1024;
+constexpr int max_backtrace_bytes = 40000; /* … and the rest is for its other members */
 
 [[noreturn]] void
 refuse(const char *field, const char *must, const JsonbValue &value)
@@ -51,8 +55,8 @@ struct Backtrace {
     {
         if (frames == max_frames || chars >= max_backtrace_chars)
             return;
-        auto bytes = static_cast<int>(frame.size());
-        int kept = pg_mbcharcliplen(frame.data(), bytes, max_backtrace_chars - chars);
+        auto size = static_cast<int>(frame.size());
+        int kept = pg_mbcharcliplen(frame.data(), size, max_backtrace_chars - chars);
         chars += pg_mbstrlen_with_len(frame.data(), kept);
         frames++;
         JsonbValue value = json_text(frame.substr(0, kept));
@@ -107,6 +111,17 @@ bool
 written_by_server(std::string_view key)
 {
     return key == "timeout_kind" || key == "limit_seconds" || key == "elapsed_seconds";
+}
+
+/* The text, or what fits of it with a mark. */
+std::string_view
+cut(std::string_view text, int most)
+{
+    constexpr std::string_view mark = " ... (cut)";
+    if (text.size() <= static_cast<size_t>(most))
+        return text;
+    int kept = pg_mbcliplen(text.data(), static_cast<int>(text.size()), most - static_cast<int>(mark.size()));
+    return psprintf("%.*s%s", kept, text.data(), mark.data());
 }
 
 /* The members that every stored error has. */
@@ -165,13 +180,29 @@ read_error(const Jsonb *json, int attempt, TimestampTz now)
         error.retryable = value.val.boolean;
     }
 
+    /* A member that does not fit beside those before it is left out. */
     ObjectBuilder out;
-    each_member(given, [&out](std::string_view key, const JsonbValue &member) {
-        if (member.type != jbvNull && key != "backtrace" && !written_by_server(key))
-            out.add(key, member);
+    bool has_backtrace = find_member(given, "backtrace", value);
+    int64 room = max_error_bytes - std::min<int64>(message.size(), max_message_bytes) - 4 * max_kind_bytes -
+                 (has_backtrace ? max_backtrace_bytes : 0);
+    bool is_cut = false;
+    each_member(given, [&](std::string_view key, const JsonbValue &member) {
+        if (member.type == jbvNull || key == "backtrace" || key == "code" || key == "type" || key == "message" ||
+            written_by_server(key))
+            return;
+        int64 size = static_cast<int64>(key.size()) + 8 + text_bytes(jsonb_of(member), room);
+        if (size > room) {
+            is_cut = true;
+            return;
+        }
+        room -= size;
+        out.add(key, member);
     });
-    add_facts(out, code, error.type, message, attempt, now);
-    if (find_member(given, "backtrace", value)) {
+    is_cut |= message.size() > max_message_bytes;
+    if (is_cut)
+        out.add("truncated", json_bool(true));
+    add_facts(out, cut(code, max_kind_bytes), cut(error.type, max_kind_bytes), cut(message, max_message_bytes), attempt, now);
+    if (has_backtrace) {
         JsonbValue backtrace = read_backtrace(value);
         if (!settings.redact_backtrace)
             out.add("backtrace", backtrace);
@@ -185,7 +216,7 @@ server_error(const char *type, const char *message, int attempt, TimestampTz now
 {
     ObjectBuilder out;
 
-    add_facts(out, type, type, message, attempt, now);
+    add_facts(out, type, type, cut(message, max_message_bytes), attempt, now);
     if (facts.kind != nullptr) {
         out.add("timeout_kind", facts.kind);
         out.add("limit_seconds", json_seconds(facts.limit_ms));

@@ -124,6 +124,20 @@ raise_no_job(const pg_uuid_t &id)
 }
 
 constexpr int errors_kept = 25; /* */
+constexpr Size errors_bytes = 512 * 1024; /* as many of the newest as fit */
+
+/* A value as it lies in its row, without reading what is stored outside of it. */
+Jsonb *
+stored_form(const Jsonb *value)
+{
+    return static_cast<Jsonb *>(memcpy(palloc(VARSIZE_ANY(value)), value, VARSIZE_ANY(value)));
+}
+
+Size
+size_of(const Jsonb *value)
+{
+    return toast_raw_datum_size(PointerGetDatum(value));
+}
 
 /* An event whose data is an error; a revival keeps the one that had ended the job. */
 bool
@@ -174,7 +188,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
             rows = static_cast<EventRow *>(repalloc(rows, sizeof(EventRow) * (room *= 2)));
         read(events.slot, rows[n]);
         if (rows[n].data != nullptr)
-            rows[n].data = DatumGetJsonbPCopy(PointerGetDatum(rows[n].data));
+            rows[n].data = stored_form(rows[n].data);
         if (rows[n].kind == EventKind::leased)
             rows[n].worker = DatumGetTextPCopy(PointerGetDatum(rows[n].worker));
         n++;
@@ -210,11 +224,24 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     bool done_error = standing.state == State::discarded && standing.error != nullptr;
     if (failures > 0 || done_error) {
         JsonbParseState *array = nullptr;
-        int skip = std::max(0, failures + done_error - errors_kept);
-        pushJsonbValue(&array, WJB_BEGIN_ARRAY, nullptr);
-        for (int i = 0; i < n; i++) {
-            if (!is_failure(rows[i]) || skip-- > 0)
+        int first = n;
+        int shown = done_error;
+        Size room = errors_bytes;
+        for (int i = n - 1; i >= 0 && shown < errors_kept; i--) {
+            if (!is_failure(rows[i]))
                 continue;
+            Size size = size_of(rows[i].data);
+            if (size > room)
+                break;
+            room -= size;
+            shown++;
+            first = i;
+        }
+        pushJsonbValue(&array, WJB_BEGIN_ARRAY, nullptr);
+        for (int i = first; i < n; i++) {
+            if (!is_failure(rows[i]))
+                continue;
+            rows[i].data = DatumGetJsonbP(PointerGetDatum(rows[i].data));
             append(&array, rows[i].data);
             if (standing.state != State::completed && !done_error)
                 standing.error = rows[i].data;

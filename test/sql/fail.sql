@@ -142,5 +142,26 @@ select is((select error ?| '{timeout_kind,limit_seconds,elapsed_seconds}' from o
     false, 'a worker''s error has no members of the server''s own');
 select is((select count(*) from ojs.events where queue = 'forged' and type = 'job.timeout'), 0::bigint, 'so there is no event of a timeout');
 
+-- Bounds of errors: 64 kB each as stored, 25 and half a megabyte as shown.
+create function pg_temp.error_of(error jsonb) returns jsonb language sql as $$
+    select f.error from ojs.fail(pg_temp.held('bounds', 'w', '{"retry": {"max_attempts": 1}}'), error) f $$;
+select is(octet_length(e ->> 'message'), 16384, 'a long message is cut'), alike(e ->> 'message', 'mmm%... (cut)', 'with a mark'), is(e -> 'truncated', 'true', 'and the error says so')
+from pg_temp.error_of(jsonb_build_object('type', 't', 'message', repeat('m', 200000))) e;
+select is(octet_length(e ->> 'code') + octet_length(e ->> 'type'), 510, 'a code and a type too') from pg_temp.error_of(jsonb_build_object('type', repeat('t', 9000), 'code', repeat('c', 9000), 'message', 'm')) e;
+select is(e ? 'big', false, 'a member that does not fit is left out'), is(e -> 'truncated', 'true', 'the error says so'), is(e -> 'details', '{"n": 1}', 'what fits stays')
+from pg_temp.error_of(jsonb_build_object('type', 't', 'message', 'm', 'details', '{"n": 1}'::jsonb, 'big', repeat('x', 70000))) e;
+select is(e ? 'n', false, 'a number counts by its digits') from pg_temp.error_of(jsonb_build_object('type', 't', 'message', 'm', 'n', 1e131000::numeric)) e;
+select ok(octet_length(e::text) < 65536, 'all of it together') from pg_temp.error_of(jsonb_build_object('type', 't', 'message', repeat('m', 99999), 'a', repeat('x', 5000),
+    'b', repeat('x', 40000), 'backtrace', repeat(repeat('f', 900) || e'\n', 60))) e;
+select is(e ? 'truncated', false, 'a common error is stored as it came') from pg_temp.error_of('{"type": "t", "message": "m", "details": {"n": 1}}') e;
+
+-- An error of another time, too large to be shown, is not loaded; nor does it stop a claim.
+select pg_temp.held('history') as old \gset
+select ojs.fail(:'old', '{"type": "first", "message": "m"}', delay => '0 s') \g /dev/null
+update ojs_store.event set data = data || jsonb_build_object('message', repeat('m', 600000)) where job_id = :'old';
+select is((select errors from ojs.claim('history', 'w')), '[]', 'an error that is too large is not shown');
+select ojs.fail(:'old', '{"type": "second", "message": "m"}', delay => '0 s') \g /dev/null
+select is((select jsonb_path_query_array(errors, '$[*].type') from ojs.claim('history', 'w')), '["second"]', 'the newer ones are');
+
 select * from finish();
 rollback;
