@@ -13,7 +13,7 @@ begin
     if point is null or point not in ('enqueue', 'before_execute', 'after_execute') then
         perform ojs_store.raise('INVALID_PAYLOAD', 'point must be enqueue, before_execute or after_execute', '{"field": "point"}', 'Say when the hook runs.');
     end if;
-    select n.nspname as in_schema, p.proname, p.prokind, p.proretset, p.pronargs, p.proargtypes[0] as takes, p.prorettype, has_function_privilege(role, p.oid, 'execute') as allowed
+    select n.nspname as in_schema, p.proname, p.prokind, p.proretset, p.pronargs, p.proargtypes[0] as takes, p.prorettype, pg_get_userbyid(p.proowner) as owner, has_function_privilege(role, p.oid, 'execute') as allowed
     into found_function from pg_proc p join pg_namespace n on n.oid = p.pronamespace where p.oid = function;
     if not found then
         perform ojs_store.raise('INVALID_PAYLOAD', 'function must be an existing function', '{"field": "function"}', 'Name it as in ''public.add_trace(jsonb)''.');
@@ -50,8 +50,8 @@ begin
         perform ojs_store.raise('NOT_FOUND', format('other names no %s hook: "%s"', point, left(other, 64)), jsonb_build_object('field', 'other', 'hook', left(other, 64)), 'Look at the view ojs.hooks.');
     end if;
     update ojs_store.hook h set position = h.position + 1 where h.point = add_hook.point and h.position >= at;
-    insert into ojs_store.hook (name, point, position, function_schema, function_name, role, registered_at)
-    values (name, point, at, found_function.in_schema, found_function.proname, role, ojs_store.now());
+    insert into ojs_store.hook (name, point, position, function_schema, function_name, role, registered_at, function_owner)
+    values (name, point, at, found_function.in_schema, found_function.proname, role, ojs_store.now(), found_function.owner);
     delete from ojs_store.hook_failure f where f.hook = name;
     perform ojs_store.changed('ojs_store.hook');
     perform ojs_store.record_act('hook_registered', name, jsonb_build_object('hook', name, 'point', point, 'function', function::text, 'role', role));

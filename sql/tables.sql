@@ -355,7 +355,8 @@ create table ojs_store.hook (
     function_schema text not null,
     function_name text not null,        -- takes one jsonb
     role text not null,                 -- who registered it, and as whom it runs
-    registered_at timestamptz not null
+    registered_at timestamptz not null,
+    function_owner text not null        -- when it was registered: a function of the same name by somebody else does not run
 );
 
 -- How often execution hooks have failed. A call inserts a row, the tick adds them up.

@@ -34,7 +34,8 @@ constexpr int64 tidy_every_us = 60 * USECS_PER_SEC;
 TimestampTz tidied_at; /* by this session */
 
 constinit Statement read_hooks = {R"sql(
-    select h.point, h.name, format('%I.%I(jsonb)', h.function_schema, h.function_name), h.role, p.oid, r.oid
+    select h.point, h.name, format('%I.%I(jsonb)', h.function_schema, h.function_name), h.role, p.oid, r.oid,
+        nullif(pg_get_userbyid(p.proowner), h.function_owner)
     from ojs_store.hook h
     left join pg_namespace n on n.nspname = h.function_schema
     left join pg_proc p on p.pronamespace = n.oid and p.proname = h.function_name
@@ -112,7 +113,7 @@ keep_rows(uint64 n)
         const char *point = kept_text(row, 1);
         for (int i = 0; i < n_points; i++)
             if (strcmp(point, point_names[i]) == 0)
-                chains[i].at[chains[i].n++] = {kept_text(row, 2), kept_text(row, 3), kept_text(row, 4),
+                chains[i].at[chains[i].n++] = {kept_text(row, 2), kept_text(row, 3), kept_text(row, 4), kept_text(row, 7),
                                                oid_in(row, 5),    oid_in(row, 6),    0,
                                                0};
     }
@@ -172,6 +173,8 @@ call(Hook &hook, Jsonb *envelope, bool wants_result)
 {
     if (!OidIsValid(hook.function_oid) || !SearchSysCacheExists1(PROCOID, ObjectIdGetDatum(hook.function_oid)))
         raise_broken(hook, psprintf("the function %s does not exist", hook.function));
+    if (hook.stranger[0] != '\0')
+        raise_broken(hook, psprintf("the function %s now belongs to the role \"%s\"", hook.function, hook.stranger));
     if (!OidIsValid(hook.role_oid))
         raise_broken(hook, psprintf("the role \"%s\" does not exist", hook.role));
     if (!may_execute(hook.role_oid, hook.function_oid))
@@ -273,7 +276,7 @@ hooks_at(Point point)
     auto *copy = static_cast<Hook *>(palloc(sizeof(Hook) * hooks.n));
     for (int i = 0; i < hooks.n; i++) {
         copy[i] = hooks.at[i];
-        for (const char **text : {&copy[i].name, &copy[i].function, &copy[i].role})
+        for (const char **text : {&copy[i].name, &copy[i].function, &copy[i].role, &copy[i].stranger})
             *text = pstrdup(*text);
     }
     return {copy, hooks.n};

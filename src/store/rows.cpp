@@ -7,7 +7,7 @@ namespace ojs
 {
 
 /* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log hook checkpoint progress dead_letter */
-const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 11, 8, 16, 9, 4, 6, 9, 4, 4, 8, 10, 7, 4, 7, 3, 4, 2, 4, 5};
+const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 11, 8, 16, 9, 4, 6, 9, 4, 4, 8, 10, 8, 4, 7, 3, 4, 2, 4, 5};
 
 namespace
 {

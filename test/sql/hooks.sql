@@ -345,6 +345,13 @@ select is((ojs.push('t', queue => 'who')).state, 'available', 'MW-08: it may aga
 drop function hooks.who(jsonb);
 select is(pg_temp.caught($$select ojs.push('t')$$), '57P03 hook "who" cannot run: the function hooks.who(jsonb) does not exist Mend that, or remove the hook: ojs.unregister_hook(''who'').',
     'MW-08: a hook whose function was dropped refuses pushes');
+-- Nor does a function run that somebody else has made of the same name: it would have the rights of the role that registered.
+create role hook_stranger;
+create function hooks.who(job jsonb) returns jsonb language sql as $$ select $1 $$;
+alter function hooks.who(jsonb) owner to hook_stranger;
+select is(pg_temp.caught($$select ojs.push('t')$$), '57P03 hook "who" cannot run: the function hooks.who(jsonb) now belongs to the role "hook_stranger" Mend that, or remove the hook: ojs.unregister_hook(''who'').',
+    'MW-08: a function of that name that belongs to somebody else does not run');
+drop function hooks.who(jsonb);
 set local client_min_messages = error;
 select is((select count(*) from ojs.claim('who', 'w')), 1::bigint, 'MW-06: and a claim goes on without it');
 set local client_min_messages = warning;
