@@ -190,7 +190,7 @@ read_error(const Jsonb *json, int attempt, TimestampTz now)
         if (member.type == jbvNull || key == "backtrace" || key == "code" || key == "type" || key == "message" ||
             written_by_server(key))
             return;
-        int64 size = static_cast<int64>(key.size()) + 8 + text_bytes(jsonb_of(member), room);
+        int64 size = static_cast<int64>(key.size()) + 8 + text_bytes(jsonb_of(member));
         if (size > room) {
             is_cut = true;
             return;

@@ -140,7 +140,7 @@ Answer
 as_seen(Answer answer)
 {
     if (answer.duplicate && !answer.gone && !may_use_queue(answer.pushed.standing.queue, Use::read))
-        answer.gone = answer.named = true;
+        answer.gone = true;
     return answer;
 }
 
