@@ -101,18 +101,76 @@ grant execute on function ojs.set_rate_limit(text, jsonb, timestamptz) to ojs_ad
 
 -- Upkeep
 grant execute on function ojs.set_maintenance(boolean, text, interval) to ojs_admin;
-grant execute on function ojs.health(), ojs.ready() to ojs_observer, ojs_admin;
+grant execute on function ojs.ready() to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs.health() to ojs_observer, ojs_admin;
 grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;
 
--- HTTP: whoever may call anything may call it over HTTP; what the handlers call checks the caller's rights.
-grant usage on schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-grant execute on all functions in schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-revoke execute on function ojs_http.report_progress(uuid, numeric, text, jsonb, text, text) from ojs_producer, ojs_observer;
-revoke execute on function ojs_http.take_key(text, text, jsonb), ojs_http.keep_answer(text, text, jsonb) from ojs_producer, ojs_worker, ojs_observer;
-revoke execute on function ojs_http.record_push_bulk(jsonb, text) from ojs_worker, ojs_observer;
+-- HTTP: what ojs.http is made of runs with the rights of its caller, so each role may call the parts of its own requests;
+-- what these call checks the caller's rights again. ojs_admin may call all of them.
 grant execute on function ojs.http(text, text, jsonb, text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs.reset() to ojs_admin;
+grant usage on schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function
+    ojs_http.routes, ojs_http.handlers_by_path, ojs_http.find_route, ojs_http.check_headers, ojs_http.read_headers, ojs_http.read_query,
+    ojs_http.decoded, ojs_http.request_id, ojs_http.reply, ojs_http.no_route, ojs_http.problem, ojs_http.status_of, ojs_http.error_body,
+    ojs_http.raise, ojs_http.now, ojs_http.rfc3339, ojs_http.upkeep,
+    ojs_http.object, ojs_http.field, ojs_http.text_field, ojs_http.number_field, ojs_http.texts_field, ojs_http.job_id, ojs_http.job_named,
+    ojs_http.query_number, ojs_http.query_list, ojs_http.no_such_job,
+    ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.unsupported
+to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs_http.tick_without_worker to ojs_producer, ojs_worker, ojs_admin;
+
+-- Producing
+grant execute on function
+    ojs_http.check_args, ojs_http.pressure, ojs_http.pressure_headers, ojs_http.limit_headers, ojs_http.set_block_timeout,
+    ojs_http.push, ojs_http.push_batch, ojs_http.push_bulk, ojs_http.pushed_job, ojs_http.pushed_items, ojs_http.tried_items, ojs_http.item_error,
+    ojs_http.nothing_done, ojs_http.record_push_bulk, ojs_http.is_atomic, ojs_http.idempotency_key,
+    ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results
+to ojs_producer, ojs_admin;
+
+-- Looking at one job
+grant execute on function ojs_http.info to ojs_producer, ojs_observer, ojs_admin;
+grant execute on function ojs_http.progress, ojs_http.progress_json, ojs_http.progress_reply
+to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+
+-- Working
+grant execute on function
+    ojs_http.envelope, ojs_http.fetch, ojs_http.outcome, ojs_http.ack, ojs_http.nack, ojs_http.heartbeat, ojs_http.obey_test_directive,
+    ojs_http.register_worker, ojs_http.deregister_worker,
+    ojs_http.progress_and_checkpoint, ojs_http.report_progress, ojs_http.set_progress,
+    ojs_http.checkpoint, ojs_http.save_checkpoint, ojs_http.delete_checkpoint,
+    ojs_http.topic_claim, ojs_http.topic_ack, ojs_http.topic_nack, ojs_http.topic_extend
+to ojs_worker, ojs_admin;
+grant execute on function ojs_http.no_such_worker to ojs_worker, ojs_observer, ojs_admin;
+
+-- Observing
+grant execute on function
+    ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.info_flat,
+    ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page, ojs_http.query_time,
+    ojs_http.query_word, ojs_http.query_args, ojs_http.is_like,
+    ojs_http.admin_jobs, ojs_http.admin_stats, ojs_http.admin_queues, ojs_http.admin_queue, ojs_http.admin_workers,
+    ojs_http.queues, ojs_http.queue, ojs_http.queue_stats, ojs_http.queue_config, ojs_http.default_policy, ojs_http.topic,
+    ojs_http.worker, ojs_http.worker_health, ojs_http.worker_json, ojs_http.worker_named,
+    ojs_http.dead_letters, ojs_http.dead_letter, ojs_http.dead_letter_named, ojs_http.chosen_dead_letters, ojs_http.admin_dead_letters,
+    ojs_http.dead_letter_stats, ojs_http.crons, ojs_http.cron, ojs_http.cron_json, ojs_http.no_such_cron,
+    ojs_http.rate_limits, ojs_http.rate_limit, ojs_http.rate_limit_json
+to ojs_observer, ojs_admin;
+
+-- Administration
+grant execute on function
+    ojs_http.retry, ojs_http.discard, ojs_http.delete_job,
+    ojs_http.selection, ojs_http.do_many, ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer,
+    ojs_http.cancel_bulk, ojs_http.retry_bulk, ojs_http.delete_bulk, ojs_http.must_confirm, ojs_http.admin_bulk,
+    ojs_http.admin_cancel_bulk, ojs_http.admin_retry_bulk, ojs_http.admin_delete_bulk,
+    ojs_http.delete_all, ojs_http.purge_asked, ojs_http.purge_queue, ojs_http.purge_dead_letters, ojs_http.retry_dead_letters,
+    ojs_http.retry_dead_letter, ojs_http.delete_dead_letter, ojs_http.delete_dead_letter_flat,
+    ojs_http.create_queue, ojs_http.configure_queue, ojs_http.with_bound, ojs_http.queue_is, ojs_http.pause_queue, ojs_http.resume_queue,
+    ojs_http.pause_queue_flat, ojs_http.resume_queue_flat, ojs_http.drain_queue, ojs_http.drop_queue, ojs_http.create_topic,
+    ojs_http.set_queue_rate_limit, ojs_http.set_rate_limit, ojs_http.unset_rate_limit,
+    ojs_http.direct_worker, ojs_http.quiet_worker, ojs_http.resume_worker, ojs_http.terminate_worker, ojs_http.forget_worker,
+    ojs_http.schedule, ojs_http.unschedule, ojs_http.set_maintenance, ojs_http.reset
+to ojs_admin;
 
 -- Hooks
 grant select on ojs.hooks to ojs_observer, ojs_admin;

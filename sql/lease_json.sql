@@ -2,7 +2,7 @@
 -- their numbers. The same implementation as the typed functions. C++: src/work/lease_json.cpp.
 
 create function ojs_store.held(queue text, worker text, out seq bigint, out job_id uuid) returns setof record
-language c volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_held';
+language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_held';
 
 create function ojs_store.bad_request(field text, message text, hint text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

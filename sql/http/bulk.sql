@@ -63,9 +63,10 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- The event that a request was served; the functions of SQL leave none, since what they push tells of itself.
-create function ojs_http.record_push_bulk(answer jsonb, atomicity text) returns void
+create function ojs_http.record_push_bulk(total int, succeeded int, failed int, atomic boolean) returns void
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.record_event('bulk.enqueue.completed', 'enqueue', answer - 'items' || jsonb_build_object('atomicity', atomicity))
+    select ojs_store.record_event('bulk.enqueue.completed', 'enqueue', jsonb_build_object('total', total, 'succeeded', succeeded,
+        'failed', failed, 'atomicity', case when atomic then 'atomic' else 'partial' end))
 $$;
 
 create function ojs_http.push_bulk(request ojs_http.request) returns ojs_http.response
@@ -97,7 +98,7 @@ begin
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
     answer := jsonb_build_object('total', jsonb_array_length(items), 'failed', failed, 'items', items,
         'succeeded', (select count(*) from jsonb_array_elements(items) i where i ->> 'status' not in ('failed', 'rolled_back')));
-    perform ojs_http.record_push_bulk(answer, atomicity);
+    perform ojs_http.record_push_bulk((answer -> 'total')::int, (answer -> 'succeeded')::int, failed, atomic);
     if failed > 0 and answer -> 'succeeded' = '0' then
         return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic' else 'no job could be pushed' end, answer);
     end if;

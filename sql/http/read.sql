@@ -195,11 +195,20 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;
 
--- Where no worker runs, a request sees to it that what it reads is true of this moment.
-create function ojs_http.upkeep() returns void
+-- Where no background worker runs, a request does a pass of upkeep first, so that what it reads is true of this moment. A role
+-- that may only look does none.
+create function ojs_http.tick_without_worker() returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if not ojs_store.worker_running() and not pg_is_in_recovery() and not current_setting('transaction_read_only')::boolean then
         perform ojs.tick(1000);
+    end if;
+end $$;
+
+create function ojs_http.upkeep() returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if has_function_privilege('ojs_http.tick_without_worker()', 'execute') then
+        perform ojs_http.tick_without_worker();
     end if;
 end $$;

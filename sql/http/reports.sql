@@ -6,8 +6,8 @@ create function ojs_http.report_progress(
 ) returns boolean
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_progress';
 
--- Null: there is no such job.
-create function ojs_http.progress_json(id uuid) returns jsonb
+-- Null: there is no such job. For workers: they may read checkpoints, and report on any job they know the id of.
+create function ojs_http.progress_and_checkpoint(id uuid) returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object('job_id', job.id, 'state', job.state, 'progress', job.extra -> 'progress',
         'message', job.extra -> 'progress_message', 'data', job.extra -> 'progress_data',
@@ -15,6 +15,20 @@ language sql stable parallel unsafe security definer set search_path = pg_catalo
     from ojs_store.look(id) job
     where job.id is not null
 $$;
+
+-- Others do not see the checkpoint.
+create function ojs_http.progress_json(id uuid) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job jsonb;
+begin
+    if has_function_privilege('ojs_http.progress_and_checkpoint(uuid)', 'execute') then
+        return ojs_http.progress_and_checkpoint(id);
+    end if;
+    job := ojs.info(id);
+    return jsonb_build_object('job_id', id, 'state', job -> 'state', 'progress', job -> 'progress', 'message', job -> 'progress_message',
+        'data', job -> 'progress_data', 'checkpoint', null, 'updated_at', job -> 'progress_updated_at');
+end $$;
 
 create function ojs_http.progress_reply(id uuid) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

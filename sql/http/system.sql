@@ -5,11 +5,17 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     select ojs_http.reply(200, ojs.manifest())
 $$;
 
+-- Producers and workers learn whether the server serves them, as a load balancer asks, and nothing else.
 create function ojs_http.health(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    health jsonb := ojs.health();
+    health jsonb;
 begin
+    if not has_function_privilege('ojs.health()', 'execute') then
+        return case when ojs.ready() then ojs_http.reply(200, '{"status": "ok"}')
+            else ojs_http.reply(503, '{"status": "unavailable"}', '{"Retry-After": "1"}') end;
+    end if;
+    health := ojs.health();
     return ojs_http.reply(case when health ->> 'status' = 'ok' then 200 else 503 end,
         health || jsonb_build_object('backend', health -> 'backend' || '{"type": "postgres"}', 'ojs_version', '1.0'),
         case when health ->> 'status' = 'ok' then '{}' else '{"Retry-After": "1"}' end::jsonb);

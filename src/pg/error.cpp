@@ -244,6 +244,8 @@ error_json(const ErrorData *error)
 OJS_FUNCTION(ojs_raise)
 {
     using namespace ojs;
+    if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("code and message must not be null")));
     const char *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
     const char *message = text_to_cstring(PG_GETARG_TEXT_PP(1));
     const char *hint = PG_ARGISNULL(3) ? nullptr : text_to_cstring(PG_GETARG_TEXT_PP(3));
@@ -258,5 +260,5 @@ OJS_FUNCTION(ojs_raise)
     for (const Entry &entry : catalogue)
         if (strcmp(entry.name, name) == 0)
             report(ERROR, entry.code, details, hint, message);
-    elog(ERROR, "unknown error code \"%s\": %s", name, message);
+    ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("unknown error code \"%s\": %s", name, message)));
 }

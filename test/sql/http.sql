@@ -251,6 +251,23 @@ select is(pg_temp.reading('GET', '/ojs/v1/queues') -> 'status', '200', 'PGX-17: 
 
 -- RIGHTS -----------------------------------------------------------------------------------------------------------
 
+select is(pg_temp.as_role(role, 'GET', path, null), want, format('PGX-12: %s: GET %s', role, path)) from (values
+    ('ojs_producer', '/health', '200'), ('ojs_worker', '/health', '200'), ('ojs_worker', '/ready', '200'), ('ojs_worker', '/metrics', '403 permission_denied'),
+    ('ojs_producer', '/ojs/v1/admin/system/config', '403 permission_denied'), ('ojs_worker', '/ojs/v1/queues/_default/config', '403 permission_denied'),
+    ('ojs_observer', '/ojs/v1/admin/system/config', '200')) r (role, path, want);
+select pg_temp.held('checkpointed') as id \gset
+select ojs.checkpoint(:'id', '"secret"') \g /dev/null
+create function pg_temp.progress_as(role name, id uuid) returns text language plpgsql as $$
+declare
+    reply text;
+begin
+    perform set_config('role', role, true);
+    select concat_ws(' ', status, body::jsonb ->> 'state', body::jsonb ->> 'checkpoint') into reply from ojs.http('GET', format('/ojs/v1/jobs/%s/progress', id));
+    perform set_config('role', 'none', true);
+    return reply;
+end $$;
+select is(pg_temp.progress_as(role, :'id'), want, 'PGX-12: progress, and the checkpoint for those who may read it: ' || role)
+from (values ('ojs_producer', '200 active'), ('ojs_observer', '200 active'), ('ojs_worker', '200 active secret')) r (role, want);
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs', '{"type": "a", "args": [], "queue": "roles"}'), '201', 'PGX-12: a producer pushes');
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs/batch', '{"jobs": [{"type": "a", "args": [], "queue": "roles"}]}'), '201', 'PGX-12: batches too');
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/workers/fetch', '{"queues": ["roles"]}'), '403 permission_denied', 'PGX-12: and does not fetch');

@@ -21,22 +21,45 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
     ('info', 'po'),
     ('claim ack ack_many ack_and_claim fail nack nack_many extend extend_many beat work_open work_next work_close progress checkpoint get_checkpoint '
         || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker', 'w'),
-    ('health ready metrics queue_info queue_stats explain_job events dead_letter_stats', 'o'),
+    ('ready', 'pwo'),
+    ('health metrics queue_info queue_stats explain_job events dead_letter_stats', 'o'),
     ('tick start_worker retry discard delete_job cancel_many retry_many delete_many create_queue configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events register_hook unregister_hook set_rate_limit schedule unschedule create_workflow workflow '
         || 'cancel_workflow reset', ''),
     ('http', 'pwo'),
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities', '*')) list (names, callers);
 
-create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema, callers
-from pg_proc p join pg_namespace n on n.oid = p.pronamespace left join calls on n.nspname = 'ojs' and name = proname
+-- Likewise for the parts of ojs.http.
+create temp table http_calls (name text, callers text);
+insert into http_calls select unnest(string_to_array(names, ' ')), callers from (values
+    ('routes handlers_by_path find_route check_headers read_headers read_query decoded request_id reply no_route problem status_of error_body raise now rfc3339 '
+        || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list no_such_job manifest extensions health ready unsupported', 'pwo'),
+    ('tick_without_worker', 'pw'),
+    ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk pushed_items tried_items item_error nothing_done '
+        || 'record_push_bulk is_atomic idempotency_key cancel activate result results', 'p'),
+    ('info', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
+    ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress '
+        || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
+    ('metrics maintenance system_config events info_flat cursor_of page_key page page_start numbered_page query_time query_word query_args is_like '
+        || 'admin_jobs admin_stats admin_queues admin_queue admin_workers queues queue queue_stats queue_config default_policy topic worker worker_health worker_json '
+        || 'worker_named dead_letters dead_letter dead_letter_named chosen_dead_letters admin_dead_letters dead_letter_stats crons cron cron_json no_such_cron '
+        || 'rate_limits rate_limit rate_limit_json', 'o'),
+    ('retry discard delete_job selection do_many do_bulk bulk take_key keep_answer cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk admin_cancel_bulk '
+        || 'admin_retry_bulk admin_delete_bulk delete_all purge_asked purge_queue purge_dead_letters retry_dead_letters retry_dead_letter delete_dead_letter '
+        || 'delete_dead_letter_flat create_queue configure_queue with_bound queue_is pause_queue resume_queue pause_queue_flat resume_queue_flat drain_queue '
+        || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker resume_worker terminate_worker forget_worker '
+        || 'schedule unschedule set_maintenance reset', '')) list (names, callers);
+
+create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema, coalesce(calls.callers, http_calls.callers) as callers
+from pg_proc p join pg_namespace n on n.oid = p.pronamespace left join calls on n.nspname = 'ojs' and calls.name = proname
+    left join http_calls on n.nspname = 'ojs_http' and http_calls.name = proname
 where n.nspname in ('ojs', 'ojs_store', 'ojs_http') and p.prorettype <> 'trigger'::regtype;
 create temp table roles as select * from (values ('ojs_producer', 'p'), ('ojs_worker', 'w'), ('ojs_observer', 'o')) r (role, letter);
 
-select is((select string_agg(signature::text, ' ') from functions where schema = 'ojs' and callers is null), null, 'PGX-12: it is laid down for each function who may call it');
+select is((select string_agg(signature::text, ' ') from functions where schema in ('ojs', 'ojs_http') and callers is null), null, 'PGX-12: it is laid down for each function who may call it');
 select is((select string_agg(signature::text, ' ') from functions where callers <> '*'
     and has_function_privilege(role, oid, 'execute') <> (strpos(callers, letter) > 0)), null, 'PGX-12: ' || role || ' may call its own functions and no others') from roles;
-select is((select string_agg(signature::text, ' ') from functions where schema = 'ojs' and callers not in ('', '*') and not has_function_privilege('ojs_admin', oid, 'execute')), null,
+select is((select string_agg(signature::text, ' ') from functions where schema in ('ojs', 'ojs_http') and callers <> '*' and not has_function_privilege('ojs_admin', oid, 'execute')), null,
     'PGX-12: ojs_admin may call what the others may');
 select is(has_function_privilege('ojs_admin', 'ojs.tick(int)', 'execute'), true, 'PGX-12: and tick');
 create role nobody_special;
