@@ -58,7 +58,7 @@ counts_in(HTAB *table, int64 queue)
 void
 add_rows(HTAB *to, store::Rel rel, Snapshot snapshot)
 {
-    Relation table = table_open(store::relation_oid(rel), AccessShareLock);
+    Relation table = store::open_relation(rel, AccessShareLock);
     TableScanDesc scan = table_beginscan(table, snapshot, 0, nullptr);
     HeapTuple tuple;
     Counts *last = nullptr;

@@ -8,6 +8,7 @@
 #include "ojs/store/store.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/pg/process.h"
+#include "ojs/pg/session_cache.h"
 
 namespace ojs
 {
@@ -15,8 +16,7 @@ namespace ojs
 namespace
 {
 
-bool checked;
-uint64 checked_generation;
+SessionCache checked;
 
 void
 rest()
@@ -78,7 +78,7 @@ void
 ensure_hot_set()
 {
     uint64 generation = store::catalog_generation(store::Rel::feed);
-    if (checked && checked_generation == generation)
+    if (checked.holds(generation))
         return;
     if (RecoveryInProgress())
         return;
@@ -100,8 +100,7 @@ ensure_hot_set()
     if (feed.ours)
         return;
     ask_for_worker();
-    checked = true;
-    checked_generation = generation;
+    checked = {true, generation};
 }
 
 } // namespace ojs

@@ -14,6 +14,7 @@
 #include "ojs/pg/json.h"
 #include "ojs/store/spi.h"
 #include "ojs/pg/uuid.h"
+#include "ojs/pg/session_cache.h"
 
 namespace ojs
 {
@@ -26,9 +27,9 @@ constexpr const char *point_names[n_points] = {"enqueue", "before_execute", "aft
 
 MemoryContext context;  /* of what follows */
 Hooks chains[n_points]; /* after_execute backwards: the first that was added is the outermost (MW-06) */
-bool any_known;         /* hooks are registered, so functions and roles matter */
-bool known;
-uint64 known_generation; /* of the table when the chains were read */
+SessionCache cache;
+bool any_known;          /* hooks are registered, so functions and roles matter */
+uint64 changes_around;   /* of functions and roles, as far as they matter */
 
 constexpr int64 tidy_every_us = 60 * USECS_PER_SEC;
 TimestampTz tidied_at; /* by this session */
@@ -72,8 +73,7 @@ constinit Statement add_up_failures = {R"sql(
 extern "C" void
 function_or_role_changed(Datum, int, uint32)
 {
-    if (any_known)
-        known = false;
+    changes_around += any_known || !cache.valid;
 }
 
 bool
@@ -126,14 +126,9 @@ load()
         context = AllocSetContextCreate(TopMemoryContext, "ojs hooks", ALLOCSET_SMALL_SIZES);
     MemoryContextReset(context);
     std::fill(chains, chains + n_points, Hooks{});
-    /* What changes from here on counts. */
-    uint64 generation = store::catalog_generation(store::Rel::hook);
-    any_known = known = true;
-    if (any_registered())
+    any_known = any_registered();
+    if (any_known)
         with_spi([] { keep_rows(execute_latest(read_hooks)); });
-    else
-        any_known = false;
-    known_generation = generation;
 }
 
 extern "C" void
@@ -268,8 +263,7 @@ try_hook(Hook &hook, Jsonb *&envelope, bool wants_result)
 Hooks
 hooks_at(Point point)
 {
-    if (!known || known_generation != store::catalog_generation(store::Rel::hook))
-        load();
+    cache.refresh(store::catalog_generation(store::Rel::hook) + changes_around, load);
     Hooks hooks = chains[static_cast<int>(point)];
     if (hooks.n == 0)
         return hooks;

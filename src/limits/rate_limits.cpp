@@ -11,6 +11,7 @@
 #include "ojs/limits/rate_limit_events.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/plant.h"
+#include "ojs/pg/session_cache.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/store/name_hash.h"
 #include "ojs/store/spi.h"
@@ -65,20 +66,17 @@ enum { col_key, col_config, col_until, n_columns };
 MemoryContext said_context;
 Said *said;
 int n_said;
-uint64 said_generation;
-bool said_known;
+SessionCache said_cache;
 
 void
 load_said()
 {
-    said_known = false;
     if (said_context == nullptr)
         said_context = AllocSetContextCreate(TopMemoryContext, "ojs rate limits", ALLOCSET_SMALL_SIZES);
     MemoryContextReset(said_context);
     n_said = 0;
     int room = 8;
     said = static_cast<Said *>(MemoryContextAlloc(said_context, sizeof(Said) * room));
-    uint64 generation = store::catalog_generation(store::Rel::rate_limit);
 
     store::Table table = store::open(store::Rel::rate_limit, AccessShareLock);
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -98,8 +96,6 @@ load_said()
     table_endscan(scan);
     UnregisterSnapshot(snapshot);
     store::close_and_unlock(table, AccessShareLock);
-    said_generation = generation;
-    said_known = true;
 }
 
 /* The job's policy with what an administrator has set for its key laid over it. */
@@ -108,8 +104,7 @@ with_overrides(const LimitPolicy &policy, int64 key, TimestampTz now, TimestampT
 {
     LimitPolicy result = policy;
     *paused_until = DT_NOBEGIN;
-    if (!said_known || said_generation != store::catalog_generation(store::Rel::rate_limit))
-        load_said();
+    said_cache.refresh(store::catalog_generation(store::Rel::rate_limit), load_said);
     for (int i = 0; i < n_said; i++) {
         if (said[i].key != key || said[i].until <= now)
             continue;

@@ -6,6 +6,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/store/store.h"
+#include "ojs/pg/session_cache.h"
 
 namespace ojs
 {
@@ -13,16 +14,13 @@ namespace ojs
 namespace
 {
 
-bool known;
-uint64 known_generation;
+SessionCache cache;
 TimestampTz since; /* DT_NOEND: no maintenance */
 
 void
 load()
 {
-    known = false;
     since = DT_NOEND;
-    uint64 generation = store::catalog_generation(store::Rel::maintenance);
     store::Table table = store::open(store::Rel::maintenance, AccessShareLock);
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
@@ -33,15 +31,12 @@ load()
     table_endscan(scan);
     UnregisterSnapshot(snapshot);
     store::close_and_unlock(table, AccessShareLock);
-    known_generation = generation;
-    known = true;
 }
 
 TimestampTz
 began_at()
 {
-    if (!known || known_generation != store::catalog_generation(store::Rel::maintenance))
-        load();
+    cache.refresh(store::catalog_generation(store::Rel::maintenance), load);
     return since;
 }
 

@@ -9,6 +9,7 @@
 #include "ojs/pg/error.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/json.h"
+#include "ojs/pg/session_cache.h"
 #include "ojs/pg/settings.h"
 #include "ojs/store/name_hash.h"
 #include "ojs/store/rows.h"
@@ -28,22 +29,18 @@ struct ById {
     Queue *queue;
 };
 
-MemoryContext context;   /* of the cache and of what its queues point to */
-HTAB *cache;             /* Queue by name */
-HTAB *cache_by_id;       /* ById: leads into `cache` */
-const Jsonb *policy;     /* the default policy's configuration, once it has been looked up */
+MemoryContext context; /* of the cache and of what its queues point to */
+HTAB *cache;           /* Queue by name */
+HTAB *cache_by_id;     /* ById: leads into `cache` */
+const Jsonb *policy;   /* the default policy's configuration, once it has been looked up */
 bool policy_known;
-uint64 cache_generation; /* of the queue table when the cache was made */
-bool made_here;          /* this transaction has made queues, which a rollback takes away again */
+SessionCache validity; /* of all of it */
+bool made_here;        /* this transaction has made queues, which a rollback takes away again */
 
 void
 forget_all()
 {
-    if (context != nullptr)
-        MemoryContextReset(context);
-    cache = cache_by_id = nullptr;
-    policy = nullptr;
-    policy_known = false;
+    validity.valid = false;
 }
 
 extern "C" void
@@ -64,28 +61,35 @@ queue_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
         forget_all();
 }
 
-HTAB *
-cache_now()
+uint64
+generation_now()
 {
-    uint64 generation = store::catalog_generation(store::Rel::queue);
-    if (cache != nullptr && generation != cache_generation)
-        forget_all();
-    if (cache == nullptr) {
-        if (context == nullptr)
-            context = AllocSetContextCreate(TopMemoryContext, "ojs queues", ALLOCSET_DEFAULT_SIZES);
-        MemoryContextReset(context); /* of what a failure on the way here has left */
-        HASHCTL control = {};
-        control.keysize = max_queue_name + 1;
-        control.entrysize = sizeof(Queue);
-        control.hcxt = context;
-        HTAB *by_name = hash_create("ojs queues", 64, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-        control.keysize = sizeof(int64);
-        control.entrysize = sizeof(ById);
-        cache_by_id = hash_create("ojs queues by id", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-        cache = by_name;
-        cache_generation = generation;
-    }
-    return cache;
+    return store::catalog_generation(store::Rel::queue);
+}
+
+void
+make_cache()
+{
+    if (context == nullptr)
+        context = AllocSetContextCreate(TopMemoryContext, "ojs queues", ALLOCSET_DEFAULT_SIZES);
+    MemoryContextReset(context);
+    policy = nullptr;
+    policy_known = false;
+    HASHCTL control = {};
+    control.keysize = max_queue_name + 1;
+    control.entrysize = sizeof(Queue);
+    control.hcxt = context;
+    cache = hash_create("ojs queues", 64, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+    control.keysize = sizeof(int64);
+    control.entrysize = sizeof(ById);
+    cache_by_id = hash_create("ojs queues by id", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* The cache is one of this generation, or empty. */
+void
+renew()
+{
+    validity.refresh(generation_now(), make_cache);
 }
 
 int64
@@ -273,11 +277,29 @@ load_named(std::string_view name, Row &row)
 const Queue *
 remember(const Queue &queue)
 {
-    /* Nothing may have looked up another table since it was read: what it points to is in the cache's memory. */
     auto *entry = static_cast<Queue *>(hash_search(cache, queue.name, HASH_ENTER, nullptr));
     *entry = queue;
     static_cast<ById *>(hash_search(cache_by_id, &queue.id, HASH_ENTER, nullptr))->queue = entry;
     return entry;
+}
+
+/* The queue whose row load_row() finds, from now on in the cache. Where a queue changed while it was read, what was read may be
+ * older than the change, and would pass for newer: it is read again. */
+template <typename LoadRow>
+const Queue *
+read_queue(LoadRow load_row)
+{
+    for (;;) {
+        renew();
+        uint64 noted = validity.noted;
+        Row row = {};
+        if (!load_row(row))
+            return nullptr;
+        Queue queue = from_row(row);
+        if (validity.holds(noted) && generation_now() == noted)
+            return remember(queue);
+        CHECK_FOR_INTERRUPTS();
+    }
 }
 
 /* The id for a new queue: refuses one that another name has. Only a key that has become known makes that possible. */
@@ -293,7 +315,7 @@ new_id(std::string_view name)
 }
 
 /* Any deliberate setting is newer than -infinity, and than the revision that follows the drop of a queue. */
-Queue
+void
 make(std::string_view name, int64 id, TimestampTz revised_at)
 {
     store::Table table = store::open(store::Rel::queue, RowExclusiveLock);
@@ -309,14 +331,9 @@ make(std::string_view name, int64 id, TimestampTz revised_at)
     values[col_config] = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
     HeapTuple tuple = heap_form_tuple(RelationGetDescr(table.rel), values, nulls);
     store::insert(table, tuple);
-    ExecForceStoreHeapTuple(tuple, table.slot, false);
-    Row row = row_in(table.slot);
     store::close(table);
     CommandCounterIncrement();
-    cache_now();
-    Queue queue = from_row(row);
     made_here = true;
-    return queue;
 }
 
 } // namespace
@@ -330,14 +347,9 @@ look_up(std::string_view name)
         return nullptr;
     memcpy(key, name.data(), name.size());
 
-    auto *entry = static_cast<Queue *>(hash_search(cache_now(), key, HASH_FIND, nullptr));
-    if (entry != nullptr)
-        return entry;
-    Row row = {};
-    if (!load_named(name, row))
-        return nullptr;
-    cache_now();
-    return remember(from_row(row));
+    renew();
+    auto *entry = static_cast<Queue *>(hash_search(cache, key, HASH_FIND, nullptr));
+    return entry != nullptr ? entry : read_queue([name](Row &row) { return load_named(name, row); });
 }
 
 const Queue *
@@ -350,15 +362,11 @@ find_queue(std::string_view name)
 const Queue *
 find_queue(int64 id)
 {
-    cache_now();
+    renew();
     auto *entry = static_cast<ById *>(hash_search(cache_by_id, &id, HASH_FIND, nullptr));
-    if (entry != nullptr)
-        return entry->queue;
-    Row row = {};
-    if (!load(store::Idx::queue_id, F_INT8EQ, Int64GetDatum(id), row))
-        return nullptr;
-    cache_now();
-    return remember(from_row(row));
+    return entry != nullptr
+               ? entry->queue
+               : read_queue([id](Row &row) { return load(store::Idx::queue_id, F_INT8EQ, Int64GetDatum(id), row); });
 }
 
 const Queue *
@@ -379,9 +387,8 @@ queue_to_move_to(std::string_view name)
     const Queue *queue = look_up(name);
     if (queue != nullptr && queue->state != QueueState::deleted)
         return queue;
-    if (queue == nullptr)
-        return remember(make(name, new_id(name), DT_NOBEGIN));
-    return remember(make(name, queue->id, queue->revised_at + 1));
+    make(name, queue == nullptr ? new_id(name) : queue->id, queue == nullptr ? DT_NOBEGIN : queue->revised_at + 1);
+    return look_up(name); /* another session may have made it meanwhile, too, and have set it up */
 }
 
 int64
@@ -394,18 +401,21 @@ queue_id(std::string_view name)
 const Jsonb *
 default_policy()
 {
-    cache_now();
-    if (!policy_known) {
+    for (;;) {
+        renew();
+        if (policy_known)
+            return policy;
         Row row = {};
         bool found = load_named(default_policy_name, row);
-        cache_now();
+        CHECK_FOR_INTERRUPTS();
+        if (!validity.holds(generation_now())) /* changed meanwhile */
+            continue;
         if (found && row.state != QueueState::deleted) {
             void *copy = MemoryContextAlloc(context, VARSIZE(row.config));
             policy = static_cast<Jsonb *>(memcpy(copy, row.config, VARSIZE(row.config)));
         }
         policy_known = true;
     }
-    return policy;
 }
 
 Jsonb *

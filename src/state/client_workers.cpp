@@ -8,6 +8,7 @@
 #include "ojs/job/envelope.h"
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
+#include "ojs/pg/session_cache.h"
 
 namespace ojs
 {
@@ -22,8 +23,7 @@ enum { col_name, col_directive, col_state, n_looked_at };
 MemoryContext stopped_context;
 const char **stopped;
 int n_stopped;
-uint64 stopped_generation;
-bool stopped_known;
+SessionCache cache;
 
 /*
  * A row that another transaction is at (somebody is telling this worker something) is left as it is: no beat waits for
@@ -83,13 +83,11 @@ TimestampTz forgotten_at;
 void
 load_stopped()
 {
-    stopped_known = false;
     if (stopped_context == nullptr)
         stopped_context = AllocSetContextCreate(TopMemoryContext, "ojs stopped workers", ALLOCSET_SMALL_SIZES);
     MemoryContextReset(stopped_context);
     stopped = nullptr;
     n_stopped = 0;
-    uint64 generation = store::catalog_generation(store::Rel::worker);
 
     store::Table table = store::open(store::Rel::worker, AccessShareLock);
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -116,8 +114,6 @@ load_stopped()
     UnregisterSnapshot(snapshot);
     store::close_and_unlock(table, AccessShareLock);
     std::sort(stopped, stopped + n_stopped, [](const char *a, const char *b) { return strcmp(a, b) < 0; });
-    stopped_generation = generation;
-    stopped_known = true;
 }
 
 } // namespace
@@ -125,8 +121,7 @@ load_stopped()
 bool
 worker_stopped(const text *worker)
 {
-    if (!stopped_known || stopped_generation != store::catalog_generation(store::Rel::worker))
-        load_stopped();
+    cache.refresh(store::catalog_generation(store::Rel::worker), load_stopped);
     if (n_stopped == 0)
         return false;
     return std::binary_search(stopped, stopped + n_stopped, view(worker),

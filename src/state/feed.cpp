@@ -24,7 +24,7 @@ static Feed
 read_feed(Snapshot snapshot)
 {
     Feed feed = {};
-    Relation rel = table_open(store::relation_oid(store::Rel::feed), AccessShareLock);
+    Relation rel = store::open_relation(store::Rel::feed, AccessShareLock);
     TableScanDesc scan = table_beginscan(rel, snapshot, 0, nullptr);
     bool rebuilt = false;
     HeapTuple tuple;

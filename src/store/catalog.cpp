@@ -6,6 +6,7 @@
 #include "ojs/pg/error.h"
 #include "ojs/store/rows.h"
 #include "ojs/store/store.h"
+#include "ojs/pg/session_cache.h"
 
 namespace ojs::store
 {
@@ -32,10 +33,12 @@ struct Known {
     Oid owner;
     Oid job_type;
     Oid claimed_type;
+    uint32 objects[4]; /* hash values of our schemas and types in the syscaches */
 };
 
 Known known;
-bool fresh;                 /* `known` may be used */
+SessionCache cache; /* of `known` */
+uint64 changes;     /* of anything that is known; of anything at all while that is not known */
 uint64 generations[n_rels];
 uint64 generation_all;
 
@@ -43,21 +46,25 @@ extern "C" void
 relation_changed(Datum, Oid relid)
 {
     if (relid == InvalidOid) {
-        fresh = false;
+        changes++;
         generation_all++;
         return;
     }
+    changes += !cache.valid;
     for (int i = 0; i < n_rels; i++)
         if (known.rels[i] == relid) {
-            fresh = false;
+            changes++;
             generations[i]++;
         }
 }
 
+/* Each temporary table is a new type, so this hears of much that does not concern us. A hash of 0 stands for all. */
 extern "C" void
-extension_changed(Datum, int, uint32)
+object_changed(Datum, int, uint32 hash)
 {
-    fresh = false;
+    if (cache.valid && hash != 0 && std::find(std::begin(known.objects), std::end(known.objects), hash) == std::end(known.objects))
+        return;
+    changes++;
     generation_all++;
 }
 
@@ -69,17 +76,6 @@ relation_in(Oid schema, const char *name)
         raise(Code::unavailable, Details().add("relation", name), "Run ALTER EXTENSION ojs UPDATE.",
               "the extension ojs in this database does not fit the library");
     return oid;
-}
-
-int
-columns_of(Oid relation)
-{
-    HeapTuple pg_class = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
-    if (!HeapTupleIsValid(pg_class))
-        elog(ERROR, "cache lookup failed for relation %u", relation);
-    int n = reinterpret_cast<Form_pg_class>(GETSTRUCT(pg_class))->relnatts;
-    ReleaseSysCache(pg_class);
-    return n;
 }
 
 Oid
@@ -102,17 +98,17 @@ look_up()
               "the extension ojs is not installed in this database");
 
     Known found = {};
-    for (int i = 0; i < n_rels; i++) {
+    for (int i = 0; i < n_rels; i++)
         found.rels[i] = relation_in(schema, rel_names[i]);
-        if (row_columns[i] != 0 && columns_of(found.rels[i]) != row_columns[i])
-            raise(Code::unavailable, Details().add("relation", rel_names[i]), "Run ALTER EXTENSION ojs UPDATE.",
-                  "the extension ojs in this database does not fit the library");
-    }
     for (int i = 0; i < n_indexes; i++)
         found.indexes[i] = relation_in(schema, index_names[i]);
     found.seq = relation_in(schema, "seq");
     found.job_type = type_in(surface, "job");
     found.claimed_type = type_in(surface, "claimed_job");
+    found.objects[0] = GetSysCacheHashValue1(NAMESPACEOID, ObjectIdGetDatum(schema));
+    found.objects[1] = GetSysCacheHashValue1(NAMESPACEOID, ObjectIdGetDatum(surface));
+    found.objects[2] = GetSysCacheHashValue1(TYPEOID, ObjectIdGetDatum(found.job_type));
+    found.objects[3] = GetSysCacheHashValue1(TYPEOID, ObjectIdGetDatum(found.claimed_type));
 
     HeapTuple pg_class = SearchSysCache1(RELOID, ObjectIdGetDatum(found.rels[0]));
     if (!HeapTupleIsValid(pg_class))
@@ -125,31 +121,61 @@ look_up()
 const Known &
 catalog()
 {
-    /* A look-up may itself take in invalidations: `fresh` is set before, so that they count. */
-    while (!fresh) {
-        fresh = true;
-        PG_TRY();
-        {
-            look_up();
-        }
-        PG_CATCH();
-        {
-            fresh = false;
-            PG_RE_THROW();
-        }
-        PG_END_TRY();
-    }
+    while (!cache.holds(changes)) /* a look-up itself may hear of changes */
+        cache.refresh(changes, look_up);
     return known;
 }
 
+/* --- whether a table is one that this library can read and write --- */
+
+SessionCache fits[n_rels];
+
+void
+check_columns(Relation rel, const Shape &shape)
+{
+    TupleDesc desc = RelationGetDescr(rel);
+    bool same = desc->natts == shape.n;
+    for (int i = 0; i < shape.n && same; i++)
+        same = TupleDescAttr(desc, i)->atttypid == shape.types[i];
+    if (!same)
+        raise(Code::unavailable, Details().add("relation", RelationGetRelationName(rel)), "Run ALTER EXTENSION ojs UPDATE.",
+              "the extension ojs in this database does not fit the library");
+}
+
+/* Rows are written past triggers, and foreign keys are made of triggers: better not at all than unnoticed. */
+void
+refuse_row_triggers(Relation rel)
+{
+    const TriggerDesc *triggers = rel->trigdesc;
+    if (triggers == nullptr)
+        return;
+    for (int i = 0; i < triggers->numtriggers; i++)
+        if (TRIGGER_FOR_ROW(triggers->triggers[i].tgtype))
+            raise(Code::unavailable,
+                  Details().add("relation", RelationGetRelationName(rel)).add("trigger", triggers->triggers[i].tgname),
+                  "Drop the trigger, or the foreign key that it belongs to. To follow jobs, use ojs.events or hooks.",
+                  "table ojs_store.%s has a row trigger or a foreign key, which ojs would pass by", RelationGetRelationName(rel));
+}
+
 } // namespace
+
+Relation
+open_relation(Rel which, LOCKMODE mode)
+{
+    Relation rel = table_open(relation_oid(which), mode);
+    int i = static_cast<int>(which);
+    fits[i].refresh(catalog_generation(which), [&] { check_columns(rel, shapes[i]); });
+    if (mode >= RowExclusiveLock && rel->trigdesc != nullptr)
+        refuse_row_triggers(rel);
+    return rel;
+}
 
 void
 catalog_init()
 {
     CacheRegisterRelcacheCallback(relation_changed, 0);
-    CacheRegisterSyscacheCallback(NAMESPACEOID, extension_changed, 0);
-    CacheRegisterSyscacheCallback(TYPEOID, extension_changed, 0);
+    CacheRegisterSyscacheCallback(NAMESPACEOID, object_changed, 0);
+    CacheRegisterSyscacheCallback(TYPEOID, object_changed, 0);
 }
 
 Oid
@@ -185,7 +211,7 @@ next_seq()
 bool
 installed()
 {
-    return fresh || OidIsValid(get_extension_oid("ojs", true));
+    return cache.holds(changes) || OidIsValid(get_extension_oid("ojs", true));
 }
 
 uint64

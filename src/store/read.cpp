@@ -73,6 +73,8 @@ next(Scan &scan)
         scan.tid = *tid;
         if (!table_index_fetch_tuple(scan.desc->xs_heapfetch, &scan.tid, &scan.dirty, table.slot, &again, &all_dead)) {
             scan.saw_dead = true;
+            if (scan.desc->xactStartedInRecovery) /* no entry is marked on a standby */
+                continue;
             if (all_dead)
                 scan.desc->kill_prior_tuple = true;
             else if (scan.kill_dead)
@@ -92,9 +94,10 @@ first_entry(Scan &scan, ScanKey keys, int n, int column, Datum *value)
 {
     /* Entries that are marked dead count: that is the point. Most often there is none, which this finds cheaply. */
     index_rescan(scan.desc, keys, n, nullptr, 0);
+    bool ignored = scan.desc->ignore_killed_tuples;
     scan.desc->ignore_killed_tuples = false;
     bool found = index_getnext_tid(scan.desc, ForwardScanDirection) != nullptr;
-    scan.desc->ignore_killed_tuples = true;
+    scan.desc->ignore_killed_tuples = ignored;
     if (!found)
         return false;
 

@@ -6,11 +6,39 @@
 namespace ojs
 {
 
-/* job event done ready lease later feed queue worker uniq rate_limit limit_use lease_log hook checkpoint progress dead_letter */
-const int row_columns[static_cast<int>(store::Rel::count)] = {16, 9, 11, 8, 16, 9, 4, 6, 9, 4, 4, 8, 10, 8, 4, 7, 3, 4, 2, 4, 5};
-
 namespace
 {
+
+/* The types of the columns, as sql/tables.sql has them. */
+constexpr Oid job_types[] = {UUIDOID, INT8OID, INT8OID, TIMESTAMPTZOID, INT4OID, INT4OID, INT2OID, TEXTOID, JSONBOID,
+                             JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, JSONBOID, JSONBOID, JSONBOID};
+constexpr Oid event_types[] = {UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT2OID, INT4OID, INT4OID, TIMESTAMPTZOID,
+                               TEXTOID, JSONBOID};
+constexpr Oid done_types[] = {UUIDOID, TIMESTAMPTZOID, INT8OID, INT4OID, INT4OID, TIMESTAMPTZOID, INT2OID, INT2OID,
+                              TEXTOID, JSONBOID, JSONBOID};
+constexpr Oid ready_types[] = {UUIDOID, INT8OID, INT8OID, TIDOID, INT2OID, INT4OID, INT4OID, INT4OID};
+constexpr Oid lease_types[] = {UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TIMESTAMPTZOID,
+                               TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIDOID, INT2OID, INT4OID, INT4OID, INT4OID,
+                               INT4OID, TEXTOID};
+constexpr Oid later_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID, TIDOID, INT2OID, INT2OID, INT4OID, INT4OID, INT4OID};
+constexpr Oid feed_types[] = {TIMESTAMPTZOID, INTERVALOID, INT8OID, TEXTOID};
+constexpr Oid queue_types[] = {INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, JSONBOID};
+constexpr Oid worker_types[] = {TEXTOID, TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, BOOLOID,
+                                TIMESTAMPTZOID, BOOLOID};
+constexpr Oid uniq_types[] = {BYTEAOID, UUIDOID, UUIDARRAYOID, BOOLOID};
+constexpr Oid rate_limit_types[] = {TEXTOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
+constexpr Oid limit_use_types[] = {INT8OID, INT2OID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, UUIDOID, INT8OID,
+                                   TEXTOID};
+constexpr Oid lease_log_types[] = {INT8OID, UUIDOID, INT8OID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID,
+                                   INT2OID, INT4OID, TEXTOID};
+constexpr Oid hook_types[] = {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
+constexpr Oid checkpoint_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID, JSONBOID};
+constexpr Oid progress_types[] = {UUIDOID, TIMESTAMPTZOID, INT4OID, TIMESTAMPTZOID, NUMERICOID, TEXTOID, JSONBOID};
+constexpr Oid dead_letter_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID};
+constexpr Oid name_key_types[] = {UUIDOID, TIMESTAMPTZOID};
+constexpr Oid deduplication_types[] = {INT8OID, TEXTOID, UUIDOID, TIMESTAMPTZOID};
+constexpr Oid idempotency_types[] = {TEXTOID, TEXTOID, BYTEAOID, JSONBOID, TIMESTAMPTZOID};
+constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
 
 /* Fills values and nulls one column after the other. */
 template <int n> struct Columns {
@@ -144,6 +172,29 @@ struct Reader {
 };
 
 } // namespace
+
+const Shape shapes[static_cast<int>(store::Rel::count)] = {
+    {lengthof(job_types), job_types},
+    {lengthof(event_types), event_types},
+    {lengthof(done_types), done_types},
+    {lengthof(ready_types), ready_types},
+    {lengthof(lease_types), lease_types},
+    {lengthof(later_types), later_types},
+    {lengthof(feed_types), feed_types},
+    {lengthof(queue_types), queue_types},
+    {lengthof(worker_types), worker_types},
+    {lengthof(uniq_types), uniq_types},
+    {lengthof(rate_limit_types), rate_limit_types},
+    {lengthof(limit_use_types), limit_use_types},
+    {lengthof(lease_log_types), lease_log_types},
+    {lengthof(hook_types), hook_types},
+    {lengthof(checkpoint_types), checkpoint_types},
+    {lengthof(progress_types), progress_types},
+    {lengthof(dead_letter_types), dead_letter_types},
+    {lengthof(maintenance_types), maintenance_types},
+    {lengthof(name_key_types), name_key_types},
+    {lengthof(deduplication_types), deduplication_types},
+    {lengthof(idempotency_types), idempotency_types}};
 
 HeapTuple
 form(Relation rel, const JobRow &row)

@@ -46,7 +46,9 @@ Table
 open(Rel rel, LOCKMODE mode)
 {
     Table table = {};
-    table.rel = table_open(relation_oid(rel), mode);
+    table.context = CurrentMemoryContext;
+    table.owner = CurrentResourceOwner;
+    table.rel = open_relation(rel, mode);
     table.which = rel;
     table.slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), table_slot_callbacks(table.rel));
     return table;
@@ -55,10 +57,12 @@ open(Rel rel, LOCKMODE mode)
 static void
 release(Table &table, LOCKMODE mode)
 {
+    Home home(table.context, table.owner);
     ExecDropSingleTupleTableSlot(table.slot);
     if (table.indexes != nullptr)
         CatalogCloseIndexes(table.indexes);
     table_close(table.rel, mode);
+    home.leave();
     table = {};
 }
 
@@ -78,8 +82,10 @@ static CatalogIndexState
 indexes_of(Table &table)
 {
     if (table.indexes == nullptr) {
+        Home home(table.context, table.owner);
         table.indexes = CatalogOpenIndexes(table.rel);
         table.all_plain = all_plain(table.indexes);
+        home.leave();
     }
     return table.indexes;
 }

@@ -4,6 +4,14 @@ begin;
 select no_plan();
 \ir helpers.psql
 
+create function pg_temp.refusal_message(statement text) returns text language plpgsql as $$
+begin
+    execute statement;
+    return 'accepted';
+exception when others then
+    return sqlerrm;
+end $$;
+
 -- Without one, whoever publishes all tables stops every update and delete.
 create function pg_temp.identity_of(one regclass) returns text language sql as $$
     select case c.relreplident
@@ -26,6 +34,44 @@ select isnt_empty($$ select from logged where identity = 'index' $$, 'some by a 
 select set_eq($$ select name::text from logged where identity = 'full' $$,
     array(select 'ojs_store.' || unnest('{name_key,queue,queue_count,event,uniq,told_until,rate_limit,maintenance,hook_failure}'::text[])),
     'the whole row only where no unique index holds all rows');
+
+-- Rows are written past triggers, and foreign keys are made of them: not silently.
+create function pg_temp.noted() returns trigger language plpgsql as $$ begin return new; end $$;
+create trigger noted after insert on ojs_store.job for each row execute function pg_temp.noted();
+select is(pg_temp.refusal_detail($$ select ojs.push('test.job') $$) #>> '{details,trigger}', 'noted', 'a row trigger on job is refused when it would be passed by');
+select is((select count(*) from ojs.jobs), 0::bigint, 'and nothing is written');
+drop trigger noted on ojs_store.job;
+select isnt(pg_temp.pushed(), null, 'without it a push works again');
+create trigger noted after insert on ojs_store.job for each statement execute function pg_temp.noted();
+select isnt(pg_temp.pushed(), null, 'a statement trigger is none of them');
+drop trigger noted on ojs_store.job;
+create table public.detail_of_job (job_id uuid references ojs_store.job (id) on delete cascade);
+select is(pg_temp.refusal_detail($$ select ojs.push('test.job') $$) ->> 'code', 'UNAVAILABLE', 'a foreign key to job is refused, too');
+select isnt_empty($$ select from ojs.jobs $$, 'reading goes on');
+drop table public.detail_of_job;
+select isnt(pg_temp.pushed(), null, 'without it a push works again');
+
+-- Columns are read and formed by their types.
+savepoint before_alter;
+alter table ojs_store.lease alter deliveries type bigint;
+select matches(pg_temp.refusal_message($$ select count(*) from ojs.claim('default', 'w') $$), 'does not fit the library', 'a column of another type is noticed');
+rollback to before_alter;
+alter table ojs_store.lease add more int;
+select matches(pg_temp.refusal_message($$ select count(*) from ojs.claim('default', 'w') $$), 'does not fit the library', 'a column more is noticed');
+rollback to before_alter;
+select is(count(*), 1::bigint, 'as it was, it works') from ojs.claim('default', 'w');
+
+-- What a session remembers of queues goes with a change of ours, not with every new type in the database.
+create function pg_temp.look_ups() returns bigint language sql as $$ select pg_stat_get_xact_numscans('ojs_store.queue_name'::regclass) $$;
+select pg_temp.pushed('remembered');
+select pg_temp.pushed('remembered');
+create temp table looked_up as select pg_temp.look_ups() as before;
+create temp table another (a int);
+select pg_temp.pushed('remembered');
+select is(pg_temp.look_ups(), before, 'a temporary table has nothing looked up again') from looked_up;
+select ojs_store.changed('ojs_store.queue');
+select pg_temp.pushed('remembered');
+select cmp_ok(pg_temp.look_ups(), '>', before, 'a change of a queue has') from looked_up;
 
 select * from finish();
 rollback;

@@ -205,8 +205,12 @@ struct LimitUseRow {
 
 static_assert(std::is_trivially_destructible_v<JobRow> && std::is_trivially_destructible_v<LeaseRow>);
 
-/* How many columns each table has, in the order of store::Rel; 0: not looked at. */
-extern const int row_columns[static_cast<int>(store::Rel::count)];
+/* The columns of each table, in the order of store::Rel. */
+struct Shape {
+    int n;
+    const Oid *types;
+};
+extern const Shape shapes[static_cast<int>(store::Rel::count)];
 
 HeapTuple form(Relation rel, const JobRow &row);
 HeapTuple form(Relation rel, const EventRow &row);

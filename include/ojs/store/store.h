@@ -45,8 +45,33 @@ enum class Idx {
     count
 };
 
+/*
+ * Where a thing was made: its memory context, and who answers for what it holds. What is added to it later, inside SPI or
+ * a subtransaction that ends earlier, must be made there as well. An error on the way needs no leave(): whoever catches
+ * it sets both.
+ */
+struct Home {
+    MemoryContext context;
+    ResourceOwner owner;
+
+    Home(MemoryContext its_context, ResourceOwner its_owner)
+        : context(MemoryContextSwitchTo(its_context)), owner(CurrentResourceOwner)
+    {
+        CurrentResourceOwner = its_owner;
+    }
+    void
+    leave() const
+    {
+        MemoryContextSwitchTo(context);
+        CurrentResourceOwner = owner;
+    }
+};
+static_assert(std::is_trivially_destructible_v<Home>);
+
 /* An open table. Closed by close(), or by the abort of the transaction. */
 struct Table {
+    MemoryContext context; /* of the table, and of what is opened for it later */
+    ResourceOwner owner;
     Relation rel;
     Rel which;
     TupleTableSlot *slot;      /* what the last read left here */
@@ -101,6 +126,11 @@ WriteMark write_mark();
 
 /* --- tables --- */
 
+/*
+ * Refuses a table whose columns are not those of this library, and to write to one with row triggers or foreign keys,
+ * which these verbs would pass by.
+ */
+Relation open_relation(Rel rel, LOCKMODE mode);
 Table open(Rel rel, LOCKMODE mode);
 void close(Table &table); /* keeps the lock until the transaction ends */
 void close_and_unlock(Table &table, LOCKMODE mode); /* for a caller that has written nothing */

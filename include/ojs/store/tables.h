@@ -1,5 +1,6 @@
 /*
- * tables.h: the tables that one call works on, each opened when it is first asked for.
+ * tables.h: the tables that one call works on, each opened when it is first asked for. They live as long as this struct's
+ * maker, even where they are first asked for inside SPI or a subtransaction.
  */
 #pragma once
 
@@ -11,6 +12,8 @@ namespace ojs
 struct Tables {
     store::Table tables[static_cast<int>(store::Rel::count)] = {};
     LOCKMODE mode;
+    MemoryContext context = CurrentMemoryContext;
+    ResourceOwner owner = CurrentResourceOwner;
 
     explicit Tables(LOCKMODE lock_mode = RowExclusiveLock) : mode(lock_mode) {}
 
@@ -18,8 +21,11 @@ struct Tables {
     get(store::Rel rel)
     {
         store::Table &table = tables[static_cast<int>(rel)];
-        if (table.rel == nullptr)
+        if (table.rel == nullptr) {
+            store::Home home(context, owner);
             table = store::open(rel, mode);
+            home.leave();
+        }
         return table;
     }
     store::Table &job() { return get(store::Rel::job); }
