@@ -87,7 +87,7 @@ OJS_FUNCTION(ojs_health)
 {
     bool recovery = RecoveryInProgress();
     bool present = worker_present();
-    bool stands = !recovery && read_feed().stands;
+    bool stands = !recovery && read_feed().stands && restores_noticed();
     Database *database = my_database();
     TimestampTz at = now();
     StringInfoData json;

@@ -10,6 +10,8 @@
 #include "ojs/pg/settings.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/background/launcher.h"
+#include "ojs/counters/job_metrics.h"
+#include "ojs/counters/queue_counters.h"
 #include "ojs/pg/process.h"
 
 namespace ojs
@@ -40,6 +42,15 @@ launcher_leaves(int, Datum)
     pg_atomic_write_u32(&shared->launcher, 0);
 }
 
+/* What a database that is gone has in shared memory. */
+void
+give_back(Oid database)
+{
+    free_database_slot(database);
+    free_counters(database);
+    free_metrics(database);
+}
+
 /* Which databases there are that could have a worker. */
 void
 look_for_databases(MemoryContext context)
@@ -48,6 +59,13 @@ look_for_databases(MemoryContext context)
     hash_seq_init(&all, served);
     while (auto *one = static_cast<Served *>(hash_seq_search(&all)))
         one->exists = false;
+
+    /* A session takes a slot for a database that exists: if this snapshot, which is later, does not see it, it is gone. */
+    int n_slots = 0;
+    auto *slots = static_cast<Oid *>(palloc(sizeof(Oid) * max_databases));
+    for (const Database &database : shared->databases)
+        if (OidIsValid(database.oid))
+            slots[n_slots++] = database.oid;
 
     StartTransactionCommand();
     (void)GetTransactionSnapshot();
@@ -58,6 +76,7 @@ look_for_databases(MemoryContext context)
         auto *database = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
         constexpr int half_dropped = -2; /* since 15.4: a DROP DATABASE that did not end well */
         bool found;
+        n_slots = static_cast<int>(std::remove(slots, slots + n_slots, database->oid) - slots);
         if (!database->datallowconn || database->datistemplate || database->datconnlimit == half_dropped)
             continue;
         auto *one = static_cast<Served *>(hash_search(served, &database->oid, HASH_ENTER, &found));
@@ -69,6 +88,9 @@ look_for_databases(MemoryContext context)
     table_close(rel, AccessShareLock);
     CommitTransactionCommand();
     MemoryContextSwitchTo(context);
+    for (int i = 0; i < n_slots; i++)
+        give_back(slots[i]);
+    pfree(slots);
 
     hash_seq_init(&all, served);
     while (auto *one = static_cast<Served *>(hash_seq_search(&all)))

@@ -67,7 +67,7 @@ make_series(int queue, uint64 hash, std::string_view type)
     series = {};
     series.queue = queue;
     series.hash = hash;
-    memcpy(series.type, type.data(), type.size());
+    memcpy(series.type, type.data(), std::min(type.size(), max_type_name));
     figures->queues[queue].n_types += !other;
     figures->n_series = std::max(figures->n_series, s + 1);
     return s;
@@ -115,7 +115,7 @@ series_of(int64 queue, std::string_view type, TimestampTz at)
             LWLockAcquire(figures->lock, LW_EXCLUSIVE);
             begin_figures(*database, table, at);
             int q = make_queue_figures(table, queue);
-            entry->number = q < 0 ? 0 : make_series(q, hash, type) + 1;
+            entry->number = q < 0 ? 0 : make_series(q, hash, hash == 0 ? "_other" : type) + 1;
             LWLockRelease(figures->lock);
         }
     }
@@ -204,20 +204,54 @@ figures_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 
 } // namespace
 
+static void
+free_queue(int q)
+{
+    figures->queues[q].database = InvalidOid;
+    pg_atomic_fetch_add_u32(&figures->freed, 1);
+    for (int s = 0; s < figures->n_series; s++)
+        if (figures->series[s].queue == q)
+            figures->series[s].queue = -1;
+}
+
 /* What an extension that has been dropped left behind. */
 static void
 free_others(Oid table)
 {
+    for (int q = 0; q < figures->n_queues; q++)
+        if (figures->queues[q].database == MyDatabaseId && figures->queues[q].table != table)
+            free_queue(q);
+}
+
+void
+free_metrics(Oid database)
+{
+    LWLockAcquire(figures->lock, LW_EXCLUSIVE);
+    for (int q = 0; q < figures->n_queues; q++)
+        if (figures->queues[q].database == database)
+            free_queue(q);
+    LWLockRelease(figures->lock);
+}
+
+/* There is no room: makes some where nothing has happened for an hour, dropped queues among them. -1: nowhere. */
+static int
+free_idle_queue()
+{
+    int64 hour_ago = now() / part_us - parts_of_hour;
+    int idlest = -1;
+    int64 since = hour_ago;
     for (int q = 0; q < figures->n_queues; q++) {
-        QueueFigures &queue = figures->queues[q];
-        if (queue.database != MyDatabaseId || queue.table == table)
-            continue;
-        queue.database = InvalidOid;
-        pg_atomic_fetch_add_u32(&figures->freed, 1);
-        for (int s = 0; s < figures->n_series; s++)
-            if (figures->series[s].queue == q)
-                figures->series[s].queue = -1;
+        int64 newest = 0;
+        for (const PartOfHour &part : figures->queues[q].parts)
+            newest = std::max(newest, part.number);
+        if (newest < since) {
+            since = newest;
+            idlest = q;
+        }
     }
+    if (idlest >= 0)
+        free_queue(idlest);
+    return idlest;
 }
 
 void
@@ -251,6 +285,8 @@ make_queue_figures(Oid table, int64 id)
     for (q = 0; q < max_figure_queues && OidIsValid(figures->queues[q].database);)
         q++;
     if (q == max_figure_queues)
+        q = free_idle_queue();
+    if (q < 0)
         return -1;
     QueueFigures &queue = figures->queues[q];
     queue = {};
@@ -258,6 +294,7 @@ make_queue_figures(Oid table, int64 id)
     queue.database = MyDatabaseId;
     queue.table = table;
     queue.queue = id;
+    (void)part_of(queue, now() / part_us); /* not idle, from here on */
     figures->n_queues = std::max(figures->n_queues, q + 1);
     return q;
 }
@@ -265,6 +302,8 @@ make_queue_figures(Oid table, int64 id)
 PartOfHour *
 part_of(QueueFigures &queue, int64 number)
 {
+    if (number < 0) /* a clock before 2000 */
+        return nullptr;
     PartOfHour &part = queue.parts[number % (parts_of_hour + 1)];
     if (part.number > number)
         return nullptr; /* more than an hour ago */

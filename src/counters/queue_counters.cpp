@@ -1,7 +1,7 @@
 /*
  * queue_counters.cpp: noting what a transaction changes, and adding it up at its commit; see queue_counters.h.
  *
- * The notes are a stack, those of inner subtransactions above those of outer ones, as in wakeup.cpp. A transaction becomes
+ * The notes are a stack (xact_notes.h). A transaction becomes
  * visible a moment before its notes are added, so another session may for that moment see a job that is not counted yet;
  * whoever committed it does not.
  *
@@ -16,8 +16,7 @@
 namespace ojs
 {
 
-Change *changes; /* in TopTransactionContext */
-int n_changes;
+constinit Notes<Change> changes = {};
 bool lost_here[2];
 LWLock *counters_lock;
 pg_atomic_uint32 *committing;
@@ -27,60 +26,6 @@ Alarms *alarms;
 
 namespace
 {
-
-int room;
-
-/* --- notes --- */
-
-void
-fold(Change &into, const Change &from)
-{
-    for (int w = 0; w < n_where; w++)
-        into.n[w] += from.n[w];
-    into.reserved += from.reserved;
-    into.bytes += from.bytes;
-    into.reserved_bytes += from.reserved_bytes;
-}
-
-/* Brings the notes from `from` on down to one per queue; all are of one level. */
-void
-merge(int from)
-{
-    if (n_changes - from < 2)
-        return;
-    std::sort(changes + from, changes + n_changes, [](const Change &a, const Change &b) { return a.queue < b.queue; });
-    int kept = from;
-    for (int i = from + 1; i < n_changes; i++) {
-        if (changes[i].queue != changes[kept].queue) {
-            changes[++kept] = changes[i];
-            continue;
-        }
-        fold(changes[kept], changes[i]);
-    }
-    n_changes = kept + 1;
-}
-
-void
-make_room(int level)
-{
-    constexpr int first_room = 8;
-    if (n_changes < room)
-        return;
-    if (room > 0) {
-        int from = n_changes;
-        while (from > 0 && changes[from - 1].level == level)
-            from--;
-        merge(from);
-        if (n_changes <= room / 2)
-            return;
-    }
-    int wider = room > 0 ? room * 2 : first_room;
-    auto *array = static_cast<Change *>(MemoryContextAllocHuge(TopTransactionContext, sizeof(Change) * wider));
-    if (n_changes > 0)
-        memcpy(array, changes, sizeof(Change) * n_changes);
-    changes = array;
-    room = wider;
-}
 
 /* Columns lie where the row layouts in sql/tables.sql put them: all before these are of fixed width and not null. */
 constexpr int job_id_at = 0;  /* in ready and later */
@@ -110,16 +55,16 @@ column(HeapTupleHeader row, int at)
 void
 drop_notes(int level)
 {
-    for (; n_changes > 0 && changes[n_changes - 1].level >= level; n_changes--)
-        if (changes[n_changes - 1].reserved != 0 || changes[n_changes - 1].reserved_bytes != 0)
-            give_back(changes[n_changes - 1]);
+    for (int i = changes.n; i > 0 && changes.all[i - 1].level >= level; i--)
+        if (changes.all[i - 1].reserved != 0 || changes.all[i - 1].reserved_bytes != 0)
+            give_back(changes.all[i - 1]);
+    changes.drop(level);
 }
 
 void
 forget()
 {
-    changes = nullptr;
-    n_changes = room = 0;
+    changes.forget();
     lost_here[0] = lost_here[1] = false;
 }
 
@@ -156,10 +101,8 @@ add(Counter &counter, const Change &change, bool since)
         if (since)
             pg_atomic_fetch_add_u64(&counter.since[w], change.n[w]);
     }
-    if (change.reserved != 0)
-        pg_atomic_fetch_sub_u64(&counter.reserved, change.reserved);
-    if (change.reserved_bytes != 0)
-        pg_atomic_fetch_sub_u64(&counter.reserved_bytes, change.reserved_bytes);
+    subtract(counter.reserved, change.reserved);
+    subtract(counter.reserved_bytes, change.reserved_bytes);
     if (change.bytes == 0)
         return;
     pg_atomic_fetch_add_u64(&counter.bytes, change.bytes);
@@ -180,18 +123,18 @@ add_all(Database &database, bool exclusive)
     TransactionId xid = GetTopTransactionIdIfAny();
     bool since = recount->running && recount->database == MyDatabaseId && !counted_by_recount(xid);
     int left = 0;
-    for (int i = 0; i < n_changes; i++) {
-        MarkKey key = key_of(MyDatabaseId, changes[i].queue);
-        auto *counter = exclusive ? counter_of(MyDatabaseId, changes[i].queue)
+    for (int i = 0; i < changes.n; i++) {
+        MarkKey key = key_of(MyDatabaseId, changes.all[i].queue);
+        auto *counter = exclusive ? counter_of(MyDatabaseId, changes.all[i].queue)
                                   : static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
         if (counter != nullptr)
-            add(*counter, changes[i], since);
+            add(*counter, changes.all[i], since);
         else if (exclusive)
             pg_atomic_write_u32(&database.uncountable, 1);
         else
-            changes[left++] = changes[i];
+            changes.all[left++] = changes.all[i];
     }
-    n_changes = left;
+    changes.n = left;
     return left > 0;
 }
 
@@ -205,6 +148,8 @@ committed()
     LWLockAcquire(counters_lock, LW_SHARED);
     bool missing = add_all(*database, false);
     LWLockRelease(counters_lock);
+    if (pg_atomic_read_u32(&database->uncountable) != 0) /* nobody reads them */
+        missing = false;
     if (!missing && !lost_here[0] && !lost_here[1])
         return;
     LWLockAcquire(counters_lock, LW_EXCLUSIVE);
@@ -231,33 +176,8 @@ void
 prepared()
 {
     Database *database = my_database();
-    if (database != nullptr && (n_changes > 0 || lost_here[0] || lost_here[1]))
+    if (database != nullptr && (changes.n > 0 || lost_here[0] || lost_here[1]))
         pg_atomic_fetch_or_u32(&database->prepared, prepared_open | prepared_ended);
-}
-
-/* The notes of a subtransaction that ends become its parent's: added to those there, or else a loop of savepoints would
- * pile them up. */
-void
-hand_up(int level)
-{
-    constexpr int look_back = 8;
-    int from = n_changes;
-    while (from > 0 && changes[from - 1].level >= level)
-        from--;
-    int kept = from;
-    for (int i = from; i < n_changes; i++) {
-        int same = kept - 1;
-        while (same >= 0 && same >= kept - look_back && changes[same].level == level - 1 &&
-               changes[same].queue != changes[i].queue)
-            same--;
-        if (same >= 0 && same >= kept - look_back && changes[same].level == level - 1)
-            fold(changes[same], changes[i]);
-        else {
-            changes[kept] = changes[i];
-            changes[kept++].level = level - 1;
-        }
-    }
-    n_changes = kept;
 }
 
 extern "C" void
@@ -265,11 +185,13 @@ counts_xact(XactEvent event, void *)
 {
     switch (event) {
     case XACT_EVENT_PRE_COMMIT:
-        if (n_changes > 0)
+        if (changes.n > 0) {
+            prepare_to_remember();
             say_committing(GetTopTransactionIdIfAny());
+        }
         break;
     case XACT_EVENT_COMMIT:
-        if (n_changes > 0 || lost_here[0] || lost_here[1]) {
+        if (changes.n > 0 || lost_here[0] || lost_here[1]) {
             remember_changes();
             committed();
             say_committing(InvalidTransactionId);
@@ -285,7 +207,7 @@ counts_xact(XactEvent event, void *)
         forget();
         break;
     case XACT_EVENT_ABORT:
-        if (n_changes > 0)
+        if (changes.n > 0)
             say_committing(InvalidTransactionId); /* it may have been about to */
         drop_notes(0);
         forget();
@@ -302,7 +224,7 @@ counts_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
     int level = GetCurrentTransactionNestLevel();
 
     if (event == SUBXACT_EVENT_COMMIT_SUB) {
-        hand_up(level);
+        changes.hand_up(level);
     } else if (event == SUBXACT_EVENT_ABORT_SUB) {
         recount_given_up();
         drop_notes(level);
@@ -314,14 +236,15 @@ counts_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 Change &
 change_of(int64 queue)
 {
-    constexpr int look_back = 8;
-    int level = GetCurrentTransactionNestLevel();
-    for (int i = n_changes - 1; i >= 0 && i >= n_changes - look_back && changes[i].level == level; i--)
-        if (changes[i].queue == queue)
-            return changes[i];
-    make_room(level);
-    changes[n_changes] = {queue, level, {}, 0, 0, 0};
-    return changes[n_changes++];
+    return changes.add({queue, GetCurrentTransactionNestLevel(), {}, 0, 0, 0});
+}
+
+void
+subtract(pg_atomic_uint64 &places, int64 n)
+{
+    uint64 there = pg_atomic_read_u64(&places);
+    while (n != 0 && !pg_atomic_compare_exchange_u64(&places, &there, there - std::min(there, static_cast<uint64>(n))))
+        ;
 }
 
 bool
@@ -430,16 +353,92 @@ counting_database()
     return database != nullptr && pg_atomic_read_u32(&database->uncountable) == 0 ? database : nullptr;
 }
 
+static bool
+is_full()
+{
+    return hash_get_num_entries(counters) >= max_counters;
+}
+
+static void
+remove_counters_of(Oid database)
+{
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, counters);
+    while (auto *counter = static_cast<Counter *>(hash_seq_search(&all)))
+        if (counter->key.database == database)
+            (void)hash_search(counters, &counter->key, HASH_REMOVE, nullptr);
+}
+
+/* The rows of the database with most counters are counted from now on, and what it had is the others'. */
+static void
+take_from_largest()
+{
+    auto *n = static_cast<int *>(MemoryContextAllocExtended(TopMemoryContext, sizeof(int) * max_databases, MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO));
+    if (n == nullptr)
+        return;
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, counters);
+    int largest = 0;
+    while (auto *counter = static_cast<Counter *>(hash_seq_search(&all))) {
+        int d = 0;
+        while (d < max_databases - 1 && shared->databases[d].oid != counter->key.database)
+            d++;
+        if (++n[d] > n[largest])
+            largest = d;
+    }
+    pfree(n);
+    Database &database = shared->databases[largest];
+    pg_atomic_write_u32(&database.uncountable, 1);
+    database.counted[0] = database.counted[1] = InvalidOid;
+    if (recount->running && recount->database == database.oid)
+        recount->spoilt = true;
+    remove_counters_of(database.oid);
+}
+
+/* At most once a second: a walk over all counters, under the lock. */
+static void
+sweep_counters()
+{
+    TimestampTz now = GetCurrentTimestamp();
+    if (now >= recount->swept_at && now - recount->swept_at < USECS_PER_SEC)
+        return;
+    recount->swept_at = now;
+    remove_idle();
+    if (is_full())
+        take_from_largest();
+}
+
+bool
+room_for_counters()
+{
+    return hash_get_num_entries(counters) < max_counters * 3 / 4;
+}
+
+void
+free_counters(Oid database)
+{
+    LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    remove_counters_of(database);
+    for (Refusal &refusal : alarms->refusals)
+        if (refusal.database == database)
+            refusal.database = InvalidOid;
+    LWLockRelease(counters_lock);
+}
+
 Counter *
 counter_of(Oid database, int64 queue)
 {
     MarkKey key = key_of(database, queue);
     bool found;
-    auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
-    if (counter == nullptr) {
-        remove_idle();
-        counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
-    }
+    auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
+    if (counter != nullptr)
+        return counter;
+    if (is_full())
+        sweep_counters();
+    Database *mine = my_database(); /* which may have lost its counters just now */
+    if (is_full() || (mine != nullptr && mine->oid == database && pg_atomic_read_u32(&mine->uncountable) != 0))
+        return nullptr;
+    counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
     if (counter != nullptr && !found) {
         for (pg_atomic_uint64 *other : {&counter->reserved, &counter->bytes, &counter->reserved_bytes, &counter->bytes_since})
             pg_atomic_init_u64(other, 0);

@@ -108,11 +108,11 @@ range_of(Part part, int &from, int &to)
 void
 add_changes(HTAB *to, int sign)
 {
-    for (int i = 0; i < n_changes; i++) {
-        Counts &counts = counts_in(to, changes[i].queue);
+    for (int i = 0; i < changes.n; i++) {
+        Counts &counts = counts_in(to, changes.all[i].queue);
         for (int w = 0; w < n_where; w++)
-            counts.n[w] += sign * changes[i].n[w];
-        counts.bytes += sign * changes[i].bytes;
+            counts.n[w] += sign * changes.all[i].n[w];
+        counts.bytes += sign * changes.all[i].bytes;
     }
 }
 
@@ -272,12 +272,12 @@ void
 add_own(Counts *counts, int n)
 {
     for (int i = 0; i < n; i++)
-        for (int c = 0; c < n_changes; c++) {
-            if (changes[c].queue != counts[i].queue)
+        for (int c = 0; c < changes.n; c++) {
+            if (changes.all[c].queue != counts[i].queue)
                 continue;
             for (int w = 0; w < n_where; w++)
-                counts[i].n[w] += changes[c].n[w];
-            counts[i].bytes += changes[c].bytes;
+                counts[i].n[w] += changes.all[c].n[w];
+            counts[i].bytes += changes.all[c].bytes;
         }
 }
 
@@ -340,14 +340,28 @@ settled(Database &database, Part part)
     return known(database, part) || recount_rows(part, false);
 }
 
+/* There was no room for the counters of this database, and what they said is of before. */
+static void
+try_counters_again(Database &database)
+{
+    LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    if (pg_atomic_read_u32(&database.uncountable) != 0 && room_for_counters()) {
+        database.counted[0] = database.counted[1] = InvalidOid;
+        pg_atomic_write_u32(&database.uncountable, 0);
+    }
+    LWLockRelease(counters_lock);
+}
+
 void
 recount_if_due()
 {
     constexpr int64 every_us = SECS_PER_MINUTE * USECS_PER_SEC;
     constexpr int64 most_of_the_time = 200; /* one part in so many */
     static TimestampTz next;
-    Database *database = counting_database();
     TimestampTz at = GetCurrentTimestamp();
+    if (at >= next && counters != nullptr && my_database() != nullptr)
+        try_counters_again(*my_database());
+    Database *database = counting_database();
     if (database == nullptr || (known(*database, Part::open) && at < next))
         return;
     (void)recount_rows(Part::open, true);
@@ -357,6 +371,14 @@ recount_if_due()
 
 /* --- without shared counters --- */
 
+void
+prepare_to_remember()
+{
+    for (int i = 0; remembered != nullptr && i < changes.n; i++)
+        (void)counts_in(remembered, changes.all[i].queue);
+}
+
+/* Must not raise: nothing is allocated here. */
 void
 remember_changes()
 {

@@ -28,14 +28,14 @@ Own
 own_in(int64 queue)
 {
     Own own = {};
-    for (int i = 0; i < n_changes; i++) {
-        if (changes[i].queue != queue)
+    for (int i = 0; i < changes.n; i++) {
+        if (changes.all[i].queue != queue)
             continue;
         for (Where where : waiting_places)
-            own.waiting.jobs += changes[i].n[static_cast<int>(where)];
-        own.waiting.bytes += changes[i].bytes;
-        own.reserved.jobs += changes[i].reserved;
-        own.reserved.bytes += changes[i].reserved_bytes;
+            own.waiting.jobs += changes.all[i].n[static_cast<int>(where)];
+        own.waiting.bytes += changes.all[i].bytes;
+        own.reserved.jobs += changes.all[i].reserved;
+        own.reserved.bytes += changes.all[i].reserved_bytes;
     }
     return own;
 }
@@ -122,6 +122,23 @@ lock_bound(int64 queue, LOCKMODE mode)
     (void)LockAcquire(&tag, mode, false, false);
 }
 
+/* Who has prepared a transaction may take days to end it. */
+static void
+lock_to_reserve(int64 queue)
+{
+    constexpr int64 patience_us = USECS_PER_SEC;
+    constexpr int64 poll_ms = 10;
+    static uint32 event;
+    LOCKTAG tag = bound_lock(queue);
+    TimestampTz since = GetCurrentTimestamp();
+    while (LockAcquire(&tag, reserving_mode, false, true) == LOCKACQUIRE_NOT_AVAIL) {
+        if (GetCurrentTimestamp() - since > patience_us)
+            raise(Code::unavailable, Details(), "Commit or roll back the transactions in pg_prepared_xacts, or try again.",
+                  "a prepared transaction has jobs in this bounded queue, and nobody knows yet whether they count");
+        sleep_ms(poll_ms, "OjsPreparedWait", &event);
+    }
+}
+
 Reservation
 reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load *depth)
 {
@@ -132,7 +149,7 @@ reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load
     Change &note = change_of(queue); /* here, since it may raise */
     Own own = own_in(queue);
     if (max_prepared_xacts > 0)
-        lock_bound(queue, reserving_mode);
+        lock_to_reserve(queue);
     bool right = settled(database, Part::open);
 
     Reservation reservation = Reservation::none;
@@ -161,8 +178,8 @@ give_back(const Change &change)
     LWLockAcquire(counters_lock, LW_SHARED);
     auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
     if (counter != nullptr) {
-        pg_atomic_fetch_sub_u64(&counter->reserved, change.reserved);
-        pg_atomic_fetch_sub_u64(&counter->reserved_bytes, change.reserved_bytes);
+        subtract(counter->reserved, change.reserved);
+        subtract(counter->reserved_bytes, change.reserved_bytes);
     }
     LWLockRelease(counters_lock);
 }
@@ -170,9 +187,9 @@ give_back(const Change &change)
 void
 keep_while_prepared()
 {
-    for (int i = 0; i < n_changes; i++)
-        if (changes[i].reserved != 0 || changes[i].reserved_bytes != 0)
-            lock_bound(changes[i].queue, prepared_mode);
+    for (int i = 0; i < changes.n; i++)
+        if (changes.all[i].reserved != 0 || changes.all[i].reserved_bytes != 0)
+            lock_bound(changes.all[i].queue, prepared_mode);
 }
 
 } // namespace ojs

@@ -103,6 +103,26 @@ ensure_hot_set()
     checked = {true, generation};
 }
 
+void
+note_restore()
+{
+    counts_lost(Part::ended); /* it may be many rows */
+    Feed feed = read_feed();
+    if (feed.restored && feed.ours)
+        return;
+    store::Table table = store::open(store::Rel::feed, RowExclusiveLock);
+    Datum values[feed_columns];
+    bool nulls[feed_columns] = {};
+    Interval none = {};
+    values[feed_rebuilt_at] = TimestampTzGetDatum(DT_NOBEGIN);
+    values[feed_took] = IntervalPGetDatum(&none);
+    values[feed_jobs] = Int64GetDatum(0);
+    values[feed_cause] = CStringGetTextDatum("restore");
+    store::insert(table, heap_form_tuple(RelationGetDescr(table.rel), values, nulls));
+    CacheInvalidateRelcache(table.rel); /* all sessions look again once this commits */
+    store::close(table);
+}
+
 } // namespace ojs
 
 using namespace ojs;
@@ -113,20 +133,6 @@ OJS_FUNCTION(ojs_hot_set_lost)
     if (!CALLED_AS_TRIGGER(fcinfo))
         ereport(ERROR,
                 (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("ojs_store.hot_set_lost() is a trigger")));
-    counts_lost(Part::ended); /* it may be many rows, which the trigger does not see */
-    Feed feed = read_feed();
-    if (!(feed.restored && feed.ours)) {
-        store::Table table = store::open(store::Rel::feed, RowExclusiveLock);
-        Datum values[feed_columns];
-        bool nulls[feed_columns] = {};
-        Interval none = {};
-        values[feed_rebuilt_at] = TimestampTzGetDatum(DT_NOBEGIN);
-        values[feed_took] = IntervalPGetDatum(&none);
-        values[feed_jobs] = Int64GetDatum(0);
-        values[feed_cause] = CStringGetTextDatum("restore");
-        store::insert(table, heap_form_tuple(RelationGetDescr(table.rel), values, nulls));
-        CacheInvalidateRelcache(table.rel); /* all sessions look again once this commits */
-        store::close(table);
-    }
+    note_restore();
     return PointerGetDatum(nullptr);
 }

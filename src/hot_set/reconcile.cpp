@@ -22,7 +22,48 @@ constexpr char last_pass_sql[] = R"sql(
 )sql";
 constinit Statement last_pass = {last_pass_sql, {}, nullptr};
 
+/* Tables whose rows a rebuild reads. */
+constexpr store::Rel watched[] = {store::Rel::job, store::Rel::event, store::Rel::done, store::Rel::checkpoint};
+
+bool
+is_watched(store::Rel which)
+{
+    Relation rel = store::open_relation(which, AccessShareLock);
+    const TriggerDesc *triggers = rel->trigdesc;
+    bool always = false;
+    for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++)
+        always |= strcmp(triggers->triggers[i].tgname, "hot_set_lost") == 0 &&
+                  triggers->triggers[i].tgenabled == TRIGGER_FIRES_ALWAYS;
+    table_close(rel, AccessShareLock);
+    return always;
+}
+
 } // namespace
+
+bool
+restores_noticed()
+{
+    return std::all_of(std::begin(watched), std::end(watched), is_watched);
+}
+
+void
+mend_restore_triggers()
+{
+    for (store::Rel which : watched) {
+        Oid oid = store::relation_oid(which);
+        if (is_watched(which) || !ConditionalLockRelationOid(oid, ShareRowExclusiveLock))
+            continue;
+        with_spi([oid] {
+            const char *sql = psprintf("alter table ojs_store.%s enable always trigger hot_set_lost", get_rel_name(oid));
+            if (SPI_execute(sql, false, 0) != SPI_OK_UTILITY)
+                elog(ERROR, "could not run \"%s\"", sql);
+        });
+        CommandCounterIncrement();
+        note_restore();
+        ereport(LOG, (errmsg("ojs has enabled its trigger on ojs_store.%s again, and rebuilds its hot set", get_rel_name(oid)),
+                      errhint("Restore without --disable-triggers.")));
+    }
+}
 
 void
 reconcile_if_due()
@@ -35,6 +76,7 @@ reconcile_if_due()
     TimestampTz last = 0;
     double took = 0;
 
+    mend_restore_triggers();
     if (at < look_at)
         return;
     with_spi([&] {

@@ -33,6 +33,9 @@ prepare(Database &database, Oid oid)
     pg_atomic_init_u32(&database.absent, 0);
     pg_atomic_init_u32(&database.poked, 0);
     pg_atomic_init_u32(&database.uncountable, 0);
+    database.counted[0] = database.counted[1] = database.figures_of = InvalidOid;
+    database.hour_known = false;
+    database.worker_pid = 0;
     /* Of before this start: the first counting looks whether there are any. */
     pg_atomic_init_u32(&database.prepared, prepared_open | prepared_ended);
     database.oid = oid;
@@ -91,16 +94,40 @@ database_slot(Oid oid)
     if (shared == nullptr || !OidIsValid(oid))
         return nullptr;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    for (Database &database : shared->databases) {
-        if (!OidIsValid(database.oid))
-            prepare(database, oid);
-        if (database.oid == oid) {
-            slot = &database;
-            break;
-        }
+    auto *end = std::end(shared->databases);
+    auto named = [](Oid name) { return [name](const Database &database) { return database.oid == name; }; };
+    slot = std::find_if(shared->databases, end, named(oid));
+    if (slot == end) {
+        slot = std::find_if(shared->databases, end, named(InvalidOid));
+        if (slot != end)
+            prepare(*slot, oid);
     }
+    slot = slot == end ? nullptr : slot;
     LWLockRelease(shared->lock);
     return slot;
+}
+
+template <typename Entry>
+static void
+remove_of(HTAB *table, Oid database)
+{
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, table);
+    while (auto *entry = static_cast<Entry *>(hash_seq_search(&all)))
+        if (entry->key.database == database)
+            (void)hash_search(table, &entry->key, HASH_REMOVE, nullptr);
+}
+
+void
+free_database_slot(Oid oid)
+{
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    remove_of<Mark>(shared->marks, oid);
+    remove_of<Calls>(shared->calls, oid);
+    for (Database &database : shared->databases)
+        if (database.oid == oid)
+            database.oid = InvalidOid;
+    LWLockRelease(shared->lock);
 }
 
 Database *

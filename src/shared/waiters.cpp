@@ -30,14 +30,40 @@ fits_channel(int name_length)
 
 bool waiting; /* this process is among the waiters */
 
+/* Two bits for each queue. */
+template <typename Body>
+void
+each_filter_bit(int64 queue, Body body)
+{
+    constexpr uint32 n_bits = waiter_filter_words * 64;
+    for (int shift : {0, 32}) {
+        uint32 bit = static_cast<uint32>(static_cast<uint64>(queue) >> shift) % n_bits;
+        body(bit / 64, UINT64CONST(1) << bit % 64);
+    }
+}
+
 bool
 waits_for(const Waiter &waiter, int64 queue)
 {
-    return waiter.n > max_waiter_queues ||
-           std::find(waiter.queues, waiter.queues + waiter.n, queue) != waiter.queues + waiter.n;
+    if (waiter.n > 0)
+        return std::find(waiter.queues, waiter.queues + waiter.n, queue) != waiter.queues + waiter.n;
+    bool passes = true;
+    each_filter_bit(queue, [&](uint32 word, uint64 bit) { passes = passes && (waiter.filter[word] & bit) != 0; });
+    return passes;
 }
 
-/* As many as there are jobs, those first who have waited longest. */
+void
+wait_for_queues(Waiter &waiter, const int64 *queues, int n)
+{
+    waiter.n = n <= max_waiter_queues ? n : 0;
+    std::copy(queues, queues + waiter.n, waiter.queues);
+    std::fill(std::begin(waiter.filter), std::end(waiter.filter), n == 0 ? ~UINT64CONST(0) : 0);
+    for (int i = 0; i < n && waiter.n == 0; i++)
+        each_filter_bit(queues[i], [&](uint32 word, uint64 bit) { waiter.filter[word] |= bit; });
+}
+
+/* As many as there are jobs, those first who have waited longest. One that only may wait for this queue is woken besides, so
+ * that it takes nobody's wake-up. */
 void
 wake_waiters(int64 queue, int64 jobs)
 {
@@ -47,7 +73,7 @@ wake_waiters(int64 queue, int64 jobs)
             continue;
         waiter.woken = true;
         set_latch(static_cast<uint32>(shared->waiting[i]) + 1);
-        jobs--;
+        jobs -= waiter.n > 0;
     }
 }
 
@@ -157,7 +183,7 @@ stop_waiting(bool passing)
         pg_atomic_fetch_sub_u32(&my_database()->waiters, 1);
     }
     if (passing && waiter.woken)
-        for (int i = 0; i < std::min(waiter.n, max_waiter_queues); i++)
+        for (int i = 0; i < waiter.n; i++)
             wake_waiters(waiter.queues[i], 1);
     waiter.woken = false;
     LWLockRelease(shared->lock);
@@ -225,10 +251,8 @@ wake_wait(const int64 *queues, int n, TimestampTz until, int round)
     bool changed = changed_since();
     if (!changed) {
         waiter.database = MyDatabaseId;
-        waiter.n = n == 0 || n > max_waiter_queues ? max_waiter_queues + 1 : n;
         waiter.woken = false;
-        for (int i = 0; i < n && n <= max_waiter_queues; i++)
-            waiter.queues[i] = queues[i];
+        wait_for_queues(waiter, queues, n);
         shared->waiting[shared->n_waiting++] = me;
         pg_atomic_fetch_add_u32(&database->waiters, 1);
         waiting = true;
@@ -356,7 +380,7 @@ wanted_queues(int64 *queues, int most)
     for (int i = 0; i < shared->n_waiting; i++) {
         const Waiter &waiter = shared->waiters[shared->waiting[i]];
         for (int j = 0;
-             waiter.database == MyDatabaseId && !waiter.woken && j < std::min(waiter.n, max_waiter_queues) && n < most;
+             waiter.database == MyDatabaseId && !waiter.woken && j < waiter.n && n < most;
              j++)
             queues[n++] = waiter.queues[j];
     }

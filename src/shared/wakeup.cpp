@@ -1,13 +1,13 @@
 /*
  * wakeup.cpp: see wakeup.h.
  *
- * What a transaction has made claimable is kept as a stack of marks, those of inner subtransactions above those of
- * outer ones. The commit path reads two atomics when nobody waits. What happens to those who do: waiters.cpp.
+ * What a transaction has made claimable is a stack of notes (xact_notes.h). The commit path reads two atomics when nobody waits. What happens to those who do: waiters.cpp.
  */
 #include "ojs/shared/wakeup.h"
 
 #include "ojs/shared/claim_window.h"
 #include "ojs/pg/settings.h"
+#include "ojs/pg/xact_notes.h"
 #include "ojs/pg/plant.h"
 #include "ojs/shared/shmem.h"
 
@@ -19,64 +19,26 @@ namespace
 
 /* --- marks of the running transaction --- */
 
-struct Made {
+struct QueuedWakeup {
     int64 queue;
-    const char *name;
-    int name_length;
     int level;
+    int name_length;
     int64 jobs;
+    char name[max_mark_name];
+
+    bool same(const QueuedWakeup &o) const { return queue == o.queue; }
+    bool before(const QueuedWakeup &o) const { return queue < o.queue; }
+    void add(const QueuedWakeup &o) { jobs += o.jobs; }
 };
 
-Made *made; /* in TopTransactionContext */
-int n_made;
-int room;
+constinit Notes<QueuedWakeup> made = {};
 bool by_worker; /* decided before the commit, while a NOTIFY can still be added to it */
 bool want_worker_at_commit;
-
-/* Brings the marks from `from` on down to one per queue; all are of one level, or of levels that no longer matter. */
-void
-merge(int from)
-{
-    if (n_made - from < 2)
-        return;
-    std::sort(made + from, made + n_made, [](const Made &a, const Made &b) { return a.queue < b.queue; });
-    int kept = from;
-    for (int i = from + 1; i < n_made; i++) {
-        if (made[i].queue == made[kept].queue)
-            made[kept].jobs += made[i].jobs;
-        else
-            made[++kept] = made[i];
-    }
-    n_made = kept + 1;
-}
-
-void
-make_room(int level)
-{
-    constexpr int first_room = 8;
-    if (n_made < room)
-        return;
-    if (room > 0) {
-        int from = n_made;
-        while (from > 0 && made[from - 1].level == level)
-            from--;
-        merge(from);
-        if (n_made <= room / 2)
-            return;
-    }
-    int wider = room > 0 ? room * 2 : first_room;
-    auto *array = static_cast<Made *>(MemoryContextAllocHuge(TopTransactionContext, sizeof(Made) * wider));
-    if (n_made > 0)
-        memcpy(array, made, sizeof(Made) * n_made);
-    made = array;
-    room = wider;
-}
 
 void
 forget()
 {
-    made = nullptr;
-    n_made = room = 0;
+    made.forget();
     by_worker = want_worker_at_commit = false;
 }
 
@@ -92,8 +54,8 @@ tell_all()
     if (pg_atomic_read_u32(&database->waiters) == 0 && pg_atomic_read_u32(&database->wanted) == 0)
         return;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    for (int i = 0; i < n_made; i++)
-        send |= tell_queue(*database, made[i].queue, made[i].name, made[i].name_length, made[i].jobs,
+    for (int i = 0; i < made.n; i++)
+        send |= tell_queue(*database, made.all[i].queue, made.all[i].name, made.all[i].name_length, made.all[i].jobs,
                            by_worker && settings.notify);
     LWLockRelease(shared->lock);
     if (send)
@@ -103,15 +65,15 @@ tell_all()
 void
 before_commit()
 {
-    if (n_made == 0)
+    if (made.n == 0)
         return;
-    merge(0);
+    made.merge();
     Database *database = my_database();
     by_worker = worker_running() && pg_atomic_read_u32(&database->crowded) == 0;
     if (by_worker || !settings.notify)
         return;
-    for (int i = 0; i < n_made; i++)
-        notify_queue(made[i].name, made[i].name_length);
+    for (int i = 0; i < made.n; i++)
+        notify_queue(made.all[i].name, made.all[i].name_length);
 }
 
 extern "C" void
@@ -122,7 +84,7 @@ wake_xact(XactEvent event, void *)
         before_commit();
         break;
     case XACT_EVENT_COMMIT:
-        if (n_made > 0)
+        if (made.n > 0)
             tell_all();
         if (want_worker_at_commit) {
             Database *database = my_database();
@@ -152,13 +114,11 @@ wake_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
     int level = GetCurrentTransactionNestLevel();
 
     if (event == SUBXACT_EVENT_COMMIT_SUB) {
-        for (int i = n_made; i > 0 && made[i - 1].level >= level; i--)
-            made[i - 1].level = level - 1;
+        made.hand_up(level);
     } else if (event == SUBXACT_EVENT_ABORT_SUB) {
         stop_waiting(true);
         cohort_leave();
-        while (n_made > 0 && (made[n_made - 1].level >= level || planted(Bug::lost_wake_up)))
-            n_made--;
+        made.drop(planted(Bug::lost_wake_up) ? 0 : level);
     }
 }
 
@@ -180,19 +140,9 @@ ask_for_worker_at_commit()
 void
 wake_queue(int64 queue, std::string_view name, int jobs)
 {
-    constexpr int look_back = 8;
-    int level = GetCurrentTransactionNestLevel();
-
-    for (int i = n_made - 1; i >= 0 && i >= n_made - look_back && made[i].level == level; i--)
-        if (made[i].queue == queue) {
-            made[i].jobs += jobs;
-            return;
-        }
-    make_room(level);
-    char *copy = static_cast<char *>(MemoryContextAlloc(TopTransactionContext, name.size() + 1));
-    memcpy(copy, name.data(), name.size());
-    copy[name.size()] = '\0';
-    made[n_made++] = {queue, copy, static_cast<int>(name.size()), level, jobs};
+    QueuedWakeup wakeup = {queue, GetCurrentTransactionNestLevel(), static_cast<int>(std::min<size_t>(name.size(), max_mark_name)), jobs, {}};
+    memcpy(wakeup.name, name.data(), wakeup.name_length);
+    (void)made.add(wakeup);
 }
 
 } // namespace ojs

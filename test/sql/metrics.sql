@@ -74,6 +74,12 @@ select count(ojs.push('noise.n' || i, queue => 'noise')) from generate_series(1,
 select is((select count(distinct l[1]) from regexp_matches(ojs.metrics(), 'queue="noise",type="([^"]*)"', 'g') l), 101::bigint, 'OBS-02: a queue has at most 100 types, and others');
 select is(pg_temp.sample('ojs_job_enqueued_total{queue="noise",type="_other"}'), 20::numeric, 'OBS-02: later types are counted as _other');
 
+-- A type may be longer than what is kept of it.
+select count(ojs.push(rpad('a', n, 'x'), queue => 'long')) from unnest('{127,128,255}'::int[]) n \g /dev/null
+select is((select sum(substring(line from ' (\d+)$')::numeric) from string_to_table(ojs.metrics(), e'\n') line where line ~ '^ojs_job_enqueued_total.queue="long"'), 3::numeric,
+    'OBS-02: types of any length are counted once each');
+select is_empty($$ select line from string_to_table(ojs.metrics(), e'\n') line where line ~ 'queue="long"' and length(substring(line from ' (\S+)$')) > 6 $$, 'and write over nothing');
+
 savepoint a;
 select ojs.push('mail.send', queue => 'met') \g /dev/null
 rollback to a;

@@ -27,14 +27,16 @@ my $hash_before = $node->safe_psql('postgres', $hash);
 my $dump = $node->basedir . '/dump';
 $node->command_ok(['pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('postgres')], 'PGX-13: pg_dump');
 
-for my $mode ('one by one', 'in one transaction', 'two at a time') {
+for my $mode ('one by one', 'with triggers disabled', 'in one transaction', 'two at a time') {
     $node->safe_psql('postgres', 'create database target');
-    my @options = $mode eq 'in one transaction' ? '--single-transaction' : $mode eq 'two at a time' ? '--jobs=2' : ();
+    my @options = $mode eq 'in one transaction' ? '--single-transaction' : $mode eq 'two at a time' ? '--jobs=2' : $mode eq 'with triggers disabled' ? '--disable-triggers' : ();
     # Sessions and the worker use the database while it is filled.
-    $node->safe_psql('target', 'create extension ojs; select ojs.ready()') if $mode eq 'one by one';
-    my $extension_there = $mode eq 'one by one';
+    $node->safe_psql('target', 'create extension ojs; select ojs.ready()') if $mode =~ /^one by|triggers/;
+    my $extension_there = $mode =~ /^one by|triggers/;
     $node->command_ok(['pg_restore', '--exit-on-error', @options, ($extension_there ? '--data-only' : ()), '-d', $node->connstr('target'), $dump], "PGX-13: pg_restore $mode");
     $node->poll_query_until('target', 'select ' . workers('target') . ' = 1') or die;
+    awaits($node, "select ojs.ready() and ojs.health() #>> '{hot_set,last_rebuild,cause}' = 'restore'", "PGX-13: the restore is noticed, $mode", 'target');
+    awaits($node, "select count(*) = 4 from pg_trigger where tgname = 'hot_set_lost' and tgenabled = 'A'", "PGX-13: and the next would be, $mode", 'target');
     is($node->safe_psql('target', 'select ojs.ready()'), 't', "PGX-13: ready, $mode");
     is($node->safe_psql('target', $states), $before, "PGX-13: all jobs stand as they did, $mode");
     is($node->safe_psql('target', $hash), $hash_before, "the key of queue ids is restored, $mode");

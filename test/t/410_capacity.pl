@@ -227,6 +227,10 @@ for my $preload (1, 0) {
     $sql->(q{select ojs.purge_queue('a', confirm => true), ojs.purge_queue('b', confirm => true)});
     $sql->(q{begin; select count(*) from generate_series(1, 4) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => 'b'); prepare transaction 'p'});
     isnt($node->psql('postgres', q{set lock_timeout = '200ms'; select fill('b')}), 0, "$how: BP-01: a prepared transaction keeps its places: others wait for it");
+    if ($preload) {
+        my (undef, undef, $refusal) = $node->psql('postgres', q{select ojs.push('test.job', queue => 'b')});
+        like($refusal, qr/a prepared transaction has jobs in this bounded queue/, "$how: BP-01: and not without end");
+    }
     is($sql->(q{set lock_timeout = '60s'; select fill('a')}), '7', "$how: BP-01: not in other queues");
     $node->restart;
     isnt($node->psql('postgres', q{set lock_timeout = '200ms'; select fill('b')}), 0, "$how: BP-01: after a restart, too");

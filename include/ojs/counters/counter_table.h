@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ojs/counters/queue_counters.h"
+#include "ojs/pg/xact_notes.h"
 #include "ojs/shared/shmem.h"
 
 namespace ojs
@@ -26,6 +27,7 @@ struct Counter {
 
 /* The recount that runs; one at a time. */
 struct Recount {
+    TimestampTz swept_at; /* when idle counters were last looked for because there was no room */
     bool running;
     bool spoilt; /* rows of the part changed unnoticed meanwhile */
     Oid database;
@@ -59,7 +61,8 @@ struct Alarms {
 };
 extern Alarms *alarms;
 
-/* Under the lock, exclusively. Null: no room. */
+/* Under the lock, exclusively. Returns null if there is no room: then the rows of the database with most counters are
+ * counted from now on. */
 Counter *counter_of(Oid database, int64 queue);
 
 /* Which queue a row belongs to and what it counts as; false: a reminder, which is no job. */
@@ -83,20 +86,36 @@ struct Change {
     int32 reserved;
     int64 bytes;
     int64 reserved_bytes;
+
+    bool same(const Change &o) const { return queue == o.queue; }
+    bool before(const Change &o) const { return queue < o.queue; }
+    void
+    add(const Change &o)
+    {
+        for (int w = 0; w < n_where; w++)
+            n[w] += o.n[w];
+        reserved += o.reserved;
+        bytes += o.bytes;
+        reserved_bytes += o.reserved_bytes;
+    }
 };
-extern Change *changes;
-extern int n_changes;
+extern Notes<Change> changes;
 /* The note of the running subtransaction about a queue; good until the next note. */
 Change &change_of(int64 queue);
 
 /* This transaction has changed rows unnoticed. */
 extern bool lost_here[2];
 
+/* Whether there is room for the counters of a database that has none for lack of it. */
+bool room_for_counters();
+
 /* Whether these shared counters can be used at all; null: count. */
 Database *counting_database();
 
 /* --- reservation.cpp --- */
 
+/* Takes reserved places away; never more than there are, since a counter may have been lost with some meanwhile. */
+void subtract(pg_atomic_uint64 &places, int64 n);
 void give_back(const Change &change);
 Load load_of(Counter &counter); /* what waits, and what open transactions have places for */
 /* A transaction that is being prepared: its places are kept by locks, since nobody hears when it ends. */
@@ -112,7 +131,9 @@ bool settled(Database &database, Part part);
 bool recount_rows(Part part, bool again);
 /* At the end of a transaction: a recount that it has not finished. */
 void recount_given_up();
-/* What has just been committed, for the counts that this session remembers without preload. */
+/* What is being committed, for the counts that this session remembers without preload: room for it, while a failure may still
+ * end the transaction, and the counts once it has committed. */
+void prepare_to_remember();
 void remember_changes();
 
 } // namespace ojs

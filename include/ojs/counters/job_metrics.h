@@ -33,6 +33,9 @@ void figures_init(); /* at load: transaction callbacks */
 Size figures_size();
 void figures_startup(LWLock *lock, bool found);
 
+/* Of a database that is gone. */
+void free_metrics(Oid database);
+
 void count_pushed(const JobRow &job);
 /* A job is handed out. The lease carries on where the job is counted, so that who ends it need not look at the job. */
 void count_started(const JobRow &job, LeaseRow &lease);

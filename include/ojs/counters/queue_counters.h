@@ -83,6 +83,9 @@ Load waiting_by_us(int64 queue);
 /* The lock of a bounded queue: who holds it exclusively is alone in pushing to the queue. */
 void lock_bound(int64 queue, LOCKMODE mode);
 
+/* The counters of a database that is gone. */
+void free_counters(Oid database);
+
 /* For the worker: counts the open rows after a start, and now and then, when a transaction may take that long. */
 void recount_if_due();
 

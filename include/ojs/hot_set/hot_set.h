@@ -15,6 +15,13 @@ namespace ojs
  */
 void ensure_hot_set();
 
+/* Rows have come into the logged tables by SQL, past the hot set: it is rebuilt once this commits. */
+void note_restore();
+/* Whether the triggers that notice such rows fire always. `pg_restore --disable-triggers` leaves them otherwise. */
+bool restores_noticed();
+/* Makes them so again and has the hot set rebuilt, unless somebody writes to the table just now. For every tick. */
+void mend_restore_triggers();
+
 /* The rebuild itself, inside the caller's transaction (rebuild.cpp). Returns false if the hot set was valid already.
  * `cause` may be null: found out. */
 bool rebuild_hot_set(const char *cause);

@@ -22,16 +22,17 @@ struct Notes {
     int n;
     int room;
 
-    void
+    /* Returns the note that it has become or been added to; good until the next one. */
+    Note &
     add(const Note &note)
     {
         for (int i = n - 1; i >= 0 && i >= n - look_back && all[i].level == note.level; i--)
             if (all[i].same(note)) {
                 all[i].add(note);
-                return;
+                return all[i];
             }
-        make_room(note.level);
-        all[n++] = note;
+        make_room();
+        return all[n++] = note;
     }
 
     /* The subtransaction at `level` has ended. Its notes are added to those of its parent, or else a loop of savepoints would
@@ -47,7 +48,7 @@ struct Notes {
         for (int i = from; i < end; i++) {
             Note note = all[i];
             note.level = level - 1;
-            add(note); /* never more than there were, so nothing moves away under us */
+            (void)add(note); /* never more than there were, so nothing moves away under us */
         }
     }
 
@@ -66,17 +67,16 @@ struct Notes {
         n = room = 0;
     }
 
-private:
-    /* Brings the notes from `from` on, all of one level, down to one for each thing. */
+    /* Down to one note for each thing and level. */
     void
-    merge(int from)
+    merge()
     {
-        if (n - from < 2)
+        if (n < 2)
             return;
-        std::sort(all + from, all + n, [](const Note &a, const Note &b) { return a.before(b); });
-        int kept = from;
-        for (int i = from + 1; i < n; i++) {
-            if (all[kept].same(all[i]))
+        std::sort(all, all + n, [](const Note &a, const Note &b) { return a.level != b.level ? a.level < b.level : a.before(b); });
+        int kept = 0;
+        for (int i = 1; i < n; i++) {
+            if (all[kept].level == all[i].level && all[kept].same(all[i]))
                 all[kept].add(all[i]);
             else
                 all[++kept] = all[i];
@@ -84,21 +84,21 @@ private:
         n = kept + 1;
     }
 
+private:
     void
-    make_room(int level)
+    make_room()
     {
         if (n < room)
             return;
-        int from = n;
-        while (from > 0 && all[from - 1].level == level)
-            from--;
-        merge(from);
+        merge();
         if (room > 0 && n <= room / 2)
             return;
         int wider = room > 0 ? room * 2 : first_room;
         auto *array = static_cast<Note *>(MemoryContextAllocHuge(TopTransactionContext, sizeof(Note) * wider));
         if (n > 0)
-            memcpy(array, all, sizeof(Note) * n);
+            memcpy(static_cast<void *>(array), all, sizeof(Note) * n);
+        if (all != nullptr)
+            pfree(all);
         all = array;
         room = wider;
     }

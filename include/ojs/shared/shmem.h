@@ -15,13 +15,14 @@ namespace ojs
 
 constexpr int max_databases = 1000; /* one beyond works as if not preloaded */
 constexpr int max_marks = 4096;     /* queues somebody may listen to; beyond, transactions notify themselves */
-constexpr int max_waiter_queues = 16;
+constexpr int max_waiter_queues = 16; /* that a waiting claim names; of more it keeps a filter */
+constexpr int waiter_filter_words = 16;
 constexpr int max_mark_name = 128;
 constexpr int max_calls = 4096; /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
 enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
 
-/* Slots are taken at first use and never freed before a restart. */
+/* Slots are taken at first use, and freed by the launcher once it finds that the database is gone. */
 struct Database {
     Oid oid;
     pg_atomic_uint32 worker;  /* number of the upkeep worker's process, plus 1; 0: none runs */
@@ -62,9 +63,10 @@ struct Mark {
 /* A claim that waits; indexed by process number. */
 struct Waiter {
     Oid database;
-    int32 n; /* more than max_waiter_queues: any queue of the database */
+    int32 n; /* 0: too many queues, or all; those that the filter lets through */
     bool woken;
     int64 queues[max_waiter_queues];
+    uint64 filter[waiter_filter_words]; /* a Bloom filter of queue ids, which are hashes */
 };
 
 enum class Turn : uint32 {
@@ -118,6 +120,8 @@ extern Shared *shared; /* null without preload */
 Database *my_database();
 /* The slot of any database, made if need be; null when there is no room. */
 Database *database_slot(Oid oid);
+/* Frees the slot of a database that is gone, and what waits there. */
+void free_database_slot(Oid oid);
 
 int my_process_number();
 void set_latch(uint32 process_number_plus_1); /* nothing for 0 */
