@@ -248,7 +248,7 @@ for my $preload (1, 0) {
         my $push = sub { my ($n) = @_; $sql->("select count(*) from generate_series(1, $n) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => 'told')") };
         my $events = sub {
             $sql->('select ojs.tick()') for 1 .. 2;
-            return $sql->(q{with told as (delete from ojs_store.record where subject = 'told' returning *)
+            return $sql->(q{with told as (delete from ojs_store.record where subject = 'told' and type like 'backpressure.%' returning *)
                 select coalesce(string_agg(concat_ws(' ', split_part(type, '.', 2), data ->> 'depth', data ->> 'bound', data ->> 'job_type'), ', ' order by at, type desc), '') from told});
         };
         $push->(3);
