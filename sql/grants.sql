@@ -112,9 +112,10 @@ grant execute on function ojs.reset() to ojs_admin;
 grant usage on schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function
-    ojs_http.routes, ojs_http.handlers_by_path, ojs_http.find_route, ojs_http.check_headers, ojs_http.read_headers, ojs_http.read_query,
+    ojs_http.routes, ojs_http.handlers_by_path, ojs_http.find_route, ojs_http.check_headers, ojs_http.check_body, ojs_http.read_headers, ojs_http.read_query,
     ojs_http.decoded, ojs_http.request_id, ojs_http.reply, ojs_http.no_route, ojs_http.problem, ojs_http.status_of, ojs_http.error_body,
-    ojs_http.raise, ojs_http.now, ojs_http.rfc3339, ojs_http.upkeep,
+    ojs_http.headers_of, ojs_http.raise, ojs_http.now, ojs_http.time_value, ojs_http.duration_value,
+    ojs_http.values_in, ojs_http.abridged, ojs_http.rfc3339, ojs_http.upkeep,
     ojs_http.object, ojs_http.field, ojs_http.text_field, ojs_http.number_field, ojs_http.texts_field, ojs_http.job_id, ojs_http.job_named,
     ojs_http.query_number, ojs_http.query_list, ojs_http.no_such_job,
     ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.unsupported
@@ -126,6 +127,8 @@ grant execute on function
     ojs_http.check_args, ojs_http.pressure, ojs_http.pressure_headers, ojs_http.limit_headers, ojs_http.set_block_timeout,
     ojs_http.push, ojs_http.push_batch, ojs_http.push_bulk, ojs_http.pushed_job, ojs_http.pushed_items, ojs_http.tried_items, ojs_http.item_error,
     ojs_http.nothing_done, ojs_http.record_push_bulk, ojs_http.is_atomic, ojs_http.idempotency_key,
+    ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.batch_key, ojs_http.batch_ttl, ojs_http.batch_headers,
+    ojs_http.take_push_key, ojs_http.keep_push_answer, ojs_http.forget_push_key,
     ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results
 to ojs_producer, ojs_admin;
 

@@ -13,13 +13,9 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
 $$;
 
 create function ojs_http.query_time(request ojs_http.request, name text) returns timestamptz
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    return nullif(request.query ->> name, '')::timestamptz;
-exception when data_exception then
-    perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a time', name), jsonb_build_object('field', name),
-        format('Give ?%s=2026-01-31T12:00:00Z.', name));
-end $$;
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.time_value(nullif(request.query ->> name, ''), name)
+$$;
 
 -- One of several words, or null.
 create function ojs_http.query_word(request ojs_http.request, name text, variadic words text[]) returns text

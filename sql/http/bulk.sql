@@ -25,9 +25,27 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     from ojs_http.status_of(error ->> 'code', coalesce(error -> 'details', '{}'), '') s
 $$;
 
+-- The key of a batch under either of its names, and how long it is held.
+create function ojs_http.batch_key(body jsonb) returns text
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    key text := ojs_http.text_field(body, 'deduplication_key');
+    also text := ojs_http.text_field(body, 'deduplicationKey');
+begin
+    if key <> also then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'deduplication_key comes twice with different values', '{"field": "deduplication_key"}', 'Give it once.');
+    end if;
+    return coalesce(key, also);
+end $$;
+
+create function ojs_http.batch_ttl(body jsonb) returns interval
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.duration_value(nullif(body -> 'deduplication_ttl', 'null'), 'deduplication_ttl')
+$$;
+
 -- Pushes, and says of each job what became of it. An object for args, which SQL takes for the only argument, is
 -- refused here (R-01): it is handed on as a boolean, which SQL refuses, too.
-create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_key text, idempotency_key text) returns jsonb
+create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_key text, deduplication_ttl interval) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_build_object('index', r.index, 'status', r.status)
             || case when r.id is not null then jsonb_build_object('job', ojs_http.pushed_job(r.id)) else '{}' end
@@ -38,28 +56,100 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     from ojs.push_many(
         (select coalesce(jsonb_agg(case when jsonb_typeof(j.job -> 'args') = 'object' then jsonb_set(j.job, '{args}', 'false') else j.job end
             order by j.n), '[]') from jsonb_array_elements(jobs) with ordinality as j(job, n)),
-        deduplication_key, null, atomicity, idempotency_key) r
+        deduplication_key, deduplication_ttl, atomicity) r
 $$;
 
--- What a batch that came to nothing would have come to, job by job, without doing it.
-create function ojs_http.tried_items(jobs jsonb, deduplication_key text) returns jsonb
+-- What a batch that came to nothing would have come to, job by job, without doing it. A job that one of the same batch stands
+-- in the way of is told which, since that one never was.
+create function ojs_http.tried_items(jobs jsonb, deduplication_key text, deduplication_ttl interval) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     items jsonb;
 begin
-    items := ojs_http.pushed_items(jobs, 'partial', deduplication_key, null);
+    items := ojs_http.pushed_items(jobs, 'partial', deduplication_key, deduplication_ttl);
     raise exception using errcode = 'OJ0RB';
 exception when sqlstate 'OJ0RB' then
-    return (select jsonb_agg(case when i -> 'status' = '"failed"' then i else jsonb_build_object('index', i -> 'index', 'status', 'rolled_back') end
-        order by (i -> 'index')::int) from jsonb_array_elements(items) i);
+    return (
+        with made as (
+            select i #>> '{job,id}' as id, i -> 'index' as index from jsonb_array_elements(items) i where i ->> 'status' = 'created'
+        )
+        select jsonb_agg(case when i ->> 'status' <> 'failed' then jsonb_build_object('index', i -> 'index', 'status', 'rolled_back')
+            when made.id is null then i
+            else jsonb_set(jsonb_set(i, '{error,details}', (i #> '{error,details}') - '{existing_job_id,existing_job_state}'::text[]
+                || jsonb_build_object('index', i -> 'index', 'existing_index', made.index)), '{error,hint}', '"Leave one of the two out."') end
+            order by (i -> 'index')::int)
+        from jsonb_array_elements(items) i left join made on made.id = i #>> '{error,details,existing_job_id}');
 end $$;
 
--- A request of which nothing was done, with the reason of each item.
-create function ojs_http.nothing_done(request ojs_http.request, message text, body jsonb) returns ojs_http.response
+-- An item of a batch, or a job, without what the client has sent.
+create function ojs_http.abridged(item jsonb) returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(422, body || ojs_http.error_body('invalid_request', 'INVALID_PAYLOAD', message, false, '{}',
+    select case when item ? 'job' then item || jsonb_build_object('job', ojs_http.abridged(item -> 'job'))
+        when item ? 'id' then (select jsonb_object_agg(key, value) from jsonb_each(item)
+            where key = any ('{id,type,queue,state,priority,attempt,created_at,scheduled_at,started_at,completed_at,discarded_at,cancelled_at,deduplicated}'))
+            || '{"abridged": true}'
+        else item end
+$$;
+
+create function ojs_http.batch_headers(items jsonb) returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(items)::text) || ojs_http.pressure_headers()
+        || ojs_http.limit_headers(jsonb_path_query_first(items, '$[*] ? (@.status == "created" && exists(@.job.rate_limit)).job'))
+$$;
+
+-- The first answer to a request under its idempotency key, whatever became of its jobs since. What came to nothing can be
+-- tried again under the same key. Of an answer of more than 1 MB the jobs are kept without what the client knows.
+create function ojs_http.take_push_key(operation text, key text, request jsonb) returns jsonb
+language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.take_key(operation, key, request) where operation in ('push_batch', 'push_bulk')
+$$;
+
+create function ojs_http.keep_push_answer(operation text, key text, answer jsonb) returns void
+language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    update ojs_store.idempotency i set answer = keep_push_answer.answer
+    where i.operation = keep_push_answer.operation and i.key = keep_push_answer.key and i.answer is null
+        and i.operation in ('push_batch', 'push_bulk') and pg_column_size(keep_push_answer.answer) < 16 * 1024 * 1024
+$$;
+
+create function ojs_http.forget_push_key(operation text, key text) returns void
+language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    delete from ojs_store.idempotency i
+    where i.operation = forget_push_key.operation and i.key = forget_push_key.key and i.answer is null and i.operation in ('push_batch', 'push_bulk')
+$$;
+
+create function ojs_http.push_once(request ojs_http.request, operation text) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    key text := ojs_http.idempotency_key(request, body);
+    kept jsonb := ojs_http.take_push_key(operation, key, body - 'idempotency_key');
+    response ojs_http.response;
+begin
+    if kept is not null then
+        return jsonb_populate_record(response, kept);
+    end if;
+    response := case operation when 'push_batch' then ojs_http.do_push_batch(request, body) else ojs_http.do_push_bulk(request, body) end;
+    if response.status = 422 then
+        perform ojs_http.forget_push_key(operation, key);
+    elsif key is not null then
+        kept := response.body;
+        if pg_column_size(kept) > 1024 * 1024 then
+            kept := kept || coalesce((select jsonb_build_object(list.name, jsonb_agg(ojs_http.abridged(i) order by n))
+                from unnest('{items,jobs}'::text[]) as list(name), jsonb_array_elements(kept -> list.name) with ordinality as e(i, n) group by list.name), '{}');
+        end if;
+        perform ojs_http.keep_push_answer(operation, key, jsonb_build_object('status', response.status, 'headers', response.headers, 'body', kept));
+    end if;
+    return response;
+end $$;
+
+-- A request of which nothing was done, with the reason of each item. It may be tried again if any item may.
+create function ojs_http.nothing_done(request ojs_http.request, message text, body jsonb) returns ojs_http.response
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(422, body || ojs_http.error_body('invalid_request', 'INVALID_PAYLOAD', message, error is not null, '{}',
         'items says what is wrong with each.', request.headers ->> 'x-request-id'),
-        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(body -> 'items')::text))
+        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(body -> 'items')::text)
+            || case when error is not null then ojs_http.headers_of(429, error ->> 'code', error -> 'details') else '{}' end)
+    from jsonb_path_query_first(body, '$.items[*].error ? (@.retryable == true)') as error
 $$;
 
 -- The event that a request was served; the functions of SQL leave none, since what they push tells of itself.
@@ -70,13 +160,18 @@ language sql volatile parallel unsafe security definer set search_path = pg_cata
 $$;
 
 create function ojs_http.push_bulk(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.push_once(request, 'push_bulk')
+$$;
+
+create function ojs_http.do_push_bulk(request ojs_http.request, body jsonb) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    body jsonb := ojs_http.object(request);
     jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
     atomic boolean := ojs_http.is_atomic(body, 'partial');
     atomicity text := case when atomic then 'atomic' else 'partial' end;
-    deduplication_key text := ojs_http.text_field(body, 'deduplication_key');
+    key text := ojs_http.batch_key(body);
+    ttl interval := ojs_http.batch_ttl(body);
     detail text;
     items jsonb;
     failed int;
@@ -84,15 +179,14 @@ declare
     before text := ojs_http.set_block_timeout(request);
 begin
     begin
-        items := ojs_http.pushed_items(jobs, atomicity, deduplication_key,
-            ojs_http.idempotency_key(request, body));
+        items := ojs_http.pushed_items(jobs, atomicity, key, ttl);
     exception when others then
         get stacked diagnostics detail = pg_exception_detail;
         -- An error of one job fails the batch; any other is that of the whole request.
         if not atomic or left(sqlstate, 2) <> 'OJ' or detail !~ '"index":' then
             raise;
         end if;
-        items := ojs_http.tried_items(jobs, deduplication_key);
+        items := ojs_http.tried_items(jobs, key, ttl);
     end;
     perform set_config('ojs.block_timeout', before, true);
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
@@ -103,7 +197,7 @@ begin
         return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic' else 'no job could be pushed' end, answer);
     end if;
     return ojs_http.reply(case when failed > 0 then 207 when items @> '[{"status": "created"}]' then 201 else 200 end, answer,
-        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(items)::text) || ojs_http.pressure_headers());
+        ojs_http.batch_headers(items));
 end $$;
 
 -- MANY JOBS BY ID OR BY WHAT THEY ARE ------------------------------------------------------------------------------

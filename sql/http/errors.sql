@@ -19,7 +19,7 @@ begin
     when 'PAYLOAD_TOO_LARGE', 'METADATA_TOO_LARGE', 'RESULT_TOO_LARGE' then
         status := 413; name := lower(code);
     when 'BATCH_SIZE_EXCEEDED' then
-        status := case when of_topic then 400 else 413 end; name := 'batch_too_large';
+        status := case when of_topic then 400 else 413 end; name := case when of_topic then 'batch_too_large' else 'x_batch_too_large' end;
     when 'NOT_FOUND' then
         status := 404; name := case when of_topic then coalesce(details ->> 'reason', 'not_found') else 'not_found' end;
     when 'DUPLICATE_JOB' then
@@ -33,7 +33,7 @@ begin
     when 'QUEUE_PAUSED' then
         status := 422; name := 'queue_paused';
     when 'UNSUPPORTED_FEATURE' then
-        status := 422; name := 'unsupported';
+        status := case details ->> 'field' when 'Content-Encoding' then 415 else 422 end; name := 'unsupported';
     when 'PERMISSION_DENIED' then
         status := 403; name := 'permission_denied';
     when 'RATE_LIMITED' then
@@ -43,7 +43,7 @@ begin
     when 'UNAVAILABLE' then
         status := 503; name := 'backend_error';
     when 'METHOD_NOT_ALLOWED' then
-        status := 405; name := 'method_not_allowed';
+        status := 405; name := 'x_method_not_allowed';
     else
         null;
     end case;
@@ -65,6 +65,22 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         'request_id', request_id)))
 $$;
 
+-- What the headers of an error say: when to come again, and how far a bound is exceeded.
+create function ojs_http.headers_of(status int, code text, details jsonb) returns jsonb
+language plpgsql stable parallel restricted set search_path = pg_catalog, pg_temp as $$
+declare
+    seconds numeric := coalesce((details ->> 'retry_after_seconds')::numeric, (details ->> 'retry_after_ms')::numeric / 1000, 1);
+begin
+    return jsonb_strip_nulls(
+        case when status in (429, 503) then jsonb_build_object('Retry-After', greatest(ceil(seconds), 1)::text) else '{}' end
+        || case code
+            when 'BATCH_SIZE_EXCEEDED' then jsonb_build_object('X-OJS-Max-Batch-Size', details ->> 'maximum')
+            when 'QUEUE_FULL' then jsonb_build_object('X-OJS-Queue-Depth', details ->> 'depth', 'X-OJS-Queue-Bound', details ->> 'bound')
+            when 'RATE_LIMITED' then jsonb_build_object('X-RateLimit-Limit', coalesce(details ->> 'claim_rate', '1'), 'X-RateLimit-Remaining', '0',
+                'X-RateLimit-Reset', ceil(extract(epoch from ojs_http.now()) + seconds)::text)
+            else '{}' end);
+end $$;
+
 -- The answer to a request that raised: an error of ojs speaks for itself; of any other only what can give nothing away.
 -- `stage` is what was being done: reading the path, the body, or the work itself.
 create function ojs_http.problem(
@@ -78,7 +94,7 @@ declare
     details jsonb := '{}';
     status int;
     name text;
-    headers jsonb := '{}';
+    headers jsonb;
     retryable boolean := false;
 begin
     if stage <> 'work' and left(state, 2) in ('22', '54') then
@@ -128,16 +144,7 @@ begin
         end case;
     end if;
 
-    if status in (429, 503) then
-        headers := jsonb_build_object('Retry-After', coalesce(ceil((details ->> 'retry_after_seconds')::numeric), 1)::text);
-    end if;
-    if code = 'BATCH_SIZE_EXCEEDED' then
-        headers := headers || jsonb_strip_nulls(jsonb_build_object('X-OJS-Max-Batch-Size', details ->> 'maximum'));
-    end if;
-    if code = 'QUEUE_FULL' then
-        headers := headers || jsonb_strip_nulls(jsonb_build_object(
-            'X-OJS-Queue-Depth', details ->> 'depth', 'X-OJS-Queue-Bound', details ->> 'bound'));
-    end if;
+    headers := ojs_http.headers_of(status, code, details);
     return ojs_http.reply(status, ojs_http.error_body(name, code, message, retryable, details, hint, request_id), headers);
 end $$;
 
@@ -148,7 +155,7 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         ojs_http.reply(404, ojs_http.error_body('not_found', 'NOT_FOUND', 'there is nothing at this path', false,
             '{"resource_type": "path"}', 'Jobs are at /ojs/v1/jobs; docs/http.md lists all paths.', request_id))
     else
-        ojs_http.reply(405, ojs_http.error_body('method_not_allowed', 'METHOD_NOT_ALLOWED',
+        ojs_http.reply(405, ojs_http.error_body('x_method_not_allowed', 'METHOD_NOT_ALLOWED',
             format('this path does not take the method %s', left(method, 16)), false, jsonb_build_object('allowed', allowed),
             format('It takes %s.', allowed), request_id), jsonb_build_object('Allow', allowed))
     end

@@ -48,7 +48,7 @@ declare
     moment timestamptz := ojs_http.now();
     said jsonb;
 begin
-    if not job ? 'rate_limit' then
+    if (job ? 'rate_limit') is not true then
         return '{}';
     end if;
     select jsonb_build_object('X-RateLimit-Limit', used.allowed::text, 'X-RateLimit-Remaining', used.remaining::text,
@@ -91,45 +91,68 @@ begin
     if job -> 'dropped' = 'true' then
         return ojs_http.reply(200, job);
     end if;
-    return ojs_http.reply(case when job -> 'deduplicated' = 'true' then 200 else 201 end, jsonb_build_object('job', job),
-        jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id')) || ojs_http.pressure_headers()
+    -- A key that a batch holds has no job to name.
+    return ojs_http.reply(case when job -> 'deduplicated' = 'true' then 200 else 201 end,
+        jsonb_build_object('job', job, 'deduplicated', job -> 'deduplicated'),
+        jsonb_strip_nulls(jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id'))) || ojs_http.pressure_headers()
             || ojs_http.limit_headers(job));
 end $$;
 
 -- All or none, unless the batch says otherwise.
 create function ojs_http.push_batch(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_variable
 declare
     body jsonb := ojs_http.object(request);
-    jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
-    pushed jsonb;
-    created int;
-    before text;
 begin
     if not ojs_http.is_atomic(body, 'atomic') then
         return ojs_http.push_bulk(request);
-    elsif jobs = '[]' then
+    end if;
+    return ojs_http.push_once(request, 'push_batch');
+end $$;
+
+create function ojs_http.do_push_batch(request ojs_http.request, body jsonb) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
+    key text := ojs_http.batch_key(body);
+    items jsonb;
+    twin jsonb;
+    before text := ojs_http.set_block_timeout(request);
+begin
+    if jobs = '[]' then
         perform ojs_http.raise('INVALID_PAYLOAD', 'jobs is empty', '{"field": "jobs"}', 'Give at least one job.');
     end if;
-    before := ojs_http.set_block_timeout(request);
     perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs) with ordinality as j(job, place);
-    select coalesce(jsonb_agg(coalesce(ojs_http.pushed_job(r.id), jsonb_build_object('status', r.status)) order by r.index), '[]'),
-        count(*) filter (where r.status = 'created')
-    into pushed, created
-    from ojs.push_many(jobs, ojs_http.text_field(body, 'deduplication_key'), idempotency_key => ojs_http.idempotency_key(request, body)) r;
+    begin
+        items := ojs_http.pushed_items(jobs, 'atomic', key, ojs_http.batch_ttl(body));
+    exception when sqlstate 'OJ301' then
+        -- The job in the way may be one of this batch, which never was: then its place in the batch is said instead.
+        select i -> 'error' into twin from jsonb_array_elements(ojs_http.tried_items(jobs, key, ojs_http.batch_ttl(body))) i
+        where i #> '{error,details}' ? 'existing_index' limit 1;
+        if twin is not null then
+            perform ojs_http.raise('DUPLICATE_JOB', twin ->> 'message', twin -> 'details', twin ->> 'hint');
+        end if;
+        raise;
+    end;
     perform set_config('ojs.block_timeout', before, true);
-    return ojs_http.reply(case when created > 0 then 201 else 200 end, jsonb_build_object('jobs', pushed, 'count', jsonb_array_length(pushed)),
-        jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(pushed)::text) || ojs_http.pressure_headers());
+    return ojs_http.reply(case when items @> '[{"status": "created"}]' then 201 else 200 end, jsonb_build_object(
+            'jobs', (select jsonb_agg(case i ->> 'status' when 'created' then i -> 'job' when 'dropped' then '{"status": "dropped"}'
+                else coalesce(i -> 'job', '{"status": "duplicate"}') || '{"deduplicated": true}' end order by (i -> 'index')::int) from jsonb_array_elements(items) i),
+            'count', jsonb_array_length(items)),
+        ojs_http.batch_headers(items));
 end $$;
 
 create function ojs_http.info(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     id uuid := ojs_http.job_named(request, null);
+    job jsonb;
 begin
     perform ojs_http.upkeep();
-    return ojs_http.reply(200, jsonb_build_object('job', ojs.info(id)));
+    job := ojs.info(id);
+    return ojs_http.reply(200, jsonb_build_object('job', job),
+        case when job ->> 'state' not in ('completed', 'cancelled', 'discarded') then '{"Retry-After": "1"}' else '{}' end::jsonb);
 end $$;
 
 create function ojs_http.info_flat(request ojs_http.request) returns ojs_http.response

@@ -10,6 +10,16 @@ language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_now';
 create function ojs_http.envelope(job ojs.claimed_job) returns jsonb
 language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_envelope';
 
+-- A time and a duration as a push reads them; and how many values a JSON text may hold.
+create function ojs_http.time_value(given text, field text) returns timestamptz
+language c stable strict parallel restricted as 'MODULE_PATHNAME', 'ojs_time_value';
+
+create function ojs_http.duration_value(given jsonb, field text) returns interval
+language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_duration_value';
+
+create function ojs_http.values_in(json text) returns bigint
+language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_values_in';
+
 -- A part of a path or a query with its %XX resolved. Fails as converting bytes that are no text does.
 create function ojs_http.decoded(part text) returns text
 language plpgsql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -149,6 +159,9 @@ create function ojs_http.job_named(request ojs_http.request, body jsonb) returns
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if cardinality(request.names) > 0 then
+        if lower(request.body ->> 'job_id') <> lower(request.names[1]) then
+            perform ojs_http.raise('INVALID_PAYLOAD', 'job_id is not the one of the path', '{"field": "job_id"}', 'Leave job_id out of the body.');
+        end if;
         return ojs_http.job_id(request.names[1], true);
     end if;
     return ojs_http.job_id(ojs_http.text_field(body, 'job_id', true), false);

@@ -97,18 +97,16 @@ declare
     id uuid := ojs_http.job_named(request, null);
     waits boolean := coalesce(request.query ->> 'wait' in ('true', '1', ''), false);
     longest int := ojs_http.query_number(request, 'timeout', 30, 0, 30);
-    pipe_waits constant boolean := request.headers ->> 'ojs-do-not-wait' is not distinct from '1';
     job jsonb;
 begin
     perform ojs_http.upkeep();
-    if waits and (ojs.wait_result(id, make_interval(secs => case when pipe_waits then 0 else longest end))).id is null then
-        return ojs_http.reply(408, ojs_http.error_body('timeout', 'TIMEOUT', format('job %s has not ended yet', id), true,
-            jsonb_build_object('job_id', id, 'state', ojs.info(id) -> 'state'), 'Ask again.', request.headers ->> 'x-request-id'),
-            case when pipe_waits and longest > 0 then jsonb_build_object('OJS-Would-Wait', longest::text) else '{}' end);
+    if waits and (ojs.wait_result(id, make_interval(secs => longest))).id is null then
+        return ojs_http.reply(408, ojs_http.error_body('x_wait_timeout', 'TIMEOUT', format('job %s has not ended yet', id), true,
+            jsonb_build_object('job_id', id, 'state', ojs.info(id) -> 'state'), 'Ask again.', request.headers ->> 'x-request-id'));
     end if;
     job := ojs.info(id);
     if not job ? 'result' and (job ->> 'result_expires_at')::timestamptz <= ojs_http.now() then
-        return ojs_http.reply(410, ojs_http.error_body('result_pruned', 'RESULT_PRUNED', format('the result of job %s expired at %s', id, job ->> 'result_expires_at'), false,
+        return ojs_http.reply(410, ojs_http.error_body('x_result_pruned', 'RESULT_PRUNED', format('the result of job %s expired at %s', id, job ->> 'result_expires_at'), false,
             jsonb_build_object('job_id', id, 'result_expires_at', job -> 'result_expires_at'), 'Push with a longer result_ttl.', request.headers ->> 'x-request-id'));
     end if;
     return ojs_http.reply(200, jsonb_build_object('job_id', id, 'state', job -> 'state', 'result', job -> 'result', 'error', job -> 'error')

@@ -142,15 +142,19 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- Which handler a request is for, and what the path says in the places of the pattern's names; or what methods the path would
--- take. Looked up as it stands, then with one of its parts for a name: what stands there goes before a name.
+-- take. Looked up as it stands, then with one of its parts for a name: what stands there goes before a name. A path of more
+-- parts than any pattern has is none, and costs nothing.
 create function ojs_http.find_route(method text, path text, out handler text, out names text[], out allowed text) returns record
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 declare
-    parts constant text[] := string_to_array(path, '/');
+    parts constant text[] := case when octet_length(path) <= 4096 then string_to_array(path, '/') end;
     with_name text[];
     handlers jsonb := case when ':' <> all (parts) then ojs_http.handlers_by_path() -> path end;
 begin
     names := '{}';
+    if parts is null or cardinality(parts) > 9 then
+        return;
+    end if;
     for i in reverse cardinality(parts) .. 2 loop
         exit when handlers is not null;
         continue when parts[i] = '';
@@ -174,12 +178,13 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     media_type text := lower(btrim(split_part(headers ->> 'content-type', ';', 1)));
     version text := headers ->> 'ojs-version';
+    missing text;
 begin
     if has_body and media_type not in ('application/openjobspec+json', 'application/json') then
         perform ojs_http.raise('INVALID_PAYLOAD', 'the media type of the body is not supported', '{"field": "Content-Type"}',
             'Send application/openjobspec+json, or application/json.');
     end if;
-    if version !~ '^1(\.0)*(-[0-9A-Za-z.-]+)?$' and path <> '/ojs/manifest' then
+    if nullif(version, '') !~ '^1(\.0)*(-[0-9A-Za-z.-]+)?$' and path <> '/ojs/manifest' then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the version of OJS that OJS-Version asks for is not supported',
             '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
     end if;
@@ -187,11 +192,40 @@ begin
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'X-OJS-Tenant asks for a tenant, and there are none', '{"field": "X-OJS-Tenant"}',
             'Leave the header out, and keep what belongs to each tenant in a database of its own.');
     end if;
-    if headers ? 'ojs-requires-extension' and not jsonb_path_exists(ojs_http.extensions(), '$.*[*] ? (@.uri == $uri)',
-            jsonb_build_object('uri', btrim(headers ->> 'ojs-requires-extension'))) then
+    if has_body and lower(btrim(headers ->> 'content-encoding')) not in ('', 'identity') then
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the encoding of the body is not supported', '{"field": "Content-Encoding", "supported": ["identity"]}',
+            'Send the body as plain JSON.');
+    end if;
+    select uri into missing from unnest(string_to_array(headers ->> 'ojs-requires-extension', ',')) uri
+    where not jsonb_path_exists(ojs_http.extensions(), '$.*[*] ? (@.uri == $uri)', jsonb_build_object('uri', btrim(uri))) limit 1;
+    if found then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the extension that OJS-Requires-Extension names is not supported',
-            jsonb_build_object('field', 'OJS-Requires-Extension', 'extension', left(headers ->> 'ojs-requires-extension', 128)),
-            'GET /ojs/manifest lists the extensions.');
+            jsonb_build_object('field', 'OJS-Requires-Extension', 'extension', left(btrim(missing), 128)), 'GET /ojs/manifest lists the extensions.');
+    end if;
+end $$;
+
+-- Refuses a body before it is parsed: one that is longer than the route can do with, or that holds so many values that they
+-- would take far more memory than their text.
+create function ojs_http.check_body(handler text, body text) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    values_held constant bigint := ojs_http.values_in(body); -- also loads the library, and with it its settings
+    most_bytes bigint := 64 * 1024 * 1024;
+    most_values bigint := 100000 + current_setting('ojs.max_args_elements')::bigint;
+begin
+    if handler in ('push_batch', 'push_bulk') then
+        most_values := greatest(most_values, 20 * current_setting('ojs.max_batch_size')::bigint);
+    else
+        -- Twice, since JSON may be written with spaces and escapes.
+        most_bytes := 2 * greatest(pg_size_bytes(current_setting('ojs.max_envelope_size')),
+            case when handler <> 'push' then pg_size_bytes(current_setting('ojs.max_result_size')) end);
+    end if;
+    if octet_length(body) > most_bytes then
+        perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body has %s bytes, and %s are allowed', octet_length(body), most_bytes),
+            jsonb_build_object('field', 'body', 'actual_bytes', octet_length(body), 'maximum_bytes', most_bytes), 'Send less at once.');
+    elsif values_held > most_values then
+        perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body holds %s values, and %s are allowed', values_held, most_values),
+            jsonb_build_object('field', 'body', 'actual_values', values_held, 'maximum_values', most_values), 'Send less at once.');
     end if;
 end $$;
 
@@ -226,7 +260,13 @@ begin
             if request.method not in ('GET', 'HEAD') then
                 perform ojs_http.check_headers(given, only_path, body_text is not null);
                 stage := 'body';
-                request.body := body_text::jsonb;
+                if body_text is not null then
+                    perform ojs_http.check_body(route.handler, body_text);
+                    request.body := body_text::jsonb;
+                    if jsonb_typeof(request.body) <> 'object' then
+                        perform ojs_http.raise('INVALID_PAYLOAD', 'the body must be a JSON object', '{"reason": "malformed"}', 'Send a JSON object.');
+                    end if;
+                end if;
             else
                 perform ojs_http.check_headers(given, only_path, false);
             end if;

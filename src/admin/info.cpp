@@ -52,7 +52,7 @@ add_deduplication_key(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Ti
     standing.reported = out.finish();
 }
 
-/* The envelope of a job as it stands. Of one that the caller may not see: only its id, if `pushed`, else an error. */
+/* The envelope of a job as it stands. Of one that is gone or that the caller may not see: only its id, if `pushed`, else an error. */
 static Datum
 info_of(const pg_uuid_t &id, bool pushed)
 {
@@ -66,9 +66,9 @@ info_of(const pg_uuid_t &id, bool pushed)
     if (exists)
         add_deduplication_key(tables, id, snapshot, at, standing);
     UnregisterSnapshot(snapshot);
-    if (!exists)
+    if (!exists && !pushed)
         raise_state(tables, id, "show", Needs::open, at);
-    if (pushed && !may_use_queue(standing.queue, Use::read)) {
+    if (pushed && (!exists || !may_use_queue(standing.queue, Use::read))) {
         tables.close();
         const char *id_text = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
         return JsonbPGetDatum(ObjectBuilder().add("id", id_text).add("deduplicated", json_bool(true)).finish());

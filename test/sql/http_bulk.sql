@@ -45,10 +45,10 @@ select is(pg_temp.error('POST', '/ojs/v1/jobs/batch', '{"atomicity": "partial", 
 
 -- BLK-04
 set local ojs.max_batch_size = 2;
-select is(concat_ws(' ', r ->> 'status', r #>> '{body,error,code}', r #>> '{body,error,details,maximum}', r #>> '{headers,X-OJS-Max-Batch-Size}'), '413 batch_too_large 2 2', 'BLK-04: too many: ' || atomicity)
+select is(concat_ws(' ', r ->> 'status', r #>> '{body,error,code}', r #>> '{body,error,details,maximum}', r #>> '{headers,X-OJS-Max-Batch-Size}'), '413 x_batch_too_large 2 2', 'BLK-04: too many: ' || atomicity)
 from unnest('{atomic,partial}'::text[]) atomicity, pg_temp.http('POST', '/ojs/v1/jobs/bulk', jsonb_build_object('atomicity', atomicity, 'jobs', '[{}, {}, {}]'::jsonb)) r;
 select is(pg_temp.http('POST', '/ojs/v1/jobs/batch', '{"jobs": [{"type": "a", "args": []}, {"type": "a", "args": []}, {"type": "a", "args": []}]}') #>> '{headers,X-OJS-Max-Batch-Size}', '2', 'BLK-04: /jobs/batch says it, too');
-select is(pg_temp.error('POST', '/ojs/v1/jobs/bulk/cancel', jsonb_build_object('job_ids', (select jsonb_agg(gen_random_uuid()) from generate_series(1, 3)))), '413 batch_too_large', 'BLK-04: so are too many ids');
+select is(pg_temp.error('POST', '/ojs/v1/jobs/bulk/cancel', jsonb_build_object('job_ids', (select jsonb_agg(gen_random_uuid()) from generate_series(1, 3)))), '413 x_batch_too_large', 'BLK-04: so are too many ids');
 reset ojs.max_batch_size;
 
 -- BLK-02
@@ -94,7 +94,7 @@ select is(pg_temp.many('/ojs/v1/jobs/bulk/delete', '{"filter": {"queue": "many"}
 select is(pg_temp.error('POST', '/ojs/v1/jobs/bulk/' || operation, body), '400 invalid_request', format('BLK-03: refused: %s %s', operation, body))
 from unnest('{cancel,retry,delete}'::text[]) operation, unnest(array['{}', '{"job_ids": [], "filter": {}}', '{"filter": {}}', '{"filter": {"ids": []}, "confirm": true}', '{"filter": {"colour": "red"}}', '{"job_ids": ["x"]}', '{"job_ids": [1]}',
     '{"filter": {"priority": "x"}}', '{"filter": {"priority": 1.5}}', '{"filter": {"meta": 1}}', '{"filter": {"queue": "a", "enqueued_after": "x"}}', '{"filter": {"state": "asleep"}}', '{"job_ids": [], "atomicity": "x"}']::jsonb[]) body;
-select is(pg_temp.error('GET', '/ojs/v1/jobs/bulk/cancel'), '405 method_not_allowed', 'HTTP-10: only by POST');
+select is(pg_temp.error('GET', '/ojs/v1/jobs/bulk/cancel'), '405 x_method_not_allowed', 'HTTP-10: only by POST');
 
 -- FOR ADMINISTRATORS -----------------------------------------------------------------------------------------------
 

@@ -32,10 +32,11 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
 -- Likewise for the parts of ojs.http.
 create temp table http_calls (name text, callers text);
 insert into http_calls select unnest(string_to_array(names, ' ')), callers from (values
-    ('routes handlers_by_path find_route check_headers read_headers read_query decoded request_id reply no_route problem status_of error_body raise now rfc3339 '
+    ('routes handlers_by_path find_route check_headers check_body headers_of time_value duration_value values_in abridged read_headers read_query decoded request_id reply no_route problem status_of error_body raise now rfc3339 '
         || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list no_such_job manifest extensions health ready unsupported', 'pwo'),
     ('tick_without_worker', 'pw'),
     ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk pushed_items tried_items item_error nothing_done '
+        || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers take_push_key keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results', 'p'),
     ('info', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress '
