@@ -47,7 +47,7 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
         'created_at', ojs_store.cron_time((entry).created_at))
 $$;
 
--- The entry with the options given; null sets one back to its default.
+-- The entry with the options given; null counts as absent.
 create function ojs_store.cron_with(entry ojs_store.cron, options jsonb) returns ojs_store.cron
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -73,17 +73,13 @@ begin
                 jsonb_build_object('field', field), format('Give a JSON %s, or leave it out.', wanted));
         end if;
     end loop;
-    if options ? 'timezone' then
-        entry.timezone := ojs_store.cron_zone(coalesce(options ->> 'timezone', 'UTC'));
+    if options ->> 'timezone' is not null then
+        entry.timezone := ojs_store.cron_zone(options ->> 'timezone');
     end if;
-    if options ? 'enabled' then
-        entry.enabled := coalesce((options ->> 'enabled')::boolean, true);
-    end if;
-    if options ? 'description' then
-        entry.description := options ->> 'description';
-    end if;
-    if options ? 'overlap_policy' then
-        entry.overlap_policy := policies ->> coalesce(options ->> 'overlap_policy', 'skip');
+    entry.enabled := coalesce((options ->> 'enabled')::boolean, entry.enabled);
+    entry.description := coalesce(options ->> 'description', entry.description);
+    if options ->> 'overlap_policy' is not null then
+        entry.overlap_policy := policies ->> (options ->> 'overlap_policy');
         if entry.overlap_policy is null then
             perform ojs_store.raise('INVALID_PAYLOAD', format('overlap_policy is not known: "%s"', left(options ->> 'overlap_policy', 64)),
                 '{"field": "overlap_policy"}', 'Give skip, allow, cancel_previous or enqueue.');
@@ -117,6 +113,11 @@ begin
             entry := (name, null, 'UTC', true, 'skip', null, null, at, at, null, null, null, null, 0);
         end if;
         before := entry;
+        if cron is not null and job is not null then -- registered anew: only `enabled` stays
+            entry.timezone := 'UTC';
+            entry.overlap_policy := 'skip';
+            entry.description := null;
+        end if;
         entry.expression := coalesce(cron, entry.expression);
         entry.job := coalesce(job, entry.job);
         if entry.expression is null then
@@ -162,7 +163,7 @@ begin
     return ojs_store.cron_json(entry) || jsonb_build_object('created', not existed);
 end $$;
 comment on function ojs.schedule(text, text, jsonb, jsonb)
-    is 'Registers a job that is pushed by the clock, or changes one: null, and options left out, keep what is there';
+    is 'Registers a job that is pushed by the clock, or with null for cron or job changes one: what is left out stays';
 
 create function ojs.unschedule(name text) returns boolean
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$

@@ -115,9 +115,10 @@ grant execute on function
     ojs_http.routes, ojs_http.handlers_by_path, ojs_http.find_route, ojs_http.check_headers, ojs_http.check_body, ojs_http.read_headers, ojs_http.read_query,
     ojs_http.decoded, ojs_http.request_id, ojs_http.reply, ojs_http.no_route, ojs_http.problem, ojs_http.status_of, ojs_http.error_body,
     ojs_http.headers_of, ojs_http.raise, ojs_http.now, ojs_http.time_value, ojs_http.duration_value,
-    ojs_http.values_in, ojs_http.abridged, ojs_http.rfc3339, ojs_http.upkeep,
+    ojs_http.values_in, ojs_http.abridged, ojs_http.would_wait, ojs_http.may_wait, ojs_http.most_bytes, ojs_http.bytes_of,
+    ojs_http.field_in, ojs_http.hint_of, ojs_http.rfc3339, ojs_http.upkeep,
     ojs_http.object, ojs_http.field, ojs_http.text_field, ojs_http.number_field, ojs_http.texts_field, ojs_http.job_id, ojs_http.job_named,
-    ojs_http.query_number, ojs_http.query_list, ojs_http.no_such_job,
+    ojs_http.query_number, ojs_http.query_word, ojs_http.query_list, ojs_http.no_such_job,
     ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.unsupported
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs_http.tick_without_worker to ojs_producer, ojs_worker, ojs_admin;
@@ -151,7 +152,7 @@ grant execute on function ojs_http.no_such_worker to ojs_worker, ojs_observer, o
 grant execute on function
     ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.info_flat,
     ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page, ojs_http.query_time,
-    ojs_http.query_word, ojs_http.query_args, ojs_http.is_like,
+    ojs_http.query_args, ojs_http.job_page, ojs_http.chosen_jobs, ojs_http.is_like,
     ojs_http.admin_jobs, ojs_http.admin_stats, ojs_http.admin_queues, ojs_http.admin_queue, ojs_http.admin_workers,
     ojs_http.queues, ojs_http.queue, ojs_http.queue_stats, ojs_http.queue_config, ojs_http.default_policy, ojs_http.topic,
     ojs_http.worker, ojs_http.worker_health, ojs_http.worker_json, ojs_http.worker_named,
@@ -163,7 +164,7 @@ to ojs_observer, ojs_admin;
 -- Administration
 grant execute on function
     ojs_http.retry, ojs_http.discard, ojs_http.delete_job,
-    ojs_http.selection, ojs_http.do_many, ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer,
+    ojs_http.selection, ojs_http.filter_times, ojs_http.only, ojs_http.changed_job, ojs_http.take_back_jobs, ojs_http.do_many, ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer,
     ojs_http.cancel_bulk, ojs_http.retry_bulk, ojs_http.delete_bulk, ojs_http.must_confirm, ojs_http.admin_bulk,
     ojs_http.admin_cancel_bulk, ojs_http.admin_retry_bulk, ojs_http.admin_delete_bulk,
     ojs_http.delete_all, ojs_http.purge_asked, ojs_http.purge_queue, ojs_http.purge_dead_letters, ojs_http.retry_dead_letters,

@@ -16,7 +16,7 @@ declare
     tables regclass[] := array(
         select c.oid::regclass from pg_class c
         where c.relnamespace = 'ojs_store'::regnamespace and c.relkind in ('r', 'p')
-            and c.relname not in ('feed', 'sweep') -- the hot set stands, and retention goes on where it is
+            and c.relname not in ('feed', 'sweep', 'name_key') -- the hot set and the key of ids stand, and retention goes on where it is
         order by c.oid);
     one regclass;
 begin

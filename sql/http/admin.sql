@@ -38,7 +38,32 @@ $$;
 
 -- JOBS -------------------------------------------------------------------------------------------------------------
 
-create function ojs_http.admin_jobs(request ojs_http.request) returns ojs_http.response
+-- A page of the jobs that a query finds, sorted as the request asks. What does not fit is shown abridged.
+create function ojs_http.job_page(request ojs_http.request, query text) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    sort text := coalesce(ojs_http.query_word(request, 'sort', 'created_at', 'scheduled_at', 'priority'), 'created_at');
+    direction text := coalesce(ojs_http.query_word(request, 'order', 'asc', 'desc'), 'desc');
+    entries jsonb[];
+    total bigint;
+begin
+    execute format($query$
+        with found as (
+            select row(j.*)::ojs.job as job, j.id, j.%1$I as key from (%3$s) j
+        ), page as (
+            select ojs.envelope(job) as job, key, id from found order by key %2$s nulls last, id %2$s limit $2 offset $3
+        ), sized as (
+            select *, sum(pg_column_size(job)) over (order by key %2$s nulls last, id %2$s) as bytes from page
+        )
+        select (select array_agg(case when s.bytes <= ojs_http.most_bytes() then s.job else ojs_http.abridged(s.job) end order by s.key %2$s nulls last, s.id %2$s) from sized s),
+            (select count(*) from found)
+        $query$, sort, direction, query)
+    into entries, total
+    using request, ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request);
+    return ojs_http.numbered_page(request, entries, total);
+end $$;
+
+create function ojs_http.chosen_jobs(request ojs_http.request) returns setof ojs.job
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     of_queue text := nullif(request.query ->> 'queue', '');
@@ -46,25 +71,17 @@ declare
     state_is text := ojs_http.query_word(request, 'state', 'available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded');
     since timestamptz := coalesce(ojs_http.query_time(request, 'since'), '-infinity');
     until timestamptz := coalesce(ojs_http.query_time(request, 'until'), 'infinity');
-    sort text := coalesce(ojs_http.query_word(request, 'sort', 'created_at', 'scheduled_at', 'priority'), 'created_at');
-    direction text := coalesce(ojs_http.query_word(request, 'order', 'asc', 'desc'), 'desc');
-    entries jsonb[];
-    total bigint;
+begin
+    return query select j.* from ojs.jobs j
+        where (of_queue is null or j.queue = of_queue) and ojs_http.is_like(j.type, of_type) and (state_is is null or j.state = state_is)
+            and j.created_at between since and until;
+end $$;
+
+create function ojs_http.admin_jobs(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_http.upkeep();
-    execute format($query$
-        with found as (
-            select row(j.*)::ojs.job as job, j.id, j.%1$I as key from ojs.jobs j
-            where ($1 is null or j.queue = $1) and ojs_http.is_like(j.type, $2) and ($3 is null or j.state = $3)
-                and j.created_at between $4 and $5
-        ), page as (
-            select * from found order by key %2$s nulls last, id %2$s limit $6 offset $7
-        )
-        select (select array_agg(ojs.envelope(p.job) order by p.key %2$s nulls last, p.id %2$s) from page p), (select count(*) from found)
-        $query$, sort, direction)
-    into entries, total
-    using of_queue, of_type, state_is, since, until, ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request);
-    return ojs_http.numbered_page(request, entries, total);
+    return ojs_http.job_page(request, 'select * from ojs_http.chosen_jobs($1)');
 end $$;
 
 -- QUEUES -----------------------------------------------------------------------------------------------------------
@@ -164,29 +181,24 @@ end $$;
 
 -- Those that the query string describes.
 create function ojs_http.chosen_dead_letters(request ojs_http.request) returns setof ojs.job
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select d.* from ojs.dead_letters d
-    where coalesce(d.queue = nullif(request.query ->> 'queue', ''), true)
-        and ojs_http.is_like(d.type, request.query ->> 'type')
-        and coalesce(d.error ->> 'type' = nullif(request.query ->> 'error_type', ''), true)
-        and coalesce(d.args @> ojs_http.query_args(request), true)
-        and d.discarded_at between coalesce(ojs_http.query_time(request, 'since'), '-infinity') and coalesce(ojs_http.query_time(request, 'until'), 'infinity')
-$$;
-
-create function ojs_http.admin_dead_letters(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    entries jsonb[];
-    total bigint;
+    of_queue text := nullif(request.query ->> 'queue', '');
+    of_type text := request.query ->> 'type';
+    of_error text := nullif(request.query ->> 'error_type', '');
+    containing jsonb := ojs_http.query_args(request);
+    since timestamptz := coalesce(ojs_http.query_time(request, 'since'), '-infinity');
+    until timestamptz := coalesce(ojs_http.query_time(request, 'until'), 'infinity');
 begin
-    with found as materialized (
-        select d as job, d.id from ojs_http.chosen_dead_letters(request) d
-    ), page as (
-        select * from found order by id desc limit ojs_http.query_number(request, 'per_page', 20, 1, 100) offset ojs_http.page_start(request)
-    )
-    select (select array_agg(ojs.envelope(p.job) order by p.id desc) from page p), (select count(*) from found) into entries, total;
-    return ojs_http.numbered_page(request, entries, total);
+    return query select d.* from ojs.dead_letters d
+        where (of_queue is null or d.queue = of_queue) and ojs_http.is_like(d.type, of_type) and (of_error is null or d.error ->> 'type' = of_error)
+            and (containing is null or d.args @> containing) and d.discarded_at between since and until;
 end $$;
+
+create function ojs_http.admin_dead_letters(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.job_page(request, 'select * from ojs_http.chosen_dead_letters($1)')
+$$;
 
 -- With how long they are kept: those of the queue, or of all queues that say nothing themselves.
 create function ojs_http.dead_letter_stats(request ojs_http.request) returns ojs_http.response
@@ -220,11 +232,12 @@ create function ojs_http.rate_limits(request ojs_http.request) returns ojs_http.
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     entries jsonb[];
+    shown jsonb[];
     page int := ojs_http.page_start(request);
 begin
     entries := array(select ojs_http.rate_limit_json(r) from ojs.rate_limits r order by r.key);
-    return ojs_http.numbered_page(request, entries[page + 1 : page + ojs_http.query_number(request, 'per_page', 20, 1, 100)],
-        cardinality(entries), jsonb_build_object('rate_limits', to_jsonb(entries)));
+    shown := entries[page + 1 : page + ojs_http.query_number(request, 'per_page', 20, 1, 100)];
+    return ojs_http.numbered_page(request, shown, cardinality(entries), jsonb_build_object('rate_limits', to_jsonb(shown)));
 end $$;
 
 create function ojs_http.rate_limit(request ojs_http.request) returns ojs_http.response
@@ -246,11 +259,7 @@ declare
     body jsonb := ojs_http.object(request);
     until timestamptz;
 begin
-    begin
-        until := ojs_http.text_field(body, 'expires_at')::timestamptz;
-    exception when data_exception then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'expires_at must be a time', '{"field": "expires_at"}', 'Write it as 2026-01-31T12:00:00Z.');
-    end;
+    until := ojs_http.time_value(ojs_http.text_field(body, 'expires_at'), 'expires_at');
     if until <= ojs_http.now() then
         perform ojs_http.raise('INVALID_PAYLOAD', 'expires_at is in the past', '{"field": "expires_at"}', 'Give a time to come, or leave it out.');
     end if;

@@ -202,6 +202,13 @@ end $$;
 
 -- MANY JOBS BY ID OR BY WHAT THEY ARE ------------------------------------------------------------------------------
 
+-- The times of a filter, read as those of a push are.
+create function ojs_http.filter_times(filter jsonb) returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select filter || coalesce(jsonb_object_agg(name, ojs_http.rfc3339(ojs_http.time_value(ojs_http.text_field(filter, name), name))), '{}')
+    from unnest('{since,until,enqueued_after,enqueued_before}'::text[]) name where filter ? name
+$$;
+
 -- What the body selects, as the functions of SQL have it.
 create function ojs_http.selection(body jsonb) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -216,6 +223,7 @@ begin
     elsif ids is not null then
         return jsonb_build_object('ids', (select coalesce(jsonb_agg(lower(id)), '[]') from unnest(ids) id));
     end if;
+    filter := ojs_http.filter_times(filter);
     return filter - '{enqueued_after,enqueued_before}'::text[] || jsonb_strip_nulls(jsonb_build_object(
         'since', coalesce(filter -> 'since', filter -> 'enqueued_after'), 'until', coalesce(filter -> 'until', filter -> 'enqueued_before')));
 end $$;
@@ -344,7 +352,7 @@ $$;
 -- Dead letters: all of them, or those that the filter says.
 create function ojs_http.retry_dead_letters(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.admin_bulk(request, 'retry', coalesce(ojs_http.field(ojs_http.object(request), 'filter', 'object'), '{}')
+    select ojs_http.admin_bulk(request, 'retry', ojs_http.filter_times(coalesce(ojs_http.field(ojs_http.object(request), 'filter', 'object'), '{}'))
         || '{"state": "discarded", "dead_letter": true}')
 $$;
 
@@ -367,9 +375,9 @@ create function ojs_http.purge_dead_letters(request ojs_http.request) returns oj
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.purge_asked(request);
-    before text := ojs_http.text_field(body, 'older_than');
+    before text := ojs_http.rfc3339(ojs_http.time_value(ojs_http.text_field(body, 'older_than'), 'older_than'));
 begin
     perform ojs_http.must_confirm(body);
-    return ojs_http.reply(200, jsonb_build_object('purged_count', ojs_http.delete_all(coalesce(ojs_http.field(body, 'filter', 'object'), '{}')
+    return ojs_http.reply(200, jsonb_build_object('purged_count', ojs_http.delete_all(ojs_http.filter_times(coalesce(ojs_http.field(body, 'filter', 'object'), '{}'))
         || jsonb_strip_nulls(jsonb_build_object('until', before)) || '{"state": "discarded", "dead_letter": true}')));
 end $$;

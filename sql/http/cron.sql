@@ -3,7 +3,8 @@
 create function ojs_http.cron_json(c ojs.crons) returns jsonb
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select to_jsonb(c) - 'job' || jsonb_build_object(
-        'cron', c.expression, 'job_template', c.job, 'type', c.job -> 'type', 'args', c.job -> 'args',
+        'cron', c.expression, 'job_template', c.job, 'type', c.job -> 'type', 'args', coalesce(c.job -> 'args', '[]'),
+        'options', c.job - '{type,args,options}'::text[] || coalesce(nullif(c.job -> 'options', 'null'), '{}'),
         'status', case when c.enabled then 'active' else 'disabled' end,
         'next_run_at', ojs_http.rfc3339(c.next_run_at), 'last_run_at', ojs_http.rfc3339(c.last_run_at), 'created_at', ojs_http.rfc3339(c.created_at))
 $$;
@@ -20,7 +21,7 @@ declare
     most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
     skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
     after text := ojs_http.page_key(request);
-    running boolean := case request.query ->> 'enabled' when 'true' then true when 'false' then false end;
+    running boolean := ojs_http.query_word(request, 'enabled', 'true', 'false')::boolean;
     entries jsonb[];
     keys text[];
     total bigint;
@@ -33,7 +34,7 @@ begin
     ) c;
     select count(*) into total from ojs.crons l where running is null or l.enabled = running;
     page := ojs_http.page('crons', entries, keys, total, most, skipped);
-    return ojs_http.reply(page.status, page.body || jsonb_build_object('cron_jobs', page.body -> 'crons'));
+    return ojs_http.reply(page.status, page.body || jsonb_build_object('cron_jobs', page.body -> 'crons', 'count', jsonb_array_length(page.body -> 'crons')));
 end $$;
 
 create function ojs_http.cron(request ojs_http.request) returns ojs_http.response
@@ -48,21 +49,54 @@ begin
     return ojs_http.reply(200, jsonb_build_object('cron', entry, 'cron_job', entry));
 end $$;
 
--- The job is given as job_template, or by its attributes beside the entry's own.
+-- A job with some of its attributes changed, wherever either has them.
+create function ojs_http.changed_job(job jsonb, changes jsonb) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select (job - 'options') - n.given || (changes - 'options') || jsonb_build_object('options',
+        coalesce(nullif(job -> 'options', 'null'), '{}') - n.given || coalesce(nullif(changes -> 'options', 'null'), '{}'))
+    from (
+        select array_agg(a.name) as given
+        from (
+            select jsonb_object_keys(changes - 'options') union select jsonb_object_keys(coalesce(nullif(changes -> 'options', 'null'), '{}'))
+        ) k (name), lateral (values (k.name), (case k.name when 'meta' then 'metadata' when 'metadata' then 'meta' end)) a (name)
+    ) n
+$$;
+
+-- The job is given as job_template, or by its attributes beside the entry's own. POST says what the entry is; PUT and PATCH change
+-- what they name, and PUT also makes an entry.
 create function ojs_http.schedule(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    body jsonb := ojs_http.object(request);
-    name text := coalesce(request.names[1], ojs_http.text_field(body, 'name', true));
-    expression text := coalesce(ojs_http.text_field(body, 'cron'), ojs_http.text_field(body, 'expression', cardinality(request.names) = 0));
+    whole jsonb := ojs_http.object(request);
+    named text := coalesce(request.names[1], ojs_http.text_field(whole, 'name', true));
+    expression text := coalesce(ojs_http.text_field(whole, 'cron'), ojs_http.text_field(whole, 'expression', cardinality(request.names) = 0));
     own text[] := '{timezone,enabled,overlap_policy,description}';
-    job jsonb := coalesce(ojs_http.field(body, 'job_template', 'object'), nullif(body - own
+    job jsonb := coalesce(ojs_http.field(whole, 'job_template', 'object'), nullif(whole - own
         - '{name,cron,expression,job_template,status,next_run_at,last_run_at,run_count,created_at}'::text[], '{}'));
-    entry jsonb := ojs.schedule(name, expression, job, (select coalesce(jsonb_object_agg(key, value), '{}') from jsonb_each(body) where key = any (own)));
+    options jsonb := (select coalesce(jsonb_object_agg(key, value), '{}') from jsonb_each(whole) where key = any (own) and value <> 'null');
+    there ojs.crons;
+    entry jsonb;
+    created boolean;
 begin
-    entry := entry || jsonb_build_object('status', case when entry -> 'enabled' = 'true' then 'active' else 'disabled' end);
-    return ojs_http.reply(case when entry -> 'created' = 'true' then 201 else 200 end, jsonb_build_object('cron', entry, 'cron_job', entry),
-        case when entry -> 'created' = 'true' then jsonb_build_object('Location', '/ojs/v1/cron/' || name) else '{}' end);
+    perform ojs_http.check_args(j, null) from unnest(array[job, job -> 'options']) j where j -> 'args' <> 'null';
+    if cardinality(request.names) > 0 then
+        if whole ->> 'name' <> named then
+            perform ojs_http.raise('INVALID_PAYLOAD', 'name is not the one of the path', '{"field": "name"}', 'Leave name out of the body.');
+        end if;
+        select * into there from ojs.crons c where c.name = named;
+        if there.name is null and (request.method = 'PATCH' or job is null or expression is null) then
+            perform ojs_http.no_such_cron(named);
+        end if;
+        job := case when there.name is null then job when job is not null then ojs_http.changed_job(there.job, job) end;
+        -- With both given it would be registered anew, and what is left out forgotten.
+        if there.name is not null and job is not null and expression is not null then
+            options := jsonb_strip_nulls(jsonb_build_object('timezone', there.timezone, 'overlap_policy', there.overlap_policy, 'description', there.description)) || options;
+        end if;
+    end if;
+    created := (ojs.schedule(named, expression, case when cardinality(request.names) = 0 then coalesce(job, '{}') else job end, options) -> 'created')::boolean;
+    select ojs_http.cron_json(c) || jsonb_build_object('created', created) into entry from ojs.crons c where c.name = named;
+    return ojs_http.reply(case when created then 201 else 200 end, jsonb_build_object('cron', entry, 'cron_job', entry),
+        case when created then jsonb_build_object('Location', '/ojs/v1/cron/' || named) else '{}' end);
 end $$;
 
 create function ojs_http.unschedule(request ojs_http.request) returns ojs_http.response

@@ -81,15 +81,36 @@ begin
             else '{}' end);
 end $$;
 
+-- A field by the name that the request has for it, where SQL has another.
+create function ojs_http.field_in(body jsonb, field text) returns text
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select coalesce((select a.theirs from (values ('timeout', 'timeout_ms'), ('scheduled_at', 'delay_until'), ('visibility_timeout', 'visibility_timeout_ms'),
+            ('worker', 'worker_id'), ('filter', 'job_ids'), ('job_id', 'ids'), ('expression', 'cron'), ('overrides', 'override'), ('discard', 'strategy')) a (ours, theirs)
+        where a.ours = field and not jsonb_path_exists(body, format('$.**.%I', a.ours)::jsonpath)
+            and jsonb_path_exists(body, format('$.**.%I', a.theirs)::jsonpath)), field)
+$$;
+
+-- A hint in the words of HTTP; none where it names what only SQL has.
+create function ojs_http.hint_of(hint text) returns text
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case
+        when hint !~ '\mojs\.\w+\(|=>' then hint
+        when hint ~ 'confirm => true' then 'Send "confirm": true once you are sure.'
+        when hint ~ 'ojs\.create_queue' then 'Push to the queue, or create it with POST /ojs/v1/queues.'
+        when hint ~ 'ojs\.info' then 'GET /ojs/v1/jobs/:id tells the state of the job.'
+        when hint ~ 'ojs\.schedule' then 'GET /ojs/v1/cron lists the entries.' end
+$$;
+
 -- The answer to a request that raised: an error of ojs speaks for itself; of any other only what can give nothing away.
 -- `stage` is what was being done: reading the path, the body, or the work itself.
 create function ojs_http.problem(
-    stage text, path text, request_id text, state text, message text, detail text, hint text, context text
+    stage text, path text, request_id text, state text, message text, detail text, hint text, context text, body jsonb default null
 ) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     said jsonb;
+    field text;
     code text;
     details jsonb := '{}';
     status int;
@@ -112,6 +133,15 @@ begin
             null; -- a hook's own detail
         end;
     end if;
+    if details ? 'field' and body is not null then
+        field := ojs_http.field_in(body, details ->> 'field');
+        message := regexp_replace(message, '\mfilter\.ids\M|\m' || (details ->> 'field') || '\M', field);
+        details := details || jsonb_build_object('field', field);
+    end if;
+    if details ? 'maximum_bytes' then
+        details := details || jsonb_build_object('max_bytes', details -> 'maximum_bytes'); -- as the text of payload limits has it
+    end if;
+    hint := ojs_http.hint_of(hint);
     select s.status, s.name into status, name from ojs_http.status_of(code, details, path) s;
 
     if status is null then

@@ -34,7 +34,9 @@ begin
         perform ojs_http.raise('INVALID_PAYLOAD', 'OJS-Block-Timeout is no number of seconds', '{"field": "OJS-Block-Timeout"}',
             'Send a number from 0 to 30.');
     end if;
-    if seconds is not null then
+    if not ojs_http.may_wait(request) then
+        perform set_config('ojs.block_timeout', '0', true);
+    elsif seconds is not null then
         perform set_config('ojs.block_timeout', least(seconds::numeric * 1000, 30000)::int::text, true);
     end if;
     return before;

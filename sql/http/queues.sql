@@ -8,23 +8,30 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select encode(convert_to(key, 'UTF8'), 'hex')
 $$;
 
-create function ojs_http.page_key(request ojs_http.request) returns text
+create function ojs_http.page_key(request ojs_http.request, pattern text default '') returns text
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    cursor_text text := nullif(request.query ->> 'cursor', '');
+    key text;
 begin
-    return convert_from(decode(cursor_text, 'hex'), 'UTF8');
-exception when data_exception then
-    perform ojs_http.raise('INVALID_PAYLOAD', 'cursor is none that this server gave out', '{"field": "cursor"}', 'Begin without a cursor.');
+    begin
+        key := convert_from(decode(nullif(request.query ->> 'cursor', ''), 'hex'), 'UTF8');
+    exception when data_exception then
+        key := null;
+    end;
+    if coalesce(request.query ->> 'cursor', '') <> '' and (key is null or key !~ pattern) then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'cursor is none that this server gave out', '{"field": "cursor"}', 'Begin without a cursor.');
+    end if;
+    return key;
 end $$;
 
 -- One page of a list, of which the caller has read one entry more than it shows, with the keys of all of them.
-create function ojs_http.page(field text, entries jsonb[], keys text[], total bigint, most int, skipped int) returns ojs_http.response
+create function ojs_http.page(field text, entries jsonb[], keys text[], total bigint, most int, skipped int, shown int default null) returns ojs_http.response
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select ojs_http.reply(200, jsonb_build_object(
         field, coalesce(to_jsonb(entries[:most]), '[]'),
         'pagination', jsonb_strip_nulls(jsonb_build_object('total', total, 'limit', most, 'offset', skipped,
-            'has_more', coalesce(cardinality(keys), 0) > most, 'next_cursor', ojs_http.cursor_of(case when cardinality(keys) > most then keys[most] end)))))
+            'has_more', coalesce(cardinality(keys), 0) > coalesce(shown, most),
+            'next_cursor', ojs_http.cursor_of(case when cardinality(keys) > coalesce(shown, most) then keys[coalesce(shown, most)] end)))))
 $$;
 
 -- QUEUES -----------------------------------------------------------------------------------------------------------
@@ -63,6 +70,7 @@ declare
     known boolean := exists (select from ojs.queues q where q.name = named);
     queue jsonb;
 begin
+    perform ojs_http.only(body, 'name', 'config');
     queue := ojs.create_queue(named, ojs_http.with_bound(coalesce(ojs_http.field(body, 'config', 'object'), '{}')));
     return ojs_http.reply(case when known then 200 else 201 end, queue || jsonb_build_object('queue', queue),
         jsonb_build_object('Location', '/ojs/v1/queues/' || named));
@@ -161,15 +169,18 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     body jsonb := ojs_http.purge_asked(request);
     states text[] := ojs_http.texts_field(body, 'states');
-    before text := ojs_http.text_field(body, 'older_than');
+    before text := ojs_http.rfc3339(ojs_http.time_value(ojs_http.text_field(body, 'older_than'), 'older_than'));
     n bigint;
 begin
-    if before is not null then
+    perform ojs_http.only((body || coalesce(ojs_http.field(body, 'filter', 'object'), '{}')) - 'filter', 'states', 'confirm', 'older_than');
+    if states is null then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'states is missing', '{"field": "states"}', 'Name states such as available, scheduled, completed.');
+    elsif before is not null then
         -- By the time of their end, so only of what has ended.
         perform ojs_http.must_confirm(body);
         perform ojs.queue_info(request.names[1]);
         n := ojs_http.delete_all(jsonb_build_object('queue', request.names[1], 'until', before)
-            || case when states is not null then jsonb_build_object('state', states) else '{}' end);
+            || jsonb_build_object('state', states));
     else
         n := ojs.purge_queue(request.names[1], states, coalesce(ojs_http.field(body, 'confirm', 'boolean')::boolean, false));
     end if;
@@ -196,20 +207,25 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
     skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
-    after uuid := ojs_http.page_key(request);
+    after uuid := ojs_http.page_key(request, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
     entries jsonb[];
     keys text[];
     total bigint;
+    shown int;
 begin
     with found as materialized (
         select d as job, d.id from ojs_http.chosen_dead_letters(request) d
     ), page as (
-        select * from found where after is null or id < after order by id desc limit most + 1 offset skipped
+        select ojs.envelope(job) as job, id from found where after is null or id < after order by id desc limit most + 1 offset skipped
+    ), fitting as (
+        -- One is shown however large it is, and the one after the last says that there is more.
+        select *, coalesce(sum(pg_column_size(job)) over (order by id desc rows between unbounded preceding and 1 preceding), 0) < ojs_http.most_bytes() as fits,
+            row_number() over (order by id desc) as place from page
     )
-    select (select array_agg(ojs.envelope(p.job) order by p.id desc) from page p), (select array_agg(p.id::text order by p.id desc) from page p),
-        (select count(*) from found)
-    into entries, keys, total;
-    return ojs_http.page('jobs', entries, keys, total, most, skipped);
+    select (select array_agg(f.job order by f.id desc) from fitting f where f.fits), (select array_agg(f.id::text order by f.id desc) from fitting f),
+        least(most, (select max(f.place) from fitting f where f.fits)), (select count(*) from found)
+    into entries, keys, shown, total;
+    return ojs_http.page('jobs', entries[:shown], keys, total, most, skipped, shown);
 end $$;
 
 -- The dead letter of the path; NOT_FOUND for any other job, too.

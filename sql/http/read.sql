@@ -182,6 +182,39 @@ begin
     return least(value::bigint, greatest_value);
 end $$;
 
+-- Refuses what a request says beyond what is read of it.
+create function ojs_http.only(given jsonb, variadic names text[]) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    unknown text := (select key from jsonb_object_keys(given) key where key <> all (names) limit 1);
+begin
+    if unknown is not null then
+        perform ojs_http.raise('INVALID_PAYLOAD', format('%s is nothing that this request takes', left(unknown, 64)), jsonb_build_object('field', left(unknown, 64)),
+            format('It takes %s.', array_to_string(names, ', ')));
+    end if;
+end $$;
+
+-- Whether the database is not to sleep for this request, since the pipe waits.
+create function ojs_http.may_wait(request ojs_http.request) returns boolean
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select request.headers ->> 'ojs-do-not-wait' is distinct from '1'
+$$;
+
+-- A setting of ours that is a number of bytes.
+create function ojs_http.bytes_of(setting text) returns bigint
+language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    value text := current_setting(setting);
+begin
+    return case when value ~ '^[0-9]+B$' then left(value, -1)::bigint else pg_size_bytes(value) end;
+end $$;
+
+-- How many bytes of jobs one answer holds; the next may bring the rest.
+create function ojs_http.most_bytes() returns bigint
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select 32::bigint * 1024 * 1024
+$$;
+
 -- A list in the query string, or null.
 create function ojs_http.query_list(request ojs_http.request, name text) returns text[]
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$

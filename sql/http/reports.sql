@@ -58,7 +58,7 @@ declare
     body jsonb := ojs_http.object(request);
 begin
     if ojs_http.report_progress(id, ojs_http.field(body, 'progress', 'number')::numeric, ojs_http.text_field(body, 'message'),
-            nullif(body -> 'data', 'null'), ojs_http.text_field(body, 'lease_id'), ojs_http.text_field(body, 'worker_id')) then
+            ojs_http.field(body, 'data', 'object'), ojs_http.text_field(body, 'lease_id'), ojs_http.text_field(body, 'worker_id')) then
         perform ojs.checkpoint(id, body -> 'checkpoint') where coalesce(body -> 'checkpoint', 'null') <> 'null';
     end if;
     return ojs_http.progress_reply(id);
@@ -95,14 +95,16 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 #variable_conflict use_variable
 declare
     id uuid := ojs_http.job_named(request, null);
-    waits boolean := coalesce(request.query ->> 'wait' in ('true', '1', ''), false);
+    waits boolean := request.query ->> 'wait' = '' or ojs_http.query_word(request, 'wait', 'true', 'false', '1', '0') in ('true', '1');
     longest int := ojs_http.query_number(request, 'timeout', 30, 0, 30);
     job jsonb;
 begin
     perform ojs_http.upkeep();
-    if waits and (ojs.wait_result(id, make_interval(secs => longest))).id is null then
+    if waits and (case when ojs_http.may_wait(request) then (ojs.wait_result(id, make_interval(secs => longest))).id is null
+            else ojs.info(id) ->> 'state' not in ('completed', 'cancelled', 'discarded') end) then
         return ojs_http.reply(408, ojs_http.error_body('x_wait_timeout', 'TIMEOUT', format('job %s has not ended yet', id), true,
-            jsonb_build_object('job_id', id, 'state', ojs.info(id) -> 'state'), 'Ask again.', request.headers ->> 'x-request-id'));
+            jsonb_build_object('job_id', id, 'state', ojs.info(id) -> 'state'), 'Ask again.', request.headers ->> 'x-request-id'),
+            case when ojs_http.may_wait(request) or longest = 0 then '{}' else jsonb_build_object('OJS-Would-Wait', longest::text) end);
     end if;
     job := ojs.info(id);
     if not job ? 'result' and (job ->> 'result_expires_at')::timestamptz <= ojs_http.now() then
@@ -124,7 +126,11 @@ begin
             jsonb_build_object('field', 'ids', 'size', cardinality(ids), 'maximum', 1000), 'Split the call.');
     end if;
     perform ojs_http.upkeep();
-    return ojs_http.reply(200, jsonb_build_object('results', (
-        select coalesce(jsonb_object_agg(r.id, jsonb_build_object('state', r.state, 'result', r.result)), '{}')
-        from ojs.results(array(select ojs_http.job_id(id, false) from unnest(ids) id)) r)));
+    return (
+        select ojs_http.reply(200, jsonb_build_object('results', coalesce(jsonb_object_agg(s.id, jsonb_build_object('state', s.state, 'result', s.result)) filter (where s.fits), '{}'))
+            || case when bool_and(s.fits) then '{}' else jsonb_build_object('remaining', jsonb_agg(s.id) filter (where not s.fits)) end)
+        from (
+            select r.*, coalesce(sum(pg_column_size(r.result)) over (order by r.id rows between unbounded preceding and 1 preceding), 0) < ojs_http.most_bytes() as fits
+            from ojs.results(array(select ojs_http.job_id(id, false) from unnest(ids) id)) r
+        ) s);
 end $$;

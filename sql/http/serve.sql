@@ -217,8 +217,8 @@ begin
         most_values := greatest(most_values, 20 * current_setting('ojs.max_batch_size')::bigint);
     else
         -- Twice, since JSON may be written with spaces and escapes.
-        most_bytes := 2 * greatest(pg_size_bytes(current_setting('ojs.max_envelope_size')),
-            case when handler <> 'push' then pg_size_bytes(current_setting('ojs.max_result_size')) end);
+        most_bytes := 2 * greatest(ojs_http.bytes_of('ojs.max_envelope_size'),
+            case when handler <> 'push' then ojs_http.bytes_of('ojs.max_result_size') end);
     end if;
     if octet_length(body) > most_bytes then
         perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body has %s bytes, and %s are allowed', octet_length(body), most_bytes),
@@ -227,6 +227,24 @@ begin
         perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body holds %s values, and %s are allowed', values_held, most_values),
             jsonb_build_object('field', 'body', 'actual_values', values_held, 'maximum_values', most_values), 'Send less at once.');
     end if;
+end $$;
+
+-- Where a client of the pipe waits and the database is not to: how many seconds the request would have waited. Null: not at all.
+create function ojs_http.would_wait(headers jsonb, body jsonb) returns text
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    details jsonb := coalesce(body #> '{error,details}', '{}');
+    seconds numeric;
+begin
+    if headers ->> 'ojs-do-not-wait' is distinct from '1' then
+        return null;
+    elsif not details ? 'strategy' then
+        details := jsonb_path_query_first(body, '$.items[*].error.details ? (exists(@.strategy))');
+    end if;
+    if details ->> 'strategy' = 'block' then
+        seconds := coalesce(case when headers ? 'ojs-block-timeout' then least((headers ->> 'ojs-block-timeout')::numeric, 30) end, (details ->> 'block_timeout_ms')::numeric / 1000);
+    end if;
+    return case when seconds > 0 then trim_scale(seconds)::text end;
 end $$;
 
 create function ojs.http(
@@ -238,7 +256,8 @@ declare
     given jsonb := ojs_http.read_headers(request_headers);
     request_id text := ojs_http.request_id(given ->> 'x-request-id');
     only_path text := coalesce(split_part(path, '?', 1), '');
-    body_text text := nullif(btrim(request_body, e' \t\r\n'), '');
+    -- btrim takes twelve times the length of a text.
+    body_text text := case when octet_length(request_body) > 1000 then request_body else nullif(btrim(request_body, e' \t\r\n'), '') end;
     stage text := 'path';
     request ojs_http.request;
     response ojs_http.response;
@@ -276,8 +295,11 @@ begin
     exception when others or assert_failure then
         get stacked diagnostics state = returned_sqlstate, message = message_text, detail = pg_exception_detail,
             hint = pg_exception_hint, context = pg_exception_context;
-        response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context);
+        response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context, request.body);
     end;
+    if response.status in (422, 429) and given ? 'ojs-do-not-wait' then
+        response.headers := response.headers || jsonb_strip_nulls(jsonb_build_object('OJS-Would-Wait', ojs_http.would_wait(given, response.body)));
+    end if;
     status := response.status;
     headers := jsonb_build_object('Content-Type', 'application/openjobspec+json', 'OJS-Version', '1.0', 'X-Request-Id', request_id)
         || coalesce(response.headers, '{}');

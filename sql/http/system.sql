@@ -42,21 +42,9 @@ create function ojs_http.set_maintenance(request ojs_http.request) returns ojs_h
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.object(request);
-    takes text := ojs_http.text_field(body, 'estimated_duration');
-    estimated interval;
 begin
-    begin
-        if takes like 'P%' then
-            estimated := takes;
-        end if;
-    exception when data_exception then
-        null;
-    end;
-    if takes is not null and estimated is null then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'estimated_duration must be a duration', '{"field": "estimated_duration"}', 'Write it as PT30M.');
-    end if;
     return ojs_http.reply(200, ojs.set_maintenance(ojs_http.field(body, 'enabled', 'boolean', true)::boolean,
-        ojs_http.text_field(body, 'reason'), estimated));
+        ojs_http.text_field(body, 'reason'), ojs_http.duration_value(nullif(body -> 'estimated_duration', 'null'), 'estimated_duration')));
 end $$;
 
 create function ojs_http.reset(request ojs_http.request) returns ojs_http.response

@@ -1,20 +1,50 @@
 -- workers.sql: working over HTTP: fetch, ack, nack (which reports a failure) and heartbeats.
 
+-- The length of leases that nobody gives is ojs.http_lease here. A fetch of many jobs claims them in portions, and ends where
+-- the answer is full.
 create function ojs_http.fetch(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     body jsonb := ojs_http.object(request);
     queues text[] := ojs_http.texts_field(body, 'queues', true);
+    worker text := coalesce(ojs_http.text_field(body, 'worker_id'), 'anonymous');
     wanted bigint := coalesce(ojs_http.number_field(body, 'count', 0, 1000), 1);
-    lease_ms bigint := ojs_http.number_field(body, 'visibility_timeout_ms', 0, 86400000);
-    jobs jsonb;
+    lease interval := ojs_http.number_field(body, 'visibility_timeout_ms', 0, 86400000) * interval '1 millisecond';
+    patience text := (regexp_match(request.headers ->> 'prefer', '(?:^|[,; ])wait=([0-9]{1,5})(?:$|[,; ])'))[1];
+    bad text := (select q from unnest(queues) q where q !~ '^[a-z0-9][a-z0-9.-]*$' limit 1);
+    lease_before text;
+    portion bigint;
+    more jsonb;
+    bytes bigint;
+    jobs jsonb := '[]';
 begin
+    if bad is not null then
+        perform ojs_http.raise('INVALID_QUEUE', format('queues holds "%s", which is no name of a queue', left(bad, 64)), '{"field": "queues"}',
+            'Name queues by a-z, 0-9, "-" and ".".');
+    end if;
     perform ojs_http.upkeep();
-    select jsonb_agg(ojs_http.envelope(claimed)) into jobs
-    from ojs.claim(queues, coalesce(ojs_http.text_field(body, 'worker_id'), 'anonymous'), wanted::int,
-        lease_ms * interval '1 millisecond', missing_ok => true) claimed;
-    return ojs_http.reply(200, jsonb_build_object('jobs', coalesce(jobs, '[]')));
+    lease_before := current_setting('ojs.default_lease', true);
+    perform ojs_http.now(); -- loads the library, and with it its settings
+    perform set_config('ojs.default_lease', current_setting('ojs.http_lease'), true);
+    portion := least(wanted, greatest(1, 4 * ojs_http.most_bytes() / ojs_http.bytes_of('ojs.max_envelope_size')));
+    loop
+        begin
+            select jsonb_agg(c.job), sum(pg_column_size(c.job)) into more, bytes
+            from (select ojs_http.envelope(claimed) as job
+                from ojs.claim(queues, worker, least(wanted, portion)::int, lease, missing_ok => true) claimed) c;
+        exception when sqlstate 'OJ600' then
+            exit when jobs <> '[]'; -- what was claimed counts, whatever the queue's claim_rate says of more
+            raise;
+        end;
+        exit when more is null;
+        jobs := jobs || more;
+        wanted := wanted - portion;
+        exit when wanted <= 0 or jsonb_array_length(more) < portion or pg_column_size(jobs) >= ojs_http.most_bytes();
+    end loop;
+    perform set_config('ojs.default_lease', lease_before, true);
+    return ojs_http.reply(200, jsonb_build_object('jobs', jobs),
+        case when jobs = '[]' and not ojs_http.may_wait(request) and patience::int > 0 then jsonb_build_object('OJS-Would-Wait', patience) else '{}' end);
 end $$;
 
 -- The fields of a job that replies of ack and nack repeat at the top, so far as it has them.
@@ -51,7 +81,12 @@ begin
     if requeue and error is null then
         job := ojs.nack(id, coalesce(delay, '0'), lease_id, worker);
     else
-        job := ojs.fail(id, ojs_http.field(body, 'error', 'object', true), lease_id, worker, requeue, delay);
+        error := ojs_http.field(body, 'error', 'object', true);
+        -- Of a class of errors alone it is not said what kind of error it was.
+        if coalesce(error -> 'code', 'null') = 'null' and coalesce(error -> 'type', 'null') <> 'null' then
+            error := error || '{"code": "handler_error"}';
+        end if;
+        job := ojs.fail(id, error, lease_id, worker, requeue, delay);
     end if;
     return ojs_http.reply(200, ojs_http.outcome(ojs.envelope(job)));
 end $$;
@@ -83,20 +118,21 @@ declare
     named text[] := coalesce(
         case when jsonb_typeof(body -> 'active_jobs') = 'number' then null else ojs_http.texts_field(body, 'active_jobs') end,
         ojs_http.texts_field(body, 'active_job_ids'), '{}');
-    ids uuid[] := array(select id::uuid from unnest(named) id where id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+    ids uuid[] := array(select id::uuid from unnest(named) id where id ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+    no_ids text[] := array(select left(id, 64) from unnest(named) id where id !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' limit 1000);
     state text := coalesce(ojs_http.text_field(body, 'state'), 'running');
     beat record;
 begin
     perform ojs_http.obey_test_directive(worker, ids);
     select * into beat from ojs.beat(worker, ids, state,
-        body - '{worker_id,active_jobs,active_job_ids,state,visibility_timeout_ms}'::text[],
+        nullif(body - '{worker_id,active_jobs,active_job_ids,state,visibility_timeout_ms}'::text[], '{}'),
         ojs_http.number_field(body, 'visibility_timeout_ms', 0, 86400000) * interval '1 millisecond');
     return ojs_http.reply(200, jsonb_build_object(
         'state', beat.directive,
         'acknowledged', true,
         'jobs_extended', to_jsonb(beat.extended),
         'cancelled_jobs', to_jsonb(beat.cancelled),
-        'lost_jobs', to_jsonb(beat.lost),
+        'lost_jobs', to_jsonb(beat.lost::text[] || no_ids),
         'server_time', ojs_http.rfc3339(ojs_http.now())));
 end $$;
 
@@ -111,7 +147,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     body jsonb := ojs_http.object(request);
 begin
-    return ojs_http.reply(200, ojs.register_worker(ojs_http.text_field(body, 'worker_id', true), body - 'worker_id'));
+    return ojs_http.reply(200, ojs.register_worker(ojs_http.text_field(body, 'worker_id', true), body - 'worker_id')
+        || jsonb_build_object('visibility_timeout_default', trim_scale(extract(epoch from current_setting('ojs.http_lease')::interval)::numeric)));
 end $$;
 
 create function ojs_http.deregister_worker(request ojs_http.request) returns ojs_http.response
@@ -129,8 +166,9 @@ end $$;
 create function ojs_http.worker_json(w ojs.workers) returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select jsonb_strip_nulls(jsonb_build_object('id', w.worker, 'state', w.status, 'reported_state', w.state, 'directive', w.directive,
-        'hostname', w.hostname, 'pid', w.pid, 'queues', w.queues, 'concurrency', w.concurrency, 'active_jobs', w.active_jobs,
-        'started_at', ojs_http.rfc3339(w.registered_at), 'last_heartbeat_at', ojs_http.rfc3339(w.last_seen_at), 'metadata', w.info))
+        'hostname', w.hostname, 'pid', w.pid, 'version', w.info -> 'version', 'queues', coalesce(w.queues, '{}'), 'concurrency', w.concurrency, 'active_jobs', w.active_jobs,
+        'started_at', coalesce(w.info -> 'started_at', to_jsonb(ojs_http.rfc3339(w.registered_at))),
+        'registered_at', ojs_http.rfc3339(w.registered_at), 'last_heartbeat_at', ojs_http.rfc3339(w.last_seen_at), 'metadata', w.info))
 $$;
 
 create function ojs_http.worker_named(request ojs_http.request) returns ojs.workers
@@ -181,7 +219,11 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
 create function ojs_http.terminate_worker(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$ select ojs_http.direct_worker(request, 'terminate') $$;
 
--- Only what no longer works may be forgotten from outside (ADM-03).
+create function ojs_http.take_back_jobs(worker text) returns int
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_take_back_jobs';
+
+-- Only what no longer works may be forgotten from outside (ADM-03). Its jobs are given back as those of a dead worker: with its
+-- row goes what its death would be noticed by.
 create function ojs_http.forget_worker(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -191,6 +233,7 @@ begin
         perform ojs_http.raise('INVALID_STATE_TRANSITION', format('worker %s is %s', left(worker.worker, 64), worker.status),
             jsonb_build_object('current_state', worker.status, 'attempted', 'deregister'), 'Only a stale or dead worker can be removed.');
     end if;
+    perform ojs_http.take_back_jobs(worker.worker);
     perform ojs.deregister_worker(worker.worker);
     return ojs_http.reply(204, null);
 end $$;

@@ -8,6 +8,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/state/locate.h"
+#include "ojs/state/reap.h"
 #include "ojs/store/spi.h"
 #include "ojs/push/unique.h"
 #include "ojs/hot_set/hot_set.h"
@@ -316,6 +317,18 @@ OJS_FUNCTION(ojs_delete_job)
     tables.close();
     store::end_write();
     PG_RETURN_BOOL(true);
+}
+
+/* ojs_http.take_back_jobs(worker text) returns int: as those of a dead worker */
+OJS_FUNCTION(ojs_take_back_jobs)
+{
+    store::begin_write("ojs_http.take_back_jobs()");
+    ensure_hot_set();
+    Tables tables;
+    int n = take_back_from(tables, PG_GETARG_TEXT_PP(0), now());
+    tables.close();
+    store::end_write();
+    PG_RETURN_INT32(n);
 }
 
 /* ojs_store.remove_jobs(ids uuid[]) returns bigint: for SQL that has taken the rows which say where these jobs stand */

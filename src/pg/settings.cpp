@@ -45,6 +45,9 @@ guc_init()
                             nullptr, nullptr);
     DefineCustomStringVariable("ojs.events_off", "Types of events that get no row of their own, such as worker.*.",
                                nullptr, &settings.events_off, "", PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.http_lease", "Like ojs.default_lease, for fetches of ojs.http.", nullptr,
+                            &settings.http_lease_ms, 1800000, 100, 86400000, PGC_USERSET, GUC_UNIT_MS, nullptr,
+                            nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_args_depth", "How deep args may be nested.", nullptr,
                             &settings.max_args_depth, 32, 1, 1000, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_args_elements", "How many values args may hold, at all levels together.",

@@ -190,6 +190,8 @@ raise_full(const Wanted &wanted, const Load &depth)
     if (queue.max_size_bytes > 0)
         details.add("depth_bytes", depth.bytes).add("bound_bytes", queue.max_size_bytes);
     details.add("strategy", policies[static_cast<int>(queue.overflow)]).add("jobs", wanted.load.jobs).add("retry_after_seconds", 1);
+    if (queue.overflow == Overflow::block && queue.block_ms > 0)
+        details.add("block_timeout_ms", static_cast<int64>(queue.block_ms));
     if (depth.jobs + wanted.load.jobs <= bound_of(queue).jobs)
         raise_too_large(wanted, depth, details);
     if (n > bound)

@@ -32,7 +32,8 @@ SessionCache cache;
 constexpr char note_beat_sql[] = R"sql(
     with noted as (
         update ojs_store.worker w
-        set state = coalesce($2, w.state), info = coalesce($3, w.info), seen_at = $4, beats = true, died_at = null,
+        set state = coalesce($2, w.state), seen_at = $4, beats = true, died_at = null,
+            info = coalesce(case when octet_length((w.info || $3)::text) <= 16384 then w.info || $3 end, $3, w.info),
             directive = case when w.directive = 'running' and coalesce($2, w.state) = 'running' then null
                 else w.directive end
         from (select ctid as at, state as was, died_at from ojs_store.worker where name = $1 for update skip locked) known

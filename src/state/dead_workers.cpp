@@ -137,6 +137,22 @@ take_back(Tables &tables, const Held &held, const Silent &worker, TimestampTz la
 
 } // namespace
 
+int
+take_back_from(Tables &tables, text *worker, TimestampTz now)
+{
+    constexpr TimestampTz whatever_it_said = PG_INT64_MAX;
+    Silent silent = {worker, 0, 0, true};
+    Look look = {&silent, 1, nullptr, 0, 0};
+    int jobs = 0;
+
+    scan_leases(look, tables);
+    for (int64 i = 0; i < look.n_held; i++) {
+        CHECK_FOR_INTERRUPTS();
+        jobs += take_back(tables, look.held[i], silent, whatever_it_said, now);
+    }
+    return jobs;
+}
+
 Recovered
 recover_from_dead(Tables &tables, int limit, TimestampTz now)
 {

@@ -25,8 +25,8 @@ select is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": "blk"}') $$), 'OJ
     is(pg_temp.refusal($$ select ojs.cancel_many('{"colour": "red"}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: an unknown key'),
     is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": 1}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: a number for a queue'),
     is(pg_temp.refusal($$ select ojs.cancel_many('{"ids": ["x"]}') $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: no id'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"since": "soon"}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: no time'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"until": "2026-02-31T00:00:00Z"}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: no day'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"since": "soon"}', true) $$), 'OJ100 INVALID_PAYLOAD filter.since', 'BLK-03: no time'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"until": "2026-02-31T00:00:00Z"}', true) $$), 'OJ100 INVALID_PAYLOAD filter.until', 'BLK-03: no day'),
     is(pg_temp.refusal($$ select ojs.cancel_many('{"state": ["gone"]}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: no state'),
     is(pg_temp.refusal($$ select ojs.cancel_many(null) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: null'), is(pg_temp.refusal($$ select ojs.cancel_many('[]') $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: an array');
 select is(pg_temp.sum(r), '1/1/0', 'BLK-03: by type'), is(pg_temp.why(r), '0 cancelled', 'BLK-03: each job is answered for') from ojs.cancel_many('{"queue": "blk", "type": "mail.*"}', true) r;

@@ -175,10 +175,12 @@ select is(:'first'::jsonb - '{created_at,next_run_at}'::text[], '{"name": "repor
 select is((select next_run_at from ojs.crons where name = 'report'), (select run_at from ojs_store.cron_next('30 9 * * MON-FRI', 'UTC', now(), now())), 'CRN-08: it knows when it runs');
 select is(ojs.schedule('report', null, null, '{"enabled": false, "run_count": 99, "created_at": "2000-01-01T00:00:00Z", "next_run_at": "2000-01-01T00:00:00Z", "last_run_at": "x", "name": "other"}') ->> 'next_run_at', null, 'CRN-08: none when disabled');
 select is(array[run_count::text, enabled::text, (created_at > '2020-01-01')::text], '{0,false,true}', 'CRN-02: what the system keeps is ignored on input') from ojs.crons where name = 'report';
-select is(ojs.schedule('report', '0 8 * * *', '{"type": "report.make", "args": [1]}') -> 'enabled', 'false', 'CRN-01: registered anew, what is left out stays');
+select is(ojs.schedule('report', '0 8 * * *', '{"type": "report.make", "args": [1]}') -> 'enabled', 'false', 'CRN-01: registered anew, a disabled entry stays so');
 select is(ojs.schedule('report', null, null, '{"enabled": null, "timezone": "asia/tokyo", "description": "d", "overlap_policy": "queue"}') - '{created_at,next_run_at,options,job_template,expression}'::text[],
-    '{"name": "report", "cron": "0 8 * * *", "timezone": "Asia/Tokyo", "type": "report.make", "args": [1], "overlap_policy": "enqueue", "enabled": true, "description": "d", "last_run_at": null, "run_count": 0, "created": false}'::jsonb,
-    'CRN-01 R-54: options are changed, null is the default');
+    '{"name": "report", "cron": "0 8 * * *", "timezone": "Asia/Tokyo", "type": "report.make", "args": [1], "overlap_policy": "enqueue", "enabled": false, "description": "d", "last_run_at": null, "run_count": 0, "created": false}'::jsonb,
+    'CRN-01 R-54: options are changed, null is as absent');
+select is(ojs.schedule('report', '0 8 * * *', '{"type": "report.make", "args": [1]}') - '{created_at,next_run_at,options,job_template,expression,args,type,name,cron,run_count,last_run_at,created}'::text[],
+    '{"timezone": "UTC", "overlap_policy": "skip", "enabled": false, "description": null}'::jsonb, 'CRN-01: registered anew, only enabled stays');
 select is(ojs.schedule('report', null, null, '{"overlap_policy": "replace"}') ->> 'overlap_policy', 'cancel_previous', 'R-54: replace');
 select is(pg_temp.refusal(statement), expected, 'CRN-01 CRN-02: ' || statement) from (values
     ($$ select ojs.schedule('none', null, null, '{"enabled": true}') $$, 'OJ300 NOT_FOUND'), ($$ select ojs.schedule('none', null, '{"type": "t"}') $$, 'OJ107 INVALID_CRON_EXPRESSION cron'),

@@ -153,7 +153,7 @@ select is(pg_temp.http('PUT', '/ojs/v1/queues/made/config', '{"lease_ms": 5000}'
 select is(pg_temp.http('GET', '/ojs/v1/admin/queues/made/config') #>> '{body,config,lease_ms}', '5000', 'HTTP-01: and says so');
 select is(pg_temp.error('PUT', '/ojs/v1/admin/queues/made/config', '{"unknown": 1}'), '400 invalid_request', 'HTTP-01: an unknown setting is refused');
 select is(pg_temp.error('POST', '/ojs/v1/queues/batch/purge', '{"states": ["available"]}'), '400 invalid_request', 'ADM-04: a purge must be confirmed');
-select is(pg_temp.http('POST', '/ojs/v1/queues/batch/purge', '{"confirm": true}') -> 'body' -> 'purged_count', '2', 'HTTP-01: and is done');
+select is(pg_temp.http('POST', '/ojs/v1/queues/batch/purge', '{"confirm": true, "states": ["available"]}') -> 'body' -> 'purged_count', '2', 'HTTP-01: and is done');
 select is(pg_temp.error('DELETE', '/ojs/v1/queues/http'), '409 conflict', 'QC-04: a queue with jobs is not dropped');
 select is(pg_temp.http('DELETE', '/ojs/v1/queues/http?strategy=discard') -> 'body' -> 'deleted', 'true', 'QC-04: unless it is said what becomes of them');
 
@@ -305,7 +305,7 @@ do $$
 declare
     one regclass;
 begin
-    for one in select oid from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind in ('r', 'p') and relname not in ('feed', 'sweep', 'hook') loop
+    for one in select oid from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind in ('r', 'p') and relname not in ('feed', 'sweep', 'name_key', 'hook', 'record') loop -- the hooks since then are recorded
         execute format('insert into left_over select %L, count(*) from %s', one, one);
     end loop;
 end $$;
@@ -392,7 +392,7 @@ select is(pg_temp.http('POST', :'job' || '/progress', jsonb_build_object('messag
 select is(pg_temp.error(method, :'no_job' || '/progress', body), '404 not_found', 'PRG-01: no such job: ' || method) from (values ('GET', null::jsonb), ('PUT', '{"progress": 1}'), ('POST', '{"progress": 1}')) m (method, body);
 select is(pg_temp.error('PUT', :'job' || '/progress', body), '400 invalid_request', 'PRG-03: ' || body::text) from (values ('{}'::jsonb), ('{"progress": "1"}'), ('{"progress": 1, "message": 2}'), ('{"checkpoint": 1}')) b (body);
 select is(pg_temp.error('PUT', :'job' || '/progress'), '400 invalid_payload', 'HTTP-10: a body');
-select is(pg_temp.error('PUT', :'job' || '/progress', jsonb_build_object('data', repeat('x', 70000))), '413 payload_too_large', 'PRG-03: too much');
+select is(pg_temp.error('PUT', :'job' || '/progress', jsonb_build_object('data', jsonb_build_object('x', repeat('x', 70000)))), '413 payload_too_large', 'PRG-03: too much');
 select pg_temp.keep(pg_temp.http('GET', :'job' || '/checkpoint')) \g /dev/null
 select is((select (r -> 'body') - 'created_at' from answer), jsonb_build_object('job_id', :'id', 'state', '{"row": 3}'::jsonb, 'sequence', 1), 'DUR-01: a checkpoint, flat');
 select is(pg_temp.http('PUT', :'job' || '/checkpoint', '{"state": null}') #> '{body,sequence}', '2', 'DUR-01: saved by PUT'), is(pg_temp.http('POST', :'job' || '/checkpoint', '{"state": [4]}') #> '{body,sequence}', '3', 'R-58: or POST');

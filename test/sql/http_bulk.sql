@@ -131,7 +131,7 @@ select ojs.ack(:'id') \g /dev/null
 select is(pg_temp.error('DELETE', '/ojs/v1/admin/queues/aged/jobs', '{"states": ["completed"], "older_than": "2030-01-01T00:00:00Z"}'), '400 invalid_request', 'ADM-04: a purge of a queue, not without confirmation');
 select is(pg_temp.http('DELETE', '/ojs/v1/admin/queues/aged/jobs', '{"states": ["completed"], "older_than": "2001-01-01T00:00:00Z", "confirm": true}') #>> '{body,purged_count}', '0', 'ADM-04: of what is old');
 select is(pg_temp.http('DELETE', '/ojs/v1/admin/queues/aged/jobs', jsonb_build_object('states', '["completed"]'::jsonb, 'older_than', now() + interval '1 day', 'confirm', true)) #>> '{body,purged_count}', '1', 'ADM-04: and what is');
-select is(pg_temp.error('DELETE', '/ojs/v1/admin/queues/nowhere/jobs', '{"older_than": "2001-01-01T00:00:00Z", "confirm": true}'), '404 not_found', 'ADM-04: of a queue that is there');
+select is(pg_temp.error('DELETE', '/ojs/v1/admin/queues/nowhere/jobs', '{"states": ["completed"], "older_than": "2001-01-01T00:00:00Z", "confirm": true}'), '404 not_found', 'ADM-04: of a queue that is there');
 
 -- IDEMPOTENCY KEYS of all bulk operations (BLK-02)
 create function pg_temp.once(operation text, body jsonb) returns text language sql as $$

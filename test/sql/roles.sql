@@ -32,7 +32,7 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
 -- Likewise for the parts of ojs.http.
 create temp table http_calls (name text, callers text);
 insert into http_calls select unnest(string_to_array(names, ' ')), callers from (values
-    ('routes handlers_by_path find_route check_headers check_body headers_of time_value duration_value values_in abridged read_headers read_query decoded request_id reply no_route problem status_of error_body raise now rfc3339 '
+    ('routes handlers_by_path find_route check_headers check_body headers_of time_value duration_value values_in abridged would_wait may_wait most_bytes bytes_of field_in hint_of query_word read_headers read_query decoded request_id reply no_route problem status_of error_body raise now rfc3339 '
         || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list no_such_job manifest extensions health ready unsupported', 'pwo'),
     ('tick_without_worker', 'pw'),
     ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk pushed_items tried_items item_error nothing_done '
@@ -41,11 +41,11 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('info', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress '
         || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
-    ('metrics maintenance system_config events info_flat cursor_of page_key page page_start numbered_page query_time query_word query_args is_like '
+    ('metrics maintenance system_config events info_flat cursor_of page_key page page_start numbered_page query_time query_args job_page chosen_jobs is_like '
         || 'admin_jobs admin_stats admin_queues admin_queue admin_workers queues queue queue_stats queue_config default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named chosen_dead_letters admin_dead_letters dead_letter_stats crons cron cron_json no_such_cron '
         || 'rate_limits rate_limit rate_limit_json', 'o'),
-    ('retry discard delete_job selection do_many do_bulk bulk take_key keep_answer cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk admin_cancel_bulk '
+    ('retry discard delete_job selection filter_times only changed_job take_back_jobs do_many do_bulk bulk take_key keep_answer cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk admin_cancel_bulk '
         || 'admin_retry_bulk admin_delete_bulk delete_all purge_asked purge_queue purge_dead_letters retry_dead_letters retry_dead_letter delete_dead_letter '
         || 'delete_dead_letter_flat create_queue configure_queue with_bound queue_is pause_queue resume_queue pause_queue_flat resume_queue_flat drain_queue '
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker resume_worker terminate_worker forget_worker '

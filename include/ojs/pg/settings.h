@@ -17,6 +17,7 @@ struct Settings {
     bool conformance_mode;
     int deduplication_ttl_s;
     int default_lease_ms;
+    int http_lease_ms;
     int event_retention_s;
     char *events_off;
     int max_args_depth;

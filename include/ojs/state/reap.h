@@ -53,6 +53,9 @@ struct Recovered {
 };
 Recovered recover_from_dead(Tables &tables, int limit, TimestampTz now);
 
+/* Takes back the jobs of one worker as of a dead one, whenever it was last heard of. Returns their number. */
+int take_back_from(Tables &tables, text *worker, TimestampTz now);
+
 constexpr int upkeep_batch = 1000;
 
 /* No lease runs out before this, as far as this session knows; for who looks for such without reaping. */
