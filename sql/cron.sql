@@ -275,15 +275,25 @@ begin
         and not exists (select from ojs_store.cron_run w where w.cron = release_cron_job.name and w.waiting);
 end $$;
 
--- Runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. Nobody waits
--- here for long for a lock that an open transaction has.
+/*
+ * Runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. A run that met a
+ * lock or a shortage of the server is tried again after a second. Whatever else fails in a run, that run is over. An entry
+ * that cannot be read any more, since its time zone is gone, is disabled. Nobody waits here for long for a lock that an
+ * open transaction has.
+ */
 create function ojs_store.run_crons(at timestamptz, budget int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms' set ojs.block_timeout = 0 as $$
 declare
+    most_released constant int := 10;
     entry ojs_store.cron;
     next record;
+    skipped record;
+    readable boolean;
+    failed boolean;
     n int := 0;
+    name text;
+    state text;
     message text;
     detail text;
 begin
@@ -291,32 +301,62 @@ begin
         select * from ojs_store.cron c where c.due_at <= at order by c.due_at limit budget for update skip locked
     loop
         n := n + 1;
-        if entry.skip_at <= at then
-            next := ojs_store.cron_next(entry.expression, entry.timezone, entry.anchor_at, entry.skip_at - interval '1 microsecond');
-            perform ojs_store.cron_event(entry, 'cron.skipped', jsonb_build_object('reason', 'dst_skip',
-                'scheduled_time', ojs_store.cron_time(entry.skip_at), 'local_time', next.skipped_local, 'occurrences', next.skipped));
-        end if;
+        readable := false;
+        failed := false;
         begin
+            next := ojs_store.cron_next(entry.expression, entry.timezone, entry.anchor_at, at);
+            skipped := ojs_store.cron_next(entry.expression, entry.timezone, entry.anchor_at,
+                coalesce(entry.skip_at, at) - interval '1 microsecond');
+            readable := true;
             if entry.next_run_at <= at then
                 perform ojs_store.run_cron(entry, at);
             end if;
-        exception
-            when transaction_rollback or lock_not_available then
-                update ojs_store.cron c set skip_at = null, due_at = at + interval '1 second' where c.name = entry.name;
-                continue;
-            when others then
-                get stacked diagnostics message = message_text, detail = pg_exception_detail;
-                if sqlstate !~ '^OJ[36]' then -- neither a duplicate nor a full queue: something is wrong
-                    raise warning 'cron entry "%" did not run: %', entry.name, message;
-                end if;
-                perform ojs_store.cron_event(entry, 'cron.skipped', jsonb_build_object('reason', 'push_failed',
-                    'scheduled_time', ojs_store.cron_time(entry.next_run_at), 'message', message,
-                    'code', case when sqlstate like 'OJ%' then detail::jsonb ->> 'code' else sqlstate end));
+        exception when others then
+            get stacked diagnostics state = returned_sqlstate, message = message_text, detail = pg_exception_detail;
+            failed := true;
         end;
-        next := ojs_store.cron_next(entry.expression, entry.timezone, entry.anchor_at, at);
-        update ojs_store.cron c set next_run_at = next.run_at, skip_at = next.skip_at, due_at = least(next.run_at, next.skip_at)
-        where c.name = entry.name;
+        if failed and state ~ '^(40|53|57|58|55P03)' then
+            if state ~ '^5[378]' then
+                raise warning 'cron entry "%" is tried again in a second: %', entry.name, message;
+            end if;
+            update ojs_store.cron c set due_at = at + interval '1 second' where c.name = entry.name;
+            continue;
+        end if;
+        if entry.skip_at <= at and readable then
+            perform ojs_store.cron_event(entry, 'cron.skipped', jsonb_build_object('reason', 'dst_skip',
+                'scheduled_time', ojs_store.cron_time(entry.skip_at), 'local_time', skipped.skipped_local, 'occurrences', skipped.skipped));
+        end if;
+        if failed then
+            if state !~ '^OJ[36]' then -- neither a duplicate nor a full queue: something is wrong
+                raise warning 'cron entry "%" did not run: %', entry.name, message;
+            end if;
+            perform ojs_store.cron_event(entry, 'cron.skipped', jsonb_build_object(
+                'reason', case when readable then 'push_failed' else 'disabled' end,
+                'scheduled_time', ojs_store.cron_time(entry.next_run_at), 'message', message,
+                'code', coalesce(case when state like 'OJ%' then substring(detail from '"code": *"([A-Z_]+)"') end, state)));
+        end if;
+        if readable then
+            update ojs_store.cron c set next_run_at = next.run_at, skip_at = next.skip_at, due_at = least(next.run_at, next.skip_at)
+            where c.name = entry.name;
+        else
+            update ojs_store.cron c set enabled = false, next_run_at = null, skip_at = null, due_at = null where c.name = entry.name;
+        end if;
     end loop;
-    perform ojs_store.release_cron_job(w.cron) from (select distinct r.cron from ojs_store.cron_run r where r.waiting) w;
+
+    for name in
+        select distinct r.cron
+        from ojs_store.cron_run r
+        where r.waiting
+            and (exists (select from ojs_store.cron c where c.name = r.cron and c.overlap_policy = 'allow')
+                or not exists (select from ojs_store.cron_run p where p.cron = r.cron and not p.waiting and ojs_store.is_open(p.job_id)))
+        limit most_released
+    loop
+        begin
+            perform ojs_store.release_cron_job(name);
+        exception when others then
+            get stacked diagnostics message = message_text;
+            raise warning 'cron entry "%" could not release its next job: %', name, message;
+        end;
+    end loop;
     return n;
 end $$;

@@ -299,11 +299,8 @@ end $$;
  * A cursor is lowest.since, and in the middle of a reading .below.next_since and the last event's written_at.key.
  * deliveries.rank. Times are in microseconds.
  */
-create function ojs.events(
-    after text default null, types text[] default null, queues text[] default null, job_types text[] default null,
-    max int default 100
-) returns jsonb
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+create function ojs_store.read_events(after text, types text[], queues text[], job_types text[], max int, ids_only boolean) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     most int := least(greatest(coalesce(max, 100), 1), 1000);
@@ -363,7 +360,8 @@ begin
     while slice_from < 'infinity' and not more loop
         slice_to := case when slice_from + slice < ojs_store.now() then slice_from + slice else 'infinity' end;
         for event in
-            select e.*
+            select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
+                case when not ids_only then e.data end as data -- not read in vain: results may be large
             from ojs_store.all_events e
             where e.written_at >= slice_from and e.written_at < slice_to and e.settled_by >= lowest and e.settled_by < below
                 and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
@@ -376,11 +374,12 @@ begin
             -- A page has a bound in bytes, too: jsonb holds no more than 256 MB.
             more := cardinality(page) = most or bytes > most_bytes;
             exit when more;
-            bytes := bytes + pg_column_size(event.data);
-            page := page || jsonb_build_object(
-                'specversion', '1.0', 'id', ojs_store.event_id(event.at, event.identity), 'type', event.type,
-                'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || event.source,
-                'time', ojs_store.time_text(event.at), 'subject', event.subject, 'data', event.data);
+            bytes := bytes + coalesce(pg_column_size(event.data), 0);
+            page := page || case when ids_only then jsonb_build_object('id', ojs_store.event_id(event.at, event.identity))
+                else jsonb_build_object(
+                    'specversion', '1.0', 'id', ojs_store.event_id(event.at, event.identity), 'type', event.type,
+                    'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || event.source,
+                    'time', ojs_store.time_text(event.at), 'subject', event.subject, 'data', event.data) end;
             last_at := event.written_at;
             last_key := event.key;
             last_deliveries := event.deliveries;
@@ -399,20 +398,28 @@ begin
         || case when after is not null and exists (select from ojs_store.sweep s where s.removed_to >= ojs_store.from_micros(parts[2]::bigint))
             then '{"missed": true}' else '{}' end::jsonb;
 end $$;
+
+create function ojs.events(
+    after text default null, types text[] default null, queues text[] default null, job_types text[] default null,
+    max int default 100
+) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return ojs_store.read_events(after, types, queues, job_types, max, false);
+end $$;
 comment on function ojs.events(text, text[], text[], text[], int)
     is 'Events after a cursor, in the lifecycle order of each job, and the cursor to go on with; none is passed over';
 
--- Has ticks send the id of each event to the channel ojs_events, from now on.
+-- Has ticks send the id of each event to the channel ojs_events, from now on. Without a lock on the table, which ticks write.
 create function ojs.notify_events(enabled boolean default true) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
     cursor_now text := ojs_store.cursor_now();
 begin
-    lock table ojs_store.told_until in share row exclusive mode; -- one row at most
     if not enabled then
         delete from ojs_store.told_until;
     elsif not exists (select from ojs_store.told_until) then
-        insert into ojs_store.told_until (cursor) values (cursor_now);
+        insert into ojs_store.told_until (cursor) values (cursor_now) on conflict do nothing;
     end if;
 end $$;
 comment on function ojs.notify_events(boolean)
@@ -430,7 +437,7 @@ begin
     if not found then
         return 0;
     end if;
-    page := ojs.events(told_until, max => least(most, 1000));
+    page := ojs_store.read_events(told_until, null, null, null, least(most, 1000), true);
     perform pg_notify('ojs_events', e ->> 'id') from jsonb_array_elements(page -> 'events') e;
     get diagnostics n = row_count;
     if n > 0 then

@@ -263,6 +263,7 @@ create table ojs_store.told_until (
     cursor text not null
 );
 alter table ojs_store.told_until replica identity full;
+create unique index told_until_one on ojs_store.told_until ((true)); -- one row at most
 
 -- Tokens of what has been done once (ojs.once).
 create table ojs_store.once (

@@ -14,6 +14,7 @@
 #include "ojs/state/reap.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/shared/wakeup.h"
+#include "ojs/upkeep/duties.h"
 #include "ojs/background/launcher.h"
 
 namespace
@@ -30,7 +31,7 @@ on_request()
     if (next_request_hook != nullptr)
         next_request_hook();
     ojs::shmem_request();
-    RequestAddinShmemSpace(add_size(MAXALIGN(ojs::counts_size()), ojs::figures_size()));
+    RequestAddinShmemSpace(add_size(MAXALIGN(ojs::counts_size()), add_size(MAXALIGN(ojs::figures_size()), ojs::duties_size())));
     RequestNamedLWLockTranche("ojs", n_locks);
 }
 
@@ -44,6 +45,7 @@ on_startup()
     bool found = ojs::shmem_startup(&locks[lock_shared].lock);
     ojs::counts_startup(&locks[lock_counters].lock, found);
     ojs::figures_startup(&locks[lock_metrics].lock, found);
+    ojs::duties_startup(found);
     LWLockRelease(AddinShmemInitLock);
 }
 

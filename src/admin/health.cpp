@@ -10,6 +10,7 @@
 #include "ojs/store/store.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/pg/process.h"
+#include "ojs/upkeep/duties.h"
 
 namespace ojs
 {
@@ -67,6 +68,40 @@ worker_state(bool runs)
                                   : "not started";
 }
 
+/* The duties of upkeep that fail, as JSON, and the time of the last pass in which a duty succeeded. Returns whether any
+ * fails. */
+bool
+write_upkeep(StringInfo json)
+{
+    DutyState states[n_duties];
+    TimestampTz good_at = 0;
+    bool failing = false;
+    TimeText text;
+
+    read_duty_states(states);
+    appendStringInfoString(json, ", \"upkeep\": {\"failing\": [");
+    for (int i = 0; i < n_duties; i++) {
+        const DutyState &state = states[i];
+        good_at = std::max(good_at, state.good_at);
+        if (state.failing_since == 0)
+            continue;
+        appendStringInfo(json, "%s{\"duty\": \"%s\", \"since\": \"%s\", \"failures\": " INT64_FORMAT
+                         ", \"sqlstate\": \"%s\", \"message\": ", failing ? ", " : "", duty_name(static_cast<Duty>(i)),
+                         format_timestamp(state.failing_since, false, text).data(), state.failures,
+                         unpack_sql_state(state.sqlstate));
+        escape_json(json, state.message);
+        appendStringInfoChar(json, '}');
+        failing = true;
+    }
+    appendStringInfoString(json, "], \"last_pass\": ");
+    if (good_at == 0)
+        appendStringInfoString(json, "null");
+    else
+        appendStringInfo(json, "\"%s\"", format_timestamp(good_at, false, text).data());
+    appendStringInfoChar(json, '}');
+    return failing;
+}
+
 const char *
 wake_up()
 {
@@ -112,8 +147,11 @@ OJS_FUNCTION(ojs_health)
         (void)execute(maintenance);
         copy(&report.maintenance, 1);
     });
+    StringInfoData upkeep;
+    initStringInfo(&upkeep);
+    bool degraded = write_upkeep(&upkeep) || (!stands && !recovery && rebuild_under_way());
     appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
-                     !stands && !recovery && rebuild_under_way() ? "degraded" : "ok", OJS_VERSION, "healthy");
+                     degraded ? "degraded" : "ok", OJS_VERSION, "healthy");
     appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,
                      recovery ? "true" : "false", shared_memory() ? "true" : "false",
                      (GetCurrentTimestamp() - PgStartTime) / USECS_PER_SEC);
@@ -123,8 +161,8 @@ OJS_FUNCTION(ojs_health)
     if (present && database != nullptr && pg_atomic_read_u32(&database->worker) != 0)
         appendStringInfo(&json, ", \"pid\": %d, \"started_at\": \"%s\"", database->worker_pid,
                          format_timestamp(database->worker_started_at, false, text).data());
-    appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s", wake_up(),
-                     shared_memory() ? "true" : "false");
+    appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s%s", wake_up(),
+                     shared_memory() ? "true" : "false", upkeep.data);
     if (recovery)
         appendStringInfoString(&json, ", \"hot_set\": {\"state\": \"not on a standby\"}");
     else

@@ -6,6 +6,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/counters/metric_table.h"
 #include "ojs/store/spi.h"
+#include "ojs/upkeep/duties.h"
 
 using namespace ojs;
 
@@ -184,6 +185,21 @@ struct Histogram {
 };
 
 void
+write_duties(Lines &lines)
+{
+    DutyState states[n_duties];
+    read_duty_states(states);
+    lines.family("ojs_upkeep_failures_total", "counter", "Failed runs of a duty of upkeep");
+    for (int i = 0; i < n_duties; i++)
+        lines.add("ojs_upkeep_failures_total{duty=\"", duty_name(static_cast<Duty>(i)), "\"} ", states[i].failures, "\n");
+    lines.family("ojs_upkeep_last_success_timestamp_seconds", "gauge", "When a duty of upkeep last succeeded");
+    for (int i = 0; i < n_duties; i++)
+        if (states[i].good_at != 0)
+            lines.add("ojs_upkeep_last_success_timestamp_seconds{duty=\"", duty_name(static_cast<Duty>(i)), "\"} ",
+                      static_cast<int64>(timestamptz_to_time_t(states[i].good_at)), "\n");
+}
+
+void
 write(Lines &lines, const Listing &queues, const Listing &series, const Listing &server)
 {
     constexpr int of_end = n_duration_buckets + 1;
@@ -210,6 +226,7 @@ write(Lines &lines, const Listing &queues, const Listing &series, const Listing 
     lines.gauge("ojs_workers_active", "Workers that are running", server.all->n[0]);
     lines.gauge("ojs_upkeep_running", "1 while the background worker runs", server.all->n[1]);
     lines.gauge("ojs_maintenance", "1 while the server is in maintenance", server.all->n[2]);
+    write_duties(lines);
 }
 
 } // namespace

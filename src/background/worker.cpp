@@ -6,6 +6,9 @@
  * begins with the lock on the extension that DROP EXTENSION wants. At least once a second the worker looks whether
  * somebody wants its database to itself, and then leaves it: DROP DATABASE and its like wait five seconds.
  *
+ * Each duty is a transaction of its own: one that fails is rolled back, reported, and tried again a little later, while
+ * the others go on. SIGTERM ends the worker at once, whatever it is doing or waiting for; that rolls one duty back.
+ *
  * Its transactions commit asynchronously: what a crash takes back, the next pass does again.
  */
 #include "ojs/counters/queue_counters.h"
@@ -20,6 +23,7 @@
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/upkeep/tick.h"
 #include "ojs/pg/process.h"
+#include "ojs/upkeep/duties.h"
 
 namespace ojs
 {
@@ -29,6 +33,7 @@ namespace
 
 constexpr int budget = 1000;
 constexpr int64 longest_sleep_us = USECS_PER_SEC;
+constexpr int64 shortest_backoff_us = USECS_PER_SEC;
 constexpr int64 longest_backoff_us = 30 * USECS_PER_SEC;
 
 /* --- leadership --- */
@@ -73,8 +78,6 @@ come_forward()
 /* --- duties, each in a transaction of its own --- */
 
 bool gone; /* the extension is not there (any more) */
-volatile sig_atomic_t finishing; /* a pass is under way, and is to be finished */
-bool more; /* the tick had more to do */
 TimestampTz next_due;
 TimestampTz next_notify;
 
@@ -144,104 +147,81 @@ first_due()
     return due == DT_NOEND ? due : GetCurrentTimestamp() + (due - now());
 }
 
-/* Asked to end: at once, but after a pass that is under way, which takes milliseconds (GS-01). */
-extern "C" void
-asked_to_end(SIGNAL_ARGS)
+/* Whether the worker looks into a duty in every pass: what jobs wait for, and what knows itself that nothing is to be
+ * done. The others can wait for a second. */
+bool
+is_urgent(Duty duty)
 {
-    if (!finishing) {
-        die(postgres_signal_arg);
+    switch (duty) {
+    case Duty::hot_set:
+    case Duty::reap:
+    case Duty::dead_workers:
+    case Duty::promote:
+    case Duty::backpressure:
+    case Duty::event_notices:
+    case Duty::cron:
+    case Duty::wake_up:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* How often at least a duty that fails is tried again. */
+int64
+backoff_us_of(Duty duty)
+{
+    return duty <= Duty::promote ? shortest_backoff_us : longest_backoff_us;
+}
+
+void
+do_duty(Duty duty, Pass &pass)
+{
+    if (duty == Duty::hot_set) {
+        keep_hot_set();
         return;
     }
-    int save_errno = errno;
-    ShutdownRequestPending = true;
-    SetLatch(MyLatch);
-    errno = save_errno;
-}
-
-/* The commit may wait for a standby, so it is not part of what is finished. */
-void
-pass_is_done()
-{
-    finishing = false;
-    if (ShutdownRequestPending)
-        die(SIGTERM);
-}
-
-void
-tick()
-{
+    if (duty == Duty::notifications) {
+        next_notify = wake_send_due();
+        return;
+    }
     begin();
     if (hold_extension() && read_feed().stands) {
-        finishing = true;
-        more = tick_once(budget);
-        pass_is_done();
+        if (duty == Duty::recount)
+            recount_if_due();
+        else if (duty == Duty::wake_up) {
+            wake_look_again();
+            next_due = first_due();
+        } else
+            run_duty(duty, pass);
+        /* A claim counts on from a lapse as soon as it sees it, and a crash that lost both would forget more than the
+         * leases of its moment. A run of a cron entry that a crash forgets would be started again. */
+        if ((duty == Duty::reap || duty == Duty::dead_workers) ? pass.reaped > 0 : duty == Duty::cron && pass.crons > 0)
+            commit_durably();
     }
     commit();
 }
 
-/* In a transaction of their own: they push, and so take locks that others may want. A crash must not forget a run that
- * somebody works on: it would be started again. */
-void
-run_cron_entries()
-{
-    constexpr int at_once = 100;
-    int due = 0;
-
-    begin();
-    if (hold_extension() && read_feed().stands)
-        due = run_crons(now(), at_once);
-    if (due > 0)
-        commit_durably();
-    more |= due == at_once;
-    commit();
-}
-
-void
-look_again()
-{
-    begin();
-    if (hold_extension() && read_feed().stands) {
-        wake_look_again();
-        reconcile_if_due();
-        next_due = first_due();
-    }
-    commit();
-}
-
-void
-recount()
-{
-    begin();
-    if (hold_extension() && read_feed().stands)
-        recount_if_due();
-    commit();
-}
-
-void
-send_notifications()
-{
-    next_notify = wake_send_due();
-}
-
-/* False: it failed, was reported and rolled back. */
+/* False: it failed, was counted and rolled back. */
 bool
-duty(void (*body)())
+attempt_duty(Duty duty, Pass &pass)
 {
     volatile bool done = false;
     MemoryContext context = CurrentMemoryContext;
     PG_TRY();
     {
-        body();
+        do_duty(duty, pass);
         done = true;
     }
     PG_CATCH();
     {
         MemoryContextSwitchTo(context);
         HOLD_INTERRUPTS();
-        pass_is_done();
-        EmitErrorReport();
-        AbortCurrentTransaction();
+        ErrorData *error = CopyErrorData();
         FlushErrorState();
+        AbortCurrentTransaction();
+        MemoryContextSwitchTo(context);
+        duty_failed(duty, *error);
         RESUME_INTERRUPTS();
     }
     PG_END_TRY();
@@ -249,11 +229,42 @@ duty(void (*body)())
     return done;
 }
 
+struct Schedule {
+    int64 next_us; /* by the steady clock; 0: with the next pass */
+    int64 backoff_us;
+};
+Schedule schedules[n_duties];
+
+/* True: there is more to do at once. */
+bool
+do_when_due(Duty duty)
+{
+    Schedule &schedule = schedules[static_cast<int>(duty)];
+    if (steady_us() < schedule.next_us)
+        return false;
+    constexpr int cron_entries = 20; /* at once: they hold what their pushes have locked */
+    Pass pass = {};
+    pass.at = now();
+    pass.budget = duty == Duty::cron ? cron_entries : budget;
+    if (attempt_duty(duty, pass)) {
+        if (!pass.failed)
+            duty_succeeded(duty);
+        schedule.backoff_us = 0;
+        schedule.next_us = pass.more || is_urgent(duty) ? 0 : steady_us() + USECS_PER_SEC;
+        return pass.more;
+    }
+    schedule.backoff_us = std::clamp(schedule.backoff_us * 2, shortest_backoff_us, backoff_us_of(duty));
+    schedule.next_us = steady_us() + schedule.backoff_us;
+    return false;
+}
+
 /* --- the loop --- */
 
+/* A cancel that comes while nothing is done cancels nothing. */
 void
-look_for_signals()
+heed_signals()
 {
+    QueryCancelPending = false;
     CHECK_FOR_INTERRUPTS();
 }
 
@@ -281,60 +292,69 @@ poked()
 }
 
 void
-sleep_until(TimestampTz at)
+sleep_until(int64 at_us)
 {
     static uint32 event;
-    int64 us = std::clamp<int64>(at - GetCurrentTimestamp(), 0, longest_sleep_us);
+    int64 us = std::clamp<int64>(at_us - steady_us(), 0, longest_sleep_us);
     pgstat_report_activity(STATE_IDLE, nullptr);
     (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, static_cast<long>((us + 999) / 1000),
                     wait_event("OjsWorkerMain", &event));
     ResetLatch(MyLatch);
 }
 
+/* A time of day by the steady clock: a moment from now that is neither past nor further than `most_us`. */
+int64
+steady(TimestampTz at, int64 most_us)
+{
+    return at == DT_NOEND ? steady_us() + most_us : steady_us() + std::clamp<int64>(at - GetCurrentTimestamp(), 0, most_us);
+}
+
+/* One pass; when the next one is due, by the steady clock. */
+int64
+tick()
+{
+    bool more = false;
+    int64 began_us = steady_us();
+    next_due = DT_NOEND;
+    pgstat_report_activity(STATE_RUNNING, "ojs.tick()");
+    for (int i = 0; i < static_cast<int>(Duty::notifications) && !gone; i++)
+        more |= do_when_due(static_cast<Duty>(i));
+    (void)pgstat_report_stat(false);
+    int64 interval_us = settings.tick_interval_ms * static_cast<int64>(1000);
+    return more ? began_us : std::min(began_us + interval_us, std::max(steady(next_due, interval_us), began_us + 1000));
+}
+
 [[noreturn]] void
 serve()
 {
     MemoryContext pass_context = AllocSetContextCreate(TopMemoryContext, "ojs worker pass", ALLOCSET_DEFAULT_SIZES);
-    TimestampTz tick_at = 0;
-    int64 backoff_us = 0;
+    int64 tick_at = 0;
 
     for (;;) {
         MemoryContextReset(pass_context);
         MemoryContextSwitchTo(pass_context);
-        (void)duty(look_for_signals); /* a cancel that comes while nothing is done cancels nothing */
+        heed_signals();
         reload_if_asked();
         if (!settings.worker)
             leave("ojs.worker is off");
         if (database_in_use_by_ddl(MyDatabaseId))
             leave("somebody wants the database");
 
-        bool well = duty(send_notifications);
-        if (poked() || GetCurrentTimestamp() >= tick_at) {
-            TimestampTz began_at = GetCurrentTimestamp();
-            more = false;
-            next_due = DT_NOEND;
-            pgstat_report_activity(STATE_RUNNING, "ojs.tick()");
-            well = duty(keep_hot_set) && !gone && duty(tick) && duty(recount) && duty(run_cron_entries) && duty(look_again) && well;
-            if (gone)
-                leave("the extension is not installed");
-            (void)pgstat_report_stat(false);
-            int64 interval_us = settings.tick_interval_ms * static_cast<int64>(1000);
-            tick_at = more ? began_at : std::min(began_at + interval_us, std::max(next_due, began_at + 1000));
-        }
-        if (!well) {
-            backoff_us = std::clamp<int64>(backoff_us * 2, USECS_PER_SEC, longest_backoff_us);
-            tick_at = GetCurrentTimestamp() + backoff_us;
-        } else
-            backoff_us = 0;
-        TimestampTz wake_at = std::min(tick_at, next_notify);
-        if (!well || wake_at > GetCurrentTimestamp())
-            sleep_until(well ? wake_at : tick_at);
+        next_notify = DT_NOEND;
+        (void)do_when_due(Duty::notifications);
+        if (poked() || steady_us() >= tick_at)
+            tick_at = tick();
+        if (gone)
+            leave("the extension is not installed");
+        int64 wake_at = std::min(tick_at, steady(next_notify, longest_sleep_us));
+        if (wake_at > steady_us())
+            sleep_until(wake_at);
     }
 }
 
 /* Upkeep must not depend on what an administrator has set for sessions. */
 void
-settle(const char *name)
+settle(const char *name, int lock_timeout_ms)
 {
     struct Setting {
         const char *name, *value;
@@ -344,21 +364,23 @@ settle(const char *name)
                                {"default_transaction_read_only", "off"},
                                {"synchronous_commit", "off"},
                                {"statement_timeout", "0"},
-                               {"lock_timeout", "0"},
-                               {"idle_in_transaction_session_timeout", "0"}};
+                               {"idle_in_transaction_session_timeout", "0"},
+                               {"transaction_timeout", "0"}}; /* since 17 */
     for (const Setting &setting : own)
-        SetConfigOption(setting.name, setting.value, PGC_SUSET, PGC_S_OVERRIDE);
+        if (GetConfigOption(setting.name, true, false) != nullptr)
+            SetConfigOption(setting.name, setting.value, PGC_SUSET, PGC_S_OVERRIDE);
+    SetConfigOption("lock_timeout", psprintf("%d", lock_timeout_ms), PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("application_name", name, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 void
-connect(Datum database, const char *name)
+connect(Datum database, const char *name, int lock_timeout_ms)
 {
-    pqsignal(SIGTERM, asked_to_end);
+    pqsignal(SIGTERM, die);
     pqsignal(SIGHUP, SignalHandlerForConfigReload);
     BackgroundWorkerUnblockSignals();
     BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(database), InvalidOid, 0);
-    settle(name);
+    settle(name, lock_timeout_ms);
 }
 
 void
@@ -383,7 +405,7 @@ void
 ojs_worker_main(Datum database)
 {
     guarded([database] {
-        connect(database, "ojs worker");
+        connect(database, "ojs worker", duty_lock_timeout_ms);
         check_extension();
         if (gone) {
             Database *slot = my_database();
@@ -402,9 +424,8 @@ void
 ojs_rebuild_main(Datum database)
 {
     guarded([database] {
-        connect(database, "ojs rebuild");
-        /* Whoever asked may hold what this needs; it gives up rather than waiting for them. */
-        SetConfigOption("lock_timeout", "5s", PGC_SUSET, PGC_S_OVERRIDE);
+        constexpr int patience_ms = 5000; /* whoever asked may hold what this needs: it gives up rather than waiting for them */
+        connect(database, "ojs rebuild", patience_ms);
         begin();
         if (OidIsValid(get_extension_oid("ojs", true)))
             (void)rebuild_hot_set(nullptr);

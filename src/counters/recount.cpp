@@ -357,16 +357,16 @@ recount_if_due()
 {
     constexpr int64 every_us = SECS_PER_MINUTE * USECS_PER_SEC;
     constexpr int64 most_of_the_time = 200; /* one part in so many */
-    static TimestampTz next;
-    TimestampTz at = GetCurrentTimestamp();
-    if (at >= next && counters != nullptr && my_database() != nullptr)
+    static int64 next_us; /* by the steady clock */
+    int64 began_us = steady_us();
+    if (began_us >= next_us && counters != nullptr && my_database() != nullptr)
         try_counters_again(*my_database());
     Database *database = counting_database();
-    if (database == nullptr || (known(*database, Part::open) && at < next))
+    if (database == nullptr || (known(*database, Part::open) && began_us < next_us))
         return;
     (void)recount_rows(Part::open, true);
-    TimestampTz end = GetCurrentTimestamp();
-    next = end + std::max(every_us, (end - at) * most_of_the_time);
+    int64 end_us = steady_us();
+    next_us = end_us + std::max(every_us, (end_us - began_us) * most_of_the_time);
 }
 
 /* --- without shared counters --- */

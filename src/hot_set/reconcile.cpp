@@ -71,13 +71,13 @@ reconcile_if_due()
     constexpr int64 every_us = 5 * SECS_PER_MINUTE * USECS_PER_SEC;
     constexpr double most_of_the_time = 0.005; /* that the passes may take together */
     constexpr int64 settled_us = SECS_PER_MINUTE * USECS_PER_SEC;
-    static TimestampTz look_at; /* no use to ask before */
+    static int64 look_us; /* no use to ask before, by the steady clock */
     TimestampTz at = GetCurrentTimestamp();
     TimestampTz last = 0;
     double took = 0;
 
     mend_restore_triggers();
-    if (at < look_at)
+    if (steady_us() < look_us)
         return;
     with_spi([&] {
         bool never, null;
@@ -89,7 +89,7 @@ reconcile_if_due()
     });
     int64 pause_us = std::max(every_us, static_cast<int64>(took / most_of_the_time * USECS_PER_SEC));
     if (at < last + pause_us && at >= last) {
-        look_at = std::min(last + pause_us, at + every_us);
+        look_us = steady_us() + std::min(last + pause_us - at, every_us);
         return;
     }
     (void)reconcile_hot_set(now() - settled_us);

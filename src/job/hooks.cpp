@@ -58,7 +58,7 @@ constinit Statement add_up_failures = {R"sql(
     with taken as (
         delete from ojs_store.hook_failure where ctid = any (array(
             select f.ctid from ojs_store.hook_failure f
-            where 1 < (select count(*) from ojs_store.hook_failure other where other.hook = f.hook)
+            where (select count(*) > count(distinct every.hook) from ojs_store.hook_failure every)
                 or not exists (select from ojs_store.hook h where h.name = f.hook)
             for update skip locked))
         returning hook, failures, failed_at, error

@@ -90,4 +90,12 @@ now()
     return GetCurrentTimestamp() + static_cast<int64>(settings.clock_offset_ms * 1000.0);
 }
 
+int64
+steady_us()
+{
+    instr_time at;
+    INSTR_TIME_SET_CURRENT(at);
+    return static_cast<int64>(INSTR_TIME_GET_MICROSEC(at));
+}
+
 } // namespace ojs

@@ -43,16 +43,18 @@ check_allowed(const Queue &queue, const Envelope &envelope)
 constinit Statement merge_rows = {R"sql(
     delete from ojs_store.queue where ctid = any (array(
         select q.ctid from ojs_store.queue q
-        where exists (select from ojs_store.queue newer
-            where newer.name = q.name and (newer.revised_at, newer.ctid) > (q.revised_at, q.ctid))
+        where q.name = any (array(select twice.name from ojs_store.queue twice group by twice.name having count(*) > 1))
+            and exists (select from ojs_store.queue newer
+                where newer.name = q.name and (newer.revised_at, newer.ctid) > (q.revised_at, q.ctid))
         for update skip locked))
 )sql", {}, nullptr};
 
+/* All of them where one is there twice: looking for each one's twin would be quadratic. */
 constinit Statement merge_counts = {R"sql(
     with taken as (
         delete from ojs_store.queue_count where ctid = any (array(
             select c.ctid from ojs_store.queue_count c
-            where 1 < (select count(*) from ojs_store.queue_count other where other.queue = c.queue)
+            where (select count(*) > count(distinct every.queue) from ojs_store.queue_count every)
             for update skip locked))
         returning queue, dead_lettered
     )

@@ -90,6 +90,19 @@ next(Scan &scan)
 }
 
 bool
+held_by_another(const Scan &scan)
+{
+    bool should_free;
+    HeapTupleHeader header = ExecFetchSlotHeapTuple(scan.table->slot, false, &should_free)->t_data;
+    TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
+    if (header->t_infomask & HEAP_XMAX_INVALID)
+        return false;
+    if (header->t_infomask & HEAP_XMAX_IS_MULTI)
+        return MultiXactIdIsRunning(xmax, HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask));
+    return !TransactionIdIsCurrentTransactionId(xmax) && TransactionIdIsInProgress(xmax);
+}
+
+bool
 first_entry(Scan &scan, ScanKey keys, int n, int column, Datum *value)
 {
     /* Entries that are marked dead count: that is the point. Most often there is none, which this finds cheaply. */

@@ -48,6 +48,32 @@ still_counted(const JobBrief &job, State end, TimestampTz now)
            (!policy.period_ms || job.created_at + *policy.period_ms * 1000 > now);
 }
 
+/* Whether another transaction has locked or is writing a row that goes with the job: its history, its checkpoint. */
+bool
+in_use(Tables &tables, const pg_uuid_t &id)
+{
+    constexpr struct {
+        store::Rel rel;
+        store::Idx by_job;
+    } all[] = {{store::Rel::job, store::Idx::job_id},
+               {store::Rel::event, store::Idx::event_job},
+               {store::Rel::checkpoint, store::Idx::checkpoint_job},
+               {store::Rel::progress, store::Idx::progress_job},
+               {store::Rel::dead_letter, store::Idx::dead_letter_job}};
+    bool busy = false;
+    for (const auto &one : all) {
+        ScanKeyData key;
+        store::Scan scan;
+        store::Row seen;
+        store::key_uuid(&key, id);
+        store::begin(scan, tables.get(one.rel), one.by_job, &key, 1, false);
+        while (!busy && (seen = store::next(scan)) != store::Row::none)
+            busy = seen != store::Row::live || store::held_by_another(scan);
+        store::end(scan);
+    }
+    return busy;
+}
+
 /* Removes a finished job, whose row of `done` is at tid, unless somebody is at it or its unique policy counts it. */
 bool
 let_go(Tables &tables, const DoneBrief &done, ItemPointerData tid, TimestampTz now)
@@ -59,7 +85,7 @@ let_go(Tables &tables, const DoneBrief &done, ItemPointerData tid, TimestampTz n
         if (still_counted(job, done.state, now))
             return false;
     }
-    if (store::take(tables.done(), &tid) != store::Outcome::ok)
+    if (in_use(tables, done.job_id) || store::take(tables.done(), &tid) != store::Outcome::ok)
         return false;
     (void)remove_job(tables, done.job_id);
     return true;
@@ -73,16 +99,80 @@ outlived(const DoneBrief &done, TimestampTz now)
     return done.finished_at + kept_ms * 1000 <= now;
 }
 
-/* Names of queues that were dropped more than a day ago and have left nothing. */
+/* --- names of dropped queues --- */
+
+/*
+ * A queue that was dropped is forgotten when nothing is left of it. No index says which jobs a queue has, so the sweep of
+ * `done` looks: a dropped queue that has no open job at the beginning of a round, no finished one during the round and
+ * again no open one at its end, has none.
+ */
+struct Round {
+    static constexpr int most = 100;
+    int64 dropped[most]; /* of which no finished job has been seen */
+    int n;
+    BlockNumber next; /* where this session's sweep goes on, if no other has swept */
+};
+constinit Round forgetting = {};
+
+constinit Statement dropped_queues = {R"sql(
+    select q.id from ojs_store.queue q
+    where q.state = 'deleted' and q.revised_at < $1 and not exists (select from ojs_store.ready r where r.queue = q.id)
+        and not exists (select from ojs_store.lease l where l.queue = q.id)
+        and not exists (select from ojs_store.later l where l.queue = q.id)
+    limit $2
+)sql", {TIMESTAMPTZOID, INT4OID}, nullptr};
+
 constinit Statement forget_queues = {R"sql(
     delete from ojs_store.queue where ctid = any (array(
         select q.ctid from ojs_store.queue q
-        where q.state = 'deleted' and q.revised_at < $1
-            and not exists (select from ojs_store.job j where j.queue = q.id)
-            and not exists (select from ojs_store.done d where d.queue = q.id)
-            and not exists (select from ojs_store.lease_log l where l.queue = q.id)
+        where q.id = any ($2) and q.state = 'deleted' and q.revised_at < $1
+            and not exists (select from ojs_store.ready r where r.queue = q.id)
+            and not exists (select from ojs_store.lease l where l.queue = q.id)
+            and not exists (select from ojs_store.later l where l.queue = q.id)
         for update skip locked))
-)sql", {TIMESTAMPTZOID}, nullptr};
+)sql", {TIMESTAMPTZOID, INT8ARRAYOID}, nullptr};
+
+/* The lease log names queues for as long as it is kept. */
+TimestampTz
+dropped_before(TimestampTz now)
+{
+    return now - USECS_PER_DAY - static_cast<int64>(settings.event_retention_s) * USECS_PER_SEC;
+}
+
+void
+begin_round(TimestampTz now)
+{
+    forgetting.n = 0;
+    with_spi([&] {
+        auto n = static_cast<int>(execute_latest(dropped_queues, {TimestampTzGetDatum(dropped_before(now)), Int32GetDatum(Round::most)}));
+        for (int i = 0; i < n; i++) {
+            bool null;
+            forgetting.dropped[i] = DatumGetInt64(cell(i, 1, &null));
+        }
+        forgetting.n = n;
+    });
+}
+
+void
+note_finished(int64 queue)
+{
+    int64 *end = forgetting.dropped + forgetting.n;
+    forgetting.n = static_cast<int>(std::remove(forgetting.dropped, end, queue) - forgetting.dropped);
+}
+
+void
+end_round(TimestampTz now)
+{
+    if (forgetting.n == 0)
+        return;
+    with_spi([&] {
+        Datum ids[Round::most];
+        std::transform(forgetting.dropped, forgetting.dropped + forgetting.n, ids, [](int64 id) { return Int64GetDatum(id); });
+        ArrayType *array = construct_array(ids, forgetting.n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+        execute_latest(forget_queues, {TimestampTzGetDatum(dropped_before(now)), PointerGetDatum(array)});
+    });
+    forgetting.n = 0;
+}
 
 int
 sweep_jobs(Tables &tables, int limit, TimestampTz now)
@@ -96,11 +186,17 @@ sweep_jobs(Tables &tables, int limit, TimestampTz now)
     int seen = 0;
     int removed = 0;
     store::BlockWalk walk;
+    if (stretch.first == 0)
+        begin_round(now);
+    else if (stretch.first != forgetting.next)
+        forgetting.n = 0;
     store::begin(walk, tables.done(), stretch.first, stretch.n);
     while (store::next(walk)) {
         DoneBrief done;
         read(walk.slot, done);
         seen++;
+        if (forgetting.n > 0)
+            note_finished(done.queue);
         if ((done.flags & done_dead_letter) || !outlived(done, now))
             continue;
         if (removed == limit) {
@@ -113,8 +209,9 @@ sweep_jobs(Tables &tables, int limit, TimestampTz now)
         newest = std::max(newest.value_or(done.finished_at), done.finished_at);
     }
     store::end(walk);
+    forgetting.next = next_block;
     if (next_block >= stretch.of)
-        with_spi([&] { execute_latest(forget_queues, {TimestampTzGetDatum(now - USECS_PER_DAY)}); });
+        end_round(now);
     stretch_done(finished_jobs, stretch, next_block, removed > 0 && removed >= seen / 8, newest, now);
     return removed;
 }
@@ -131,13 +228,11 @@ constinit Statement queues_of_dead_letters = {R"sql(
     select queue from of where queue is not null
 )sql", {}, nullptr};
 
-/* Those that died before $2, and those before which at least $3 newer ones came. */
+/* Those that died by $2, and those beyond the newest $3; many may have died at the same time. */
 constinit Statement old_dead_letters = {R"sql(
-    select d.job_id
-    from ojs_store.dead_letter d
-    where d.queue = $1 and d.died_at <= greatest($2, (
-        select n.died_at from ojs_store.dead_letter n where n.queue = $1 and $3 > 0 order by n.died_at desc offset $3 limit 1))
-    order by d.died_at
+    (select d.job_id from ojs_store.dead_letter d where d.queue = $1 and d.died_at <= $2 order by d.died_at limit $4)
+    union
+    (select d.job_id from ojs_store.dead_letter d where d.queue = $1 and $3 > 0 order by d.died_at desc offset $3 limit $4)
     limit $4
 )sql", {INT8OID, TIMESTAMPTZOID, INT8OID, INT4OID}, nullptr};
 
@@ -146,23 +241,44 @@ constinit Statement report_pruned = {R"sql(
     from ojs_store.queue q where q.id = $1 order by q.revised_at desc limit 1
 )sql", {INT8OID, INT4OID}, nullptr};
 
-int
-prune_dead_letters_of(Tables &tables, int64 queue_id, int limit, TimestampTz now)
+/* Ids in memory of the caller's: tables must not be opened inside with_spi, whose memory goes first. */
+struct Old {
+    pg_uuid_t *ids;
+    uint64 n;
+};
+
+Old
+find_old(int64 queue_id, int limit, TimestampTz now)
 {
     const Queue *queue = find_queue(queue_id);
     int64 kept_ms = queue != nullptr ? queue->dead_letter_ttl_ms : kept_dead_letters_ms;
     int64 most = queue != nullptr ? queue->dead_letter_max : kept_dead_letters;
+    MemoryContext caller = CurrentMemoryContext;
+    Old old = {};
+    with_spi([&] {
+        by_index();
+        old.n = execute_latest(old_dead_letters, {Int64GetDatum(queue_id), TimestampTzGetDatum(now - kept_ms * 1000),
+                                                  Int64GetDatum(most), Int32GetDatum(limit)});
+        old.ids = static_cast<pg_uuid_t *>(MemoryContextAllocHuge(caller, sizeof(pg_uuid_t) * std::max<uint64>(old.n, 1)));
+        for (uint64 i = 0; i < old.n; i++) {
+            bool null;
+            old.ids[i] = *DatumGetUUIDP(cell(i, 1, &null));
+        }
+    });
+    return old;
+}
+
+int
+prune_dead_letters_of(Tables &tables, int64 queue_id, int limit, TimestampTz now)
+{
+    Old old = find_old(queue_id, limit, now);
     int removed = 0;
     TimestampTz newest = DT_NOBEGIN;
 
-    uint64 n = execute_latest(old_dead_letters, {Int64GetDatum(queue_id), TimestampTzGetDatum(now - kept_ms * 1000),
-                                                 Int64GetDatum(most), Int32GetDatum(limit)});
-    for (uint64 i = 0; i < n; i++) {
-        bool null;
+    for (uint64 i = 0; i < old.n; i++) {
         ItemPointerData tid;
         DoneBrief done;
-        pg_uuid_t id = *DatumGetUUIDP(cell(i, 1, &null));
-        if (store::find(tables.done(), store::Idx::done_job, id, &tid) != store::Row::live)
+        if (store::find(tables.done(), store::Idx::done_job, old.ids[i], &tid) != store::Row::live)
             continue;
         read(tables.done().slot, done);
         if (!let_go(tables, done, tid, now))
@@ -170,40 +286,33 @@ prune_dead_letters_of(Tables &tables, int64 queue_id, int limit, TimestampTz now
         removed++;
         newest = std::max(newest, done.finished_at);
     }
-    if (removed > 0) {
-        execute_latest(report_pruned, {Int64GetDatum(queue_id), Int32GetDatum(removed)});
-        note_removed(dead_letters, newest, now);
-    }
+    pfree(old.ids);
+    if (removed > 0)
+        with_spi([&] {
+            execute_latest(report_pruned, {Int64GetDatum(queue_id), Int32GetDatum(removed)});
+            note_removed(dead_letters, newest, now);
+        });
     return removed;
 }
 
-int
-prune_dead_letters(Tables &tables, int limit, TimestampTz now)
+/* The queues with dead letters; none where another session prunes. */
+uint64
+find_queues_of_dead_letters(int64 **ids)
 {
-    static TimestampTz looked_at;
-    static uint64 queues;
-    static uint64 clock;
-    int removed = 0;
-    bool same = queues == store::catalog_generation(store::Rel::queue) && clock == clock_generation;
-    if (same && now >= looked_at && now - looked_at < dead_letters_every_us)
-        return 0;
+    MemoryContext caller = CurrentMemoryContext;
+    uint64 n = 0;
     with_spi([&] {
         by_index();
-        uint64 n = execute_latest(queues_of_dead_letters);
-        auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max<uint64>(n, 1)));
-        for (uint64 i = 0; i < n; i++) {
+        uint64 found = execute_latest(queues_of_dead_letters);
+        *ids = static_cast<int64 *>(MemoryContextAlloc(caller, sizeof(int64) * std::max<uint64>(found, 1)));
+        for (uint64 i = 0; i < found; i++) {
             bool null;
-            ids[i] = DatumGetInt64(cell(i, 1, &null));
+            (*ids)[i] = DatumGetInt64(cell(i, 1, &null));
         }
-        if (n == 0 || !alone_with(dead_letters))
-            return;
-        for (uint64 i = 0; i < n && removed < limit; i++)
-            removed += prune_dead_letters_of(tables, ids[i], limit - removed, now);
+        if (found > 0 && alone_with(dead_letters))
+            n = found;
     });
-    queues = store::catalog_generation(store::Rel::queue);
-    clock = clock_generation;
-    looked_at = removed < limit ? now : now - dead_letters_every_us;
-    return removed;
+    return n;
 }
 
 /* --- what jobs leave behind --- */
@@ -235,7 +344,7 @@ constinit Statement mend_keys = {R"sql(
             where exists (select from ojs_store.job j where j.id = named.id) order by named.n) as ids
         from ojs_store.uniq u where u.ctid = any ($1)
     ) k
-    where uniq.ctid = k.tid and k.ids <> uniq.past || uniq.job_id
+    where uniq.ctid = k.tid and k.ids <> '{}' and k.ids <> uniq.past || uniq.job_id
 )sql", {TIDARRAYOID}, nullptr};
 
 constinit Statement old_leases = {
@@ -254,8 +363,45 @@ tids_of(const Stretch &stretch)
     return range;
 }
 
+} // namespace
+
+int
+prune_jobs(int limit, TimestampTz now)
+{
+    Tables tables;
+    int removed = sweep_jobs(tables, limit, now);
+    tables.close();
+    CommandCounterIncrement();
+    return removed;
+}
+
+int
+prune_dead_letters(int limit, TimestampTz now)
+{
+    static TimestampTz looked_at;
+    static uint64 queues;
+    static uint64 clock;
+    int64 *ids = nullptr;
+    int removed = 0;
+    bool same = queues == store::catalog_generation(store::Rel::queue) && clock == clock_generation;
+    if (same && now >= looked_at && now - looked_at < dead_letters_every_us)
+        return 0;
+    uint64 generation = store::catalog_generation(store::Rel::queue);
+    uint64 n = find_queues_of_dead_letters(&ids);
+    Tables tables;
+    for (uint64 i = 0; i < n && removed < limit; i++)
+        removed += prune_dead_letters_of(tables, ids[i], limit - removed, now);
+    tables.close();
+    CommandCounterIncrement();
+    pfree(ids);
+    queues = generation;
+    clock = clock_generation;
+    looked_at = removed < limit ? now : now - dead_letters_every_us;
+    return removed;
+}
+
 void
-sweep_keys(TimestampTz now)
+prune_unique_keys(TimestampTz now)
 {
     Stretch stretch = next_stretch(keys, now);
     if (stretch.n == 0)
@@ -277,7 +423,7 @@ sweep_keys(TimestampTz now)
 }
 
 void
-sweep_lease_log(TimestampTz now)
+prune_lease_log(TimestampTz now)
 {
     Stretch stretch = next_stretch(lease_log, now);
     if (stretch.n == 0)
@@ -289,21 +435,6 @@ sweep_lease_log(TimestampTz now)
         n = execute_latest(old_leases, {PointerGetDatum(&range.from), PointerGetDatum(&range.to), TimestampTzGetDatum(before)});
     });
     stretch_done(lease_log, stretch, stretch.first + stretch.n, n > stretch.n, std::nullopt, now);
-}
-
-} // namespace
-
-int
-prune_jobs(Tables &tables, int limit, TimestampTz now)
-{
-    return sweep_jobs(tables, limit, now) + prune_dead_letters(tables, limit, now);
-}
-
-void
-prune_traces(TimestampTz now)
-{
-    sweep_keys(now);
-    sweep_lease_log(now);
 }
 
 } // namespace ojs

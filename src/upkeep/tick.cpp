@@ -1,6 +1,6 @@
 /*
- * tick.cpp: ojs.tick: one bounded pass of upkeep. Any number of sessions may run it at once: each takes what no other
- * is at.
+ * tick.cpp: ojs.tick: one bounded pass of upkeep, duty by duty. Any number of sessions may run it at once: each takes
+ * what no other is at.
  */
 #include "ojs/upkeep/cron.h"
 #include "ojs/pg/error.h"
@@ -19,6 +19,8 @@
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/upkeep/tick.h"
 #include "ojs/state/client_workers.h"
+#include "ojs/upkeep/duties.h"
+#include "ojs/pg/subtransaction.h"
 
 namespace ojs
 {
@@ -26,72 +28,133 @@ namespace ojs
 namespace
 {
 
-struct Pass {
-    int reaped;
-    int dead; /* workers whose heartbeats stopped; their jobs count as reaped */
-    int promoted;
-    int markers; /* deduplication and idempotency keys whose time was over */
-    int records; /* events with rows of their own, too old or too many */
-    int jobs;    /* finished ones that are not kept any longer */
-    int replayed; /* dead letters, by a rule */
-    bool more;
-};
-
-Pass
-pass(int budget)
+/* A duty that works on the tables directly. `step` does at most so many, and says how many. */
+template <typename Step>
+int
+in_batches(const Pass &pass, Step step)
 {
     Tables tables;
-    Pass result = {};
-    TimestampTz at = now();
-    while (result.reaped < budget) {
-        int n = reap(tables, {nullptr, 0}, budget - result.reaped, at);
-        result.reaped += n;
+    int done = 0;
+    while (done < pass.budget) {
+        int n = step(tables, pass.budget - done);
+        done += n;
         if (n == 0)
             break;
         CommandCounterIncrement();
     }
-    if (result.reaped < budget) {
-        Recovered recovered = recover_from_dead(tables, budget - result.reaped, at);
-        result.reaped += recovered.jobs;
-        result.dead = recovered.workers;
-        CommandCounterIncrement();
-    }
-    while (result.promoted < budget) {
-        int n = promote(tables, {nullptr, 0}, std::min(budget - result.promoted, upkeep_batch), at);
-        result.promoted += n;
-        if (n == 0)
-            break;
-        CommandCounterIncrement();
-    }
-    result.markers = prune_markers(budget, at) + prune_idempotency_keys(budget, at);
-    result.records = prune_records(budget, at);
-    tell_pressure();
-    tell_events(budget);
-    result.jobs = prune_jobs(tables, budget, at);
-    CommandCounterIncrement();
-    prune_traces(at);
-    tidy_queues(at);
-    forget_workers(at);
-    tidy_hooks(at);
-    tidy_limits(at);
     tables.close();
-    result.replayed = replay_dead_letters(budget, at);
-    result.more = result.reaped >= budget || result.promoted >= budget || result.markers >= budget || result.records >= budget ||
-                  result.jobs >= budget || result.replayed >= budget;
-    return result;
+    return done;
+}
+
+void
+take_from_dead_workers(Pass &pass)
+{
+    Tables tables;
+    Recovered recovered = recover_from_dead(tables, pass.budget, pass.at);
+    tables.close();
+    CommandCounterIncrement();
+    pass.reaped += recovered.jobs;
+    pass.dead_workers = recovered.workers;
+    pass.more |= recovered.jobs >= pass.budget;
+}
+
+void
+add(Pass &pass, int &sum, int n)
+{
+    sum += n;
+    pass.more |= n >= pass.budget;
+}
+
+/* Each entry takes a subtransaction: beyond 64 of them every other session's snapshots cost more. */
+void
+run_due_crons(Pass &pass)
+{
+    constexpr int most = 60;
+    int n = std::min(pass.budget, most);
+    pass.crons = run_crons(pass.at, n);
+    pass.more |= pass.crons >= n;
+}
+
+/* In a subtransaction. False: it failed, and nothing of it stays. */
+bool
+perform(Duty duty, Pass &pass)
+{
+    Pass before = pass;
+    ErrorData *error = attempt([&] {
+        int level = NewGUCNestLevel();
+        if (LockTimeout == 0 || LockTimeout > duty_lock_timeout_ms)
+            (void)set_config_option("lock_timeout", psprintf("%d", duty_lock_timeout_ms), PGC_SUSET, PGC_S_SESSION,
+                                    GUC_ACTION_SAVE, true, 0, false);
+        run_duty(duty, pass);
+        AtEOXact_GUC(true, level);
+    });
+    if (error == nullptr) {
+        bool well = !pass.failed;
+        pass.failed = false;
+        if (well)
+            duty_succeeded(duty);
+        return well;
+    }
+    if (ends_the_call(*error))
+        ReThrowError(error);
+    pass = before;
+    duty_failed(duty, *error);
+    FreeErrorData(error);
+    return false;
 }
 
 } // namespace
 
-bool
-tick_once(int budget)
+void
+run_duty(Duty duty, Pass &pass)
 {
-    Pass done = pass(budget);
-    /* The worker commits without waiting for the disk. But a claim counts on from a lapse as soon as it sees it, and a
-     * crash that lost both would forget more than the leases of its moment. */
-    if (done.reaped > 0)
-        commit_durably();
-    return done.more;
+    constexpr Scope everywhere = {nullptr, 0};
+    switch (duty) {
+    case Duty::reap:
+        return add(pass, pass.reaped, in_batches(pass, [&](Tables &tables, int most) {
+                       return reap(tables, everywhere, most, pass.at);
+                   }));
+    case Duty::dead_workers:
+        return take_from_dead_workers(pass);
+    case Duty::promote:
+        return add(pass, pass.promoted, in_batches(pass, [&](Tables &tables, int most) {
+                       return promote(tables, everywhere, std::min(most, upkeep_batch), pass.at);
+                   }));
+    case Duty::deduplication_keys:
+        return add(pass, pass.keys, prune_markers(pass.budget, pass.at));
+    case Duty::idempotency_keys:
+        return add(pass, pass.keys, prune_idempotency_keys(pass.budget, pass.at));
+    case Duty::events:
+        return add(pass, pass.records, prune_records(pass.budget, pass.at));
+    case Duty::backpressure:
+        return tell_pressure();
+    case Duty::event_notices:
+        return tell_events(pass.budget);
+    case Duty::retention:
+        return add(pass, pass.jobs, prune_jobs(pass.budget, pass.at));
+    case Duty::dead_letters:
+        return add(pass, pass.jobs, prune_dead_letters(pass.budget, pass.at));
+    case Duty::unique_keys:
+        return prune_unique_keys(pass.at);
+    case Duty::lease_log:
+        return prune_lease_log(pass.at);
+    case Duty::queues:
+        return tidy_queues(pass.at);
+    case Duty::workers:
+        return forget_workers(pass.at);
+    case Duty::hooks:
+        return tidy_hooks(pass.at);
+    case Duty::rate_limits:
+        return tidy_limits(pass.at);
+    case Duty::replay:
+        return replay_dead_letters(pass);
+    case Duty::cron:
+        return run_due_crons(pass);
+    case Duty::reconcile:
+        return reconcile_if_due();
+    default:
+        elog(ERROR, "no duty of ojs.tick(): %s", duty_name(duty));
+    }
 }
 
 void
@@ -110,17 +173,21 @@ OJS_FUNCTION(ojs_tick)
     constexpr int default_budget = 10000;
     store::begin_write("ojs.tick()");
     ensure_hot_set();
-    int budget = PG_ARGISNULL(0) ? default_budget : PG_GETARG_INT32(0);
-    if (budget < 1)
+    Pass pass = {};
+    pass.at = now();
+    pass.budget = PG_ARGISNULL(0) ? default_budget : PG_GETARG_INT32(0);
+    if (pass.budget < 1)
         raise_field(Code::invalid_payload, "budget", "Give the number of rows that one duty may handle.",
                     "budget must be positive");
-    Pass result = pass(budget);
-    int crons = run_crons(now(), budget);
-    reconcile_if_due();
+    StringInfoData failed;
+    initStringInfo(&failed);
+    for (int i = static_cast<int>(Duty::reap); i < static_cast<int>(Duty::recount); i++)
+        if (!perform(static_cast<Duty>(i), pass))
+            appendStringInfo(&failed, "%s\"%s\"", failed.len > 0 ? ", " : "", duty_name(static_cast<Duty>(i)));
     store::end_write();
     char *json = psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"crons\": %d, \"keys_removed\": %d, "
-                          "\"events_removed\": %d, \"jobs_removed\": %d, \"replayed\": %d, \"more\": %s}",
-                          result.reaped, result.dead, result.promoted, crons, result.markers, result.records, result.jobs,
-                          result.replayed, result.more || crons >= budget ? "true" : "false");
+                          "\"events_removed\": %d, \"jobs_removed\": %d, \"replayed\": %d, \"more\": %s, \"failed\": [%s]}",
+                          pass.reaped, pass.dead_workers, pass.promoted, pass.crons, pass.keys, pass.records, pass.jobs,
+                          pass.replayed, pass.more ? "true" : "false", failed.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
 }

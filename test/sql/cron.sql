@@ -344,5 +344,41 @@ select pg_temp.clock_at('2101-01-01 21:00Z') \g /dev/null
 select is(t -> 'more', 'true', 'PGX-05: at most budget entries in a tick'), is(t -> 'crons', '2', 'PGX-05: not one more') from ojs.tick(2) t where (select count(*) > 3 from ojs.crons);
 select is(ojs.health() is not null, true, 'PGX-05: all is well');
 
+
+-- An entry that cannot run is no other's business -------------------------------------------------------------------------
+
+select pg_temp.clock_at('2102-01-01 00:30Z') \g /dev/null
+select ojs.schedule('b-zone', '@every 1h', '{"type": "t", "queue": "b-zone"}'), ojs.schedule('b-hook', '@every 1h', '{"type": "b.hook", "queue": "b-hook"}'),
+    ojs.schedule('b-full', '@every 1h', '{"type": "b.full", "queue": "b-full"}'), ojs.schedule('b-well', '@every 1h', '{"type": "t", "queue": "b-well"}') \g /dev/null
+update ojs_store.cron set timezone = 'US/Vanished', expression = '0 * * * *' where name = 'b-zone';
+create function public.broken_hook(job jsonb) returns jsonb language plpgsql as $$
+begin
+    if job ->> 'type' = 'b.hook' then
+        raise exception using errcode = 'OJ100', message = 'no', detail = 'this is no JSON';
+    elsif job ->> 'type' = 'b.full' and current_setting('ojs_test.disk', true) = 'on' then
+        raise exception using errcode = 'disk_full', message = 'the disk is full';
+    end if;
+    return job;
+end $$;
+select ojs.register_hook('broken', 'enqueue', 'public.broken_hook(jsonb)') is null \g /dev/null
+set local ojs_test.disk = on;
+set local client_min_messages = error;
+select pg_temp.clock_at('2102-01-01 01:31Z') \g /dev/null
+select is(ojs.tick() -> 'failed', '[]', 'CRN: entries that cannot run do not stop the tick');
+select is(pg_temp.made('b-well'), 'available', 'CRN-09: nor other entries');
+select is((select enabled || ' ' || (next_run_at is null) from ojs_store.cron where name = 'b-zone'), 'false true', 'CRN: an entry whose time zone is gone is disabled'),
+    is((select data ->> 'reason' from ojs_store.record where type = 'cron.skipped' and subject = 'b-zone'), 'disabled', 'CRN: an event says so');
+select is((select data ->> 'reason' || ' ' || (data ->> 'code') from ojs_store.record where type = 'cron.skipped' and subject = 'b-hook'), 'push_failed OJ100', 'CRN: a hook may say what it wants'),
+    ok((select next_run_at > ojs_store.now() from ojs_store.cron where name = 'b-hook'), 'CRN: and its entry moves on');
+select is((select count(*) from ojs_store.record where subject = 'b-full' and type like 'cron.%'), 0::bigint, 'CRN: a run that met a full disk is not over'),
+    ok((select next_run_at < ojs_store.now() and due_at > ojs_store.now() from ojs_store.cron where name = 'b-full'), 'CRN: it comes again in a second');
+set local ojs_test.disk = off;
+select pg_temp.clock_at('2102-01-01 01:31:02Z') \g /dev/null
+select ojs.tick() \g /dev/null
+select is(pg_temp.made('b-full'), 'available', 'CRN: and then runs');
+reset client_min_messages;
+select ojs.unregister_hook('broken') \g /dev/null
+select ojs.unschedule(name) is null as gone from ojs.crons \g /dev/null
+
 select * from finish();
 rollback;

@@ -293,4 +293,9 @@ select ok(count(*) > 1, 'large events come in several pages (EVT-02)'), is(sum(j
 select ojs.drop_queue(name) from ojs.queues where name like 'ev%';
 \o
 
+-- Listeners are told of ids, so nothing else is read for them.
+select is((select array_agg(distinct key) from jsonb_array_elements(ojs_store.read_events(null, null, null, null, 1000, true) -> 'events') e, jsonb_object_keys(e) key), '{id}',
+    'EVT-07: a page for notices has ids only');
+select is(ojs_store.read_events(null, null, null, null, 1000, true) #>> '{events,0,id}', ojs.events(max => 1000) #>> '{events,0,id}', 'EVT-07: those of ojs.events()');
+
 select * from finish();

@@ -103,5 +103,29 @@ select is(pg_temp.replayed('2 h'), 0, 'dead letters of dropped queues stay what 
 select is(pg_temp.at(:'gone'), 'discarded/1/1', 'whoever had the rule (DLQ-10)'), is(pg_temp.at(:'own'), 'discarded/1/1', 'the queue itself, too (DLQ-10)');
 select is((select count(*) from ojs.queues where name in ('own', 'gone')), 0::bigint, 'and the queues stay dropped (QC-04)');
 
+-- A rule is read once: what the setting takes, the tick can do -----------------------------------------------------------------
+
+select pg_temp.clock('0') \g /dev/null
+select is(pg_temp.refusal($$select ojs.configure_queue('many', '{"replay_rules": [{"name": "a", "delay": "PT1H", "max_replays": 1, "filter": {"since": "+PT1H"}}]}')$$),
+    'OJ100 INVALID_PAYLOAD replay_rules.filter.since', 'DLQ-10: a rule stays, so its times are absolute');
+select ojs.create_queue('odd-' || n, jsonb_build_object('replay_rules', jsonb_build_array(jsonb_build_object('name', 'r', 'max_replays', 1) || rule))) is null as made,
+    pg_temp.dead('odd-' || n) is null as dead
+from unnest(array['{"delay": "P99999999999Y"}', '{"delay": "P10000Y"}', '{"delay": "PT0S", "filter": {"since": "0001-01-01T00:00:00Z", "until": "9999-12-31T23:59:59Z"}}',
+    '{"delay": "PT0.0004S", "filter": {"priority": 0e10}}']::jsonb[]) with ordinality r(rule, n) \g /dev/null
+select pg_temp.clock('1 hour') \g /dev/null
+select is(ojs.tick() -> 'failed', '[]', 'DLQ-10: absurd delays and times do not stop a tick');
+select is((select string_agg(pg_temp.at(j.id), ' ' order by j.queue) from ojs.jobs j where j.queue like 'odd-%'), 'discarded/1/1 discarded/1/1 available/0/1 available/0/1', 'DLQ-10: and mean what they say');
+
+-- A rule that was spoilt behind our back stops no other one.
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.rules('spoilt', '{"name": "r", "delay": "PT0S", "max_replays": 1}'), pg_temp.rules('well', '{"name": "r", "delay": "PT0S", "max_replays": 1}') \g /dev/null
+update ojs_store.queue set config = jsonb_set(config, '{replay_rules,0,delay}', '"soon"') where name = 'spoilt';
+select pg_temp.dead('spoilt') as spoilt, pg_temp.dead('well') as well \gset
+set local client_min_messages = error;
+select pg_temp.clock('1 minute') \g /dev/null
+select is(ojs.tick() -> 'failed', '["replay"]', 'DLQ-10: a rule that cannot be read is told of');
+reset client_min_messages;
+select is(pg_temp.at(:'well'), 'available/0/1', 'DLQ-10: and the others hold'), is(pg_temp.at(:'spoilt'), 'discarded/1/1', 'DLQ-10: its own letters stay');
+
 select * from finish();
 rollback;

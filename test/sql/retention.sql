@@ -204,5 +204,14 @@ select pg_temp.clock('1 day 1 minute') \g /dev/null
 select ojs.tick() is null \g /dev/null
 select is((select count(*) from ojs.jobs where id = :'before'), 0::bigint, 'QC-05: after the clock was set back, too');
 
+-- The names of many dropped queues go, and none that a finished job still bears.
+select pg_temp.anew() \g /dev/null
+select pg_temp.ended('kept', 'bearing', 'dead') \g /dev/null
+select ojs.create_queue('empty-' || n) is null from generate_series(1, 150) n \g /dev/null
+select ojs.drop_queue(name) from (select 'bearing' union all select 'empty-' || n from generate_series(1, 150) n) q(name) \g /dev/null
+select pg_temp.clock(make_interval(days => 30 + n)), pg_temp.ended('e' || n, 'staying', 'completed'), ojs.tick() from generate_series(1, 3) n \g /dev/null
+select is((select string_agg(name, ' ') from ojs_store.queue where name ~ '^(empty-|bearing)'), 'bearing', 'QC-04: names of dropped queues go, a hundred in a round');
+select pg_temp.anew() \g /dev/null
+
 select * from finish();
 rollback;

@@ -125,5 +125,40 @@ select pg_temp.clock('31 seconds') \g /dev/null
 select ojs.tick() is null as ticked \gset
 select is(pg_temp.at(:'held'), 'available/1/1', 'Q-46: a clock that was set back hides nothing');
 
+
+-- Each duty stands alone -----------------------------------------------------------------------------------------------
+
+select pg_temp.pushed('alone', '{"delay_until": "+PT1M"}') as alone, pg_temp.held('alone') as lapsing \gset
+select pg_temp.clock('2 minutes') \g /dev/null
+select is(ojs.tick() -> 'failed', '[]', 'as long as all is well, no duty fails');
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.pushed('alone', '{"delay_until": "+PT1M"}') as alone \gset
+alter function ojs_store.prune_records(int, boolean) rename to prune_nothing;
+select pg_temp.clock('2 minutes') \g /dev/null
+set local client_min_messages = error;
+select ojs.tick() as ticked \gset
+select ojs.tick() \g /dev/null
+reset client_min_messages;
+select is(:'ticked'::jsonb -> 'failed', '["events"]', 'a tick names the duties that failed');
+select is(pg_temp.at(:'alone'), 'available/0/0', 'and has done the others');
+select is(ojs.health() ->> 'status', 'degraded', 'health is degraded'), is(ojs.health() #>> '{upkeep,failing,0,sqlstate}', '42883', 'and tells why');
+select matches(ojs.metrics(), 'ojs_upkeep_failures_total\{duty="events"\} [1-9]', 'and metrics count it');
+alter function ojs_store.prune_nothing(int, boolean) rename to prune_records;
+select is(ojs.tick() -> 'failed', '[]', 'a duty that was mended succeeds');
+select is(ojs.health() #> '{upkeep,failing}', '[]', 'and is shown no longer');
+select pg_temp.clock('0') \g /dev/null
+
+-- What is added up once a minute is read a few times, not once for each of its rows.
+create function pg_temp.rows_read(of regclass) returns bigint language sql as $$ select pg_stat_get_xact_tuples_returned(of) $$;
+insert into ojs_store.queue_count select n % 500, 1 from generate_series(1, 1000) n;
+insert into ojs_store.hook_failure select 'h' || n % 500, 1, now(), '22012' from generate_series(1, 1000) n;
+select pg_temp.clock('10 minutes'), pg_temp.rows_read('ojs_store.queue_count') as counts, pg_temp.rows_read('ojs_store.hook_failure') as failures \gset
+select ojs.tick() \g /dev/null
+select cmp_ok(pg_temp.rows_read('ojs_store.queue_count') - :counts, '<', 5000::bigint, 'moves to dead-letter queues are added up in linear time'),
+    cmp_ok(pg_temp.rows_read('ojs_store.hook_failure') - :failures, '<', 5000::bigint, 'and so are failures of hooks');
+select is((select count(*) || '/' || sum(dead_lettered) from ojs_store.queue_count where queue between 0 and 499), '500/1000', 'and nothing is lost');
+delete from ojs_store.queue_count where queue between 0 and 499;
+select pg_temp.clock('0') \g /dev/null
+
 select * from finish();
 rollback;

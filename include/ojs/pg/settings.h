@@ -44,4 +44,7 @@ extern uint64 clock_generation;
 /* The database's clock, moved by ojs.clock_offset. Each call of a function reads it once. */
 TimestampTz now();
 
+/* A clock that is never set, in microseconds since some moment that all processes agree on: for intervals. */
+int64 steady_us();
+
 } // namespace ojs

@@ -203,6 +203,9 @@ void rescan(Scan &scan, ScanKey keys, int n);
 Row next(Scan &scan);
 void end(Scan &scan);
 
+/* Whether another transaction that is open has locked, updated or deleted the row that the scan is at. */
+bool held_by_another(const Scan &scan);
+
 /*
  * The value of one column of the first index entry that fits, whether or not its row still exists; false: no entry
  * does. Leaves the scan to be begun anew with rescan().

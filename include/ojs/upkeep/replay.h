@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "ojs/pg/pg.h"
+#include "ojs/upkeep/duties.h"
 
 namespace ojs
 {
@@ -11,7 +11,7 @@ namespace ojs
 /* The setting replay_rules of a queue; raises INVALID_PAYLOAD where it is none. */
 void check_replay_rules(const JsonbValue &value);
 
-/* Retries at most `limit` dead letters for which a rule's delay has passed; how many. Looks every 10 s only. */
-int replay_dead_letters(int limit, TimestampTz now);
+/* Retries dead letters for which a rule's delay has passed. Looks every 10 s only. A rule that fails stops no other. */
+void replay_dead_letters(Pass &pass);
 
 } // namespace ojs

@@ -10,14 +10,17 @@ namespace ojs
 {
 
 /*
- * Removes finished jobs that their queue keeps no longer, dead letters beyond their own bounds among them, with all that
- * belongs to them; at most `limit`, as many again of dead letters. Never one that its unique policy still counts
- * (UNQ-23). How many.
+ * Removes finished jobs that their queue keeps no longer, with all that belongs to them; at most `limit`. Never one that
+ * its unique policy still counts (UNQ-23). Returns the number of jobs removed.
  */
-int prune_jobs(Tables &tables, int limit, TimestampTz now);
+int prune_jobs(int limit, TimestampTz now);
 
-/* Removes what jobs have left behind: uniqueness keys that no job has any more, old rows of the lease log, the names of
- * dropped queues. */
-void prune_traces(TimestampTz now);
+/* Likewise, dead letters beyond the bounds of their own in age and number. Looks once a minute. */
+int prune_dead_letters(int limit, TimestampTz now);
+
+/* Removes a stretch of what jobs have left behind: uniqueness keys that no job has any more, and old rows of the lease
+ * log. */
+void prune_unique_keys(TimestampTz now);
+void prune_lease_log(TimestampTz now);
 
 } // namespace ojs

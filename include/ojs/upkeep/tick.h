@@ -1,5 +1,5 @@
 /*
- * tick.h: one bounded pass of upkeep.
+ * tick.h: what a pass of upkeep needs besides its duties (duties.h).
  */
 #pragma once
 
@@ -7,9 +7,6 @@
 
 namespace ojs
 {
-
-/* Runs inside the caller's transaction. Returns true if there was more to do than `budget`. */
-bool tick_once(int budget);
 
 /* The current transaction's commit waits for the disk, whatever the process has set. */
 void commit_durably();
