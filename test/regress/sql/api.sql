@@ -31,7 +31,7 @@ order by p.proname, pg_get_function_arguments(p.oid) collate "C";
 
 \echo
 \echo VIEWS AND TYPES
-select format(E'\n%s ojs.%s%s\n    %s\n    %s', case c.relkind when 'v' then 'view' when 'c' then 'type' else 'relation ' || c.relkind end,
+select format(E'\n%s ojs.%s%s\n    %s\n    %s', case c.relkind when 'v' then 'view' when 'c' then 'type' else 'relation ' || c.relkind::text end,
     c.relname,
     case when c.relkind = 'c' then '' else '; granted to ' || pg_temp.grants(coalesce(c.relacl, acldefault('r', c.relowner)), c.relowner) end,
     coalesce(obj_description(case when c.relkind = 'c' then c.reltype else c.oid end,
