@@ -24,7 +24,6 @@
 #include "ojs/state/lease_log.h"
 #include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
-#include "ojs/pg/plant.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/pg/uuid.h"
 #include "ojs/state/reap.h"
@@ -105,7 +104,7 @@ mark_delivered(Walk &walk, LeaseRow &lease)
 {
     if (lease.flags & (job_at_most_once | lease_durable))
         lease.flags |= job_has_events;
-    if ((lease.flags & job_at_most_once) && !(lease.flags & lease_durable) && !planted(Bug::once_not_logged)) {
+    if ((lease.flags & job_at_most_once) && !(lease.flags & lease_durable)) {
         EventRow event = {};
         event.job_id = lease.job_id;
         event.at = walk.now;
@@ -216,7 +215,7 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
         ReadyRow row;
         read(ready.slot, row);
         /* Rows that this transaction has taken lie below the hint; should it roll back, all hints are forgotten. */
-        if (!hinted || planted(Bug::stale_hint))
+        if (!hinted)
             level.hint[klass] = row.place;
         hinted = true;
         bool limited = (row.flags & job_limits) || walk.request.queues[queue_position].limited;
@@ -234,8 +233,7 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
         if (walk.held_back.limit != 0)
             end_stretch(walk.held_back, level.held_back[klass], walk.now);
         int before = walk.n;
-        if ((seen == store::Row::live || (seen == store::Row::leaving && planted(Bug::claim_ignores_lock))) &&
-            (store::take(ready, &scan.tid) == store::Outcome::ok || planted(Bug::claim_ignores_lock)))
+        if (seen == store::Row::live && store::take(ready, &scan.tid) == store::Outcome::ok)
             hand_over(walk, queue_position, row);
         if (limited && walk.n > before)
             starts(walk.limits, walk.taken[before].lease);
@@ -266,7 +264,7 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
 {
     const Queue &queue = walk.request.queues[queue_position];
     Levels &levels = levels_of(queue.id);
-    if (!planted(Bug::stale_hint) && (from_start || hints_are_old(levels, walk.now)))
+    if (from_start || hints_are_old(levels, walk.now))
         start_anew(levels, walk.now);
 
     ScanKeyData keys[4];

@@ -15,7 +15,6 @@
 #include "ojs/state/lease_log.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/state/transitions.h"
-#include "ojs/pg/plant.h"
 #include "ojs/store/bulk_load.h"
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
@@ -303,10 +302,6 @@ place(Placing &placing, TupleTableSlot *slot)
         return;
     }
     count(placing, row.queue);
-    if (given(o_kind) && planted(Bug::rebuild_forgets_later))
-        return;
-    if (planted(Bug::rebuild_forgets_events))
-        row.attempt = row.deliveries = 0;
     if (given(o_kind) && DatumGetInt16(value(o_kind)) == 6) {
         hold(placing, row, slot);
     } else if (given(o_kind)) {

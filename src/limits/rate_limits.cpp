@@ -10,7 +10,6 @@
 
 #include "ojs/limits/rate_limit_events.h"
 #include "ojs/pg/args.h"
-#include "ojs/pg/plant.h"
 #include "ojs/pg/session_cache.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/store/name_hash.h"
@@ -165,7 +164,6 @@ count_held(Limits &limits, int64 key)
             held++;
         else if (seen == store::Row::live) {
             over(limits, scan);
-            held -= planted(Bug::limit_frees_twice);
         }
     }
     store::end(scan);
@@ -188,8 +186,6 @@ count_starts(Limits &limits, LimitUsed &used)
     begin_uses(scan, limits.tables, used.key, LimitUse::start, DT_NOBEGIN);
     scan.direction = BackwardScanDirection;
     seen = store::next(scan);
-    while (planted(Bug::window_forgets_open) && seen == store::Row::arriving)
-        seen = store::next(scan);
     if (seen != store::Row::none) {
         read(table.slot, use);
         used.last_at = use.at;
@@ -240,7 +236,7 @@ take_turn(Limits &limits)
     if (limits.keys != nullptr)
         return;
     LOCKTAG tag = turn_tag();
-    (void)LockAcquire(&tag, planted(Bug::limit_without_turns) ? ShareLock : ExclusiveLock, false, false);
+    (void)LockAcquire(&tag, ExclusiveLock, false, false);
     HASHCTL control = {};
     control.keysize = sizeof(int64);
     control.entrysize = sizeof(LimitUsed);
@@ -443,7 +439,7 @@ settle(Limits &limits, bool writes)
     if (writes)
         write_uses(limits);
     LOCKTAG tag = turn_tag();
-    LockRelease(&tag, planted(Bug::limit_without_turns) ? ShareLock : ExclusiveLock, false);
+    LockRelease(&tag, ExclusiveLock, false);
     limits.keys = nullptr;
 }
 

@@ -16,7 +16,6 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/state/locate.h"
-#include "ojs/pg/plant.h"
 #include "ojs/pg/uuid.h"
 
 namespace ojs
@@ -120,14 +119,10 @@ lock_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, bool 
             begin_key(scan, table, &scan_key, key);
             seen = store::next(scan);
             store::end(scan); /* who waits keeps no page of the index */
-            if (planted(Bug::unique_without_lock))
-                locked = seen == store::Row::live;
-            else if (seen == store::Row::arriving)
+            if (seen == store::Row::arriving)
                 store::wait_for(scan);
             else if (seen != store::Row::none)
                 locked = store::lock(table, &scan.tid, true) == store::Outcome::ok;
-            if (planted(Bug::unique_without_lock) && !locked && seen != store::Row::none)
-                return true;
         }
         if (locked)
             return false;

@@ -8,7 +8,6 @@
 #include "ojs/shared/claim_window.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/xact_notes.h"
-#include "ojs/pg/plant.h"
 #include "ojs/shared/shmem.h"
 
 namespace ojs
@@ -118,7 +117,7 @@ wake_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
     } else if (event == SUBXACT_EVENT_ABORT_SUB) {
         stop_waiting(true);
         cohort_leave();
-        made.drop(planted(Bug::lost_wake_up) ? 0 : level);
+        made.drop(level);
     }
 }
 

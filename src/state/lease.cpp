@@ -7,7 +7,6 @@
 #include "ojs/state/transitions.h"
 
 #include "ojs/state/lease_log.h"
-#include "ojs/pg/plant.h"
 
 namespace ojs
 {
@@ -44,7 +43,7 @@ reach(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease
         if (seen == store::Row::none || seen == store::Row::arriving)
             return false;
         read(table.slot, lease);
-        if (!held_by(lease, holder) && !planted(take ? Bug::ack_ignores_token : Bug::extend_ignores_token))
+        if (!held_by(lease, holder))
             return false;
         /* The row outlives the slot: the lock below puts the newest version there. */
         lease.worker = reinterpret_cast<text *>(

@@ -7,7 +7,6 @@
 #include "ojs/limits/rate_limits.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/state/locate.h"
-#include "ojs/pg/plant.h"
 
 namespace ojs
 {
@@ -219,7 +218,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         first_live = std::min(first_live, lease.reap_at);
         if (seen != store::Row::live)
             continue;
-        if (lapses_at(tables, lease) > now && !planted(Bug::reap_ignores_extension)) {
+        if (lapses_at(tables, lease) > now) {
             if (scope.all()) /* else its holder would have to wait for this transaction */
                 look_again_later(tables, &scan.tid, now);
             continue;

@@ -6,7 +6,6 @@
 #include "ojs/counters/job_metrics.h"
 #include "ojs/pg/settings.h"
 #include "ojs/state/lease_log.h"
-#include "ojs/pg/plant.h"
 #include "ojs/shared/wakeup.h"
 
 namespace ojs
@@ -210,7 +209,7 @@ fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const Rep
         verdict = Verdict::discard; /* DLV-01 */
     if (verdict == Verdict::retry) {
         int64 wait_ms = delay_ms.value_or(retry_delay_ms(policy, lease.attempt));
-        TimestampTz due_at = now + wait_ms * (planted(Bug::retry_too_early) ? 500 : 1000);
+        TimestampTz due_at = now + wait_ms * 1000;
         std::optional<Expiry> total = total_expiry_of(job);
         if (total && due_at + job.timeout_ms.value_or(0) * 1000 > total->at) { /* RET-15 */
             record(tables, lease, EventKind::failed, std::nullopt, lease.attempt, error.stored, now);

@@ -7,7 +7,6 @@
  */
 #include "ojs/store/store.h"
 
-#include "ojs/pg/plant.h"
 
 namespace ojs::store
 {
@@ -36,7 +35,7 @@ commit_xact(XactEvent event, void *)
 void
 note_write(bool durable)
 {
-    (durable && !planted(Bug::commit_not_awaited) ? awaited : spared) = true;
+    (durable ? awaited : spared) = true;
 }
 
 void

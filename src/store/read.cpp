@@ -3,7 +3,6 @@
  */
 #include "ojs/store/store.h"
 
-#include "ojs/pg/plant.h"
 
 namespace ojs::store
 {
@@ -78,7 +77,7 @@ next(Scan &scan)
             if (all_dead)
                 scan.desc->kill_prior_tuple = true;
             else if (scan.kill_dead)
-                scan.desc->kill_prior_tuple = planted(Bug::kills_own_deletes) || !maybe_deleted_by_us(table, tid);
+                scan.desc->kill_prior_tuple = !maybe_deleted_by_us(table, tid);
             continue;
         }
         scan.tid = table.slot->tts_tid; /* the newest version, where a heap-only update moved it */

@@ -8,7 +8,6 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/state/lease_log.h"
-#include "ojs/pg/plant.h"
 #include "ojs/hot_set/hot_set.h"
 
 using namespace ojs;
@@ -88,8 +87,7 @@ OJS_FUNCTION(ojs_ack_and_claim)
     Ended ended = ended_of(named.ids.n);
     complete(tables, named, true, done, at, ended);
     CommandCounterIncrement();
-    if (!planted(Bug::hook_not_with_claim))
-        attempts_ended(ended);
+    attempts_ended(ended);
     hand_out(tables, request, at, set);
     tables.close();
     store::end_write();

@@ -8,8 +8,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SOURCES = ("Makefile", "ojs.control", "include", "sql", "src")
 
 
-def build(directory, plants=False, as_it_is=False):
-    """Builds in `directory`, with the planted bugs compiled in or not; returns the path of the tree's pg_config.
+BUGS = os.path.join(ROOT, "test", "torture", "bugs")
+
+
+def build(directory, bug=None, as_it_is=False):
+    """Builds in `directory`, with the patch of that name in test/torture/bugs applied; returns the tree's pg_config.
 
     as_it_is: uses what an earlier build left there, whatever has become of the sources since.
     """
@@ -20,6 +23,7 @@ def build(directory, plants=False, as_it_is=False):
     if as_it_is:
         return config
     copy = os.path.join(directory, "source")
+    unpatch(copy)
     for name in SOURCES:
         source, target = os.path.join(ROOT, name), os.path.join(copy, name)
         if os.path.isdir(source):
@@ -28,8 +32,10 @@ def build(directory, plants=False, as_it_is=False):
             os.makedirs(copy, exist_ok=True)
             shutil.copy2(source, target)
     make = ["make", "-s", "-C", copy, "-j2", f"PG_CONFIG={config}"]
-    if plants:
-        make.append("CXX=g++ -DOJS_PLANT")
+    if bug:
+        with open(os.path.join(BUGS, bug + ".patch")) as patch:
+            subprocess.run(["patch", "-p1", "-s", "-F0", "-d", copy], stdin=patch, check=True)
+        shutil.copy2(os.path.join(BUGS, bug + ".patch"), os.path.join(copy, "applied.patch"))
     # no test of these may use files of the checkout
     with open(os.path.join(directory, "build.log"), "w") as log:
         result = subprocess.run(make + ["all"], stdout=log, stderr=subprocess.STDOUT)
@@ -54,3 +60,16 @@ def refresh(source, target):
             a, b = os.path.join(parent, f), os.path.join(to, f)
             if not os.path.exists(b) or os.stat(a).st_mtime > os.stat(b).st_mtime:
                 shutil.copy2(a, b)
+
+
+def unpatch(copy):
+    """Puts back what the last bug has changed; make must see that it changed again."""
+    applied = os.path.join(copy, "applied.patch")
+    if not os.path.exists(applied):
+        return
+    with open(applied) as patch:
+        for line in patch:
+            if line.startswith("+++ b/"):
+                name = line[6:].strip()
+                shutil.copy(os.path.join(ROOT, name), os.path.join(copy, name))
+    os.remove(applied)

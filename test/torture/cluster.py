@@ -17,12 +17,12 @@ def server_user():
 
 
 class Cluster:
-    def __init__(self, pg_config, directory, environment=None):
+    def __init__(self, pg_config, directory):
         self.bin = subprocess.check_output([pg_config, "--bindir"], text=True).strip()
         self.directory = directory
         self.data = os.path.join(directory, "data")
         self.log = os.path.join(directory, "server.log")
-        self.environment = dict(os.environ, LC_ALL="C.UTF-8", TZ="UTC", **(environment or {}))
+        self.environment = dict(os.environ, LC_ALL="C.UTF-8", TZ="UTC")
         self.user = server_user()
         os.makedirs(directory, exist_ok=True)
         if self.user:

@@ -93,8 +93,7 @@ class Round:
     # --- setting up ---
 
     def set_up(self):
-        environment = {"OJS_PLANT": str(self.options.plant)} if self.options.plant else None
-        server = cluster.Cluster(self.config, os.path.join(self.directory, "server0"), environment)
+        server = cluster.Cluster(self.config, os.path.join(self.directory, "server0"))
         settings = dict(SETTINGS)
         if self.preload:
             settings["shared_preload_libraries"] = "ojs"
