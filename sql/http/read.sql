@@ -17,7 +17,7 @@ language c stable strict parallel restricted as 'MODULE_PATHNAME', 'ojs_time_val
 create function ojs_http.duration_value(given jsonb, field text) returns interval
 language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_duration_value';
 
-create function ojs_http.values_in(json text) returns bigint
+create function ojs_http.values_in(given text) returns bigint
 language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_values_in';
 
 -- A part of a path or a query with its %XX resolved. Fails as converting bytes that are no text does.

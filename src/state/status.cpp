@@ -226,14 +226,14 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         JsonbParseState *array = nullptr;
         int first = n;
         int shown = done_error;
-        Size room = errors_bytes;
+        Size bytes_left = errors_bytes;
         for (int i = n - 1; i >= 0 && shown < errors_kept; i--) {
             if (!is_failure(rows[i]))
                 continue;
             Size size = size_of(rows[i].data);
-            if (size > room)
+            if (size > bytes_left)
                 break;
-            room -= size;
+            bytes_left -= size;
             shown++;
             first = i;
         }

@@ -122,16 +122,12 @@ extern "C" {
 #include "utils/tuplestore.h"
 #include "utils/typcache.h"
 #include "utils/uuid.h"
+#include "utils/wait_event.h"
 #if PG_VERSION_NUM >= 150000
 #include "common/pg_prng.h"
 #endif
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h" /* part of postgres.h before 16 */
-#endif
-#if PG_VERSION_NUM >= 170000
-#include "utils/wait_event.h"
-#else
-#include "utils/wait_event.h"
 #endif
 
 /* libpq/libpq.h declares it, but asks for headers of Kerberos. */
