@@ -351,11 +351,11 @@ store_leases(Walk &walk)
 }
 
 /*
- * The job that a claim of this session was showing when it failed, until it is met again: then it is set aside if it
- * cannot be shown, so that it does not stand in the way of the others.
+ * A job is being shown. Still set when a claim begins: in this session the claim before failed on one that cannot be shown.
+ * This one then shows each in a subtransaction and sets aside what cannot be shown, so that it does not stand in the way of
+ * the others.
  */
-pg_uuid_t suspect;
-bool suspected;
+bool showing;
 
 void
 show(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
@@ -375,16 +375,31 @@ show(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nul
     render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
 }
 
+/* What is wrong with the session or the server, and not with the job at hand. */
+bool
+passes(int sqlstate)
+{
+    switch (ERRCODE_TO_CATEGORY(sqlstate)) {
+    case ERRCODE_TRANSACTION_ROLLBACK:
+    case ERRCODE_INSUFFICIENT_RESOURCES:
+    case ERRCODE_OPERATOR_INTERVENTION:
+    case ERRCODE_SYSTEM_ERROR:
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* Returns false if the job cannot be shown; then it is discarded. */
 bool
-show_suspect(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
+show_or_discard(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
 {
     (void)walk.tables.event(); /* opened outside of the subtransaction, which would close them */
     (void)walk.tables.checkpoint();
     ErrorData *error = attempt([&] { show(walk, taken, job, values, nulls); });
     if (error == nullptr)
         return true;
-    if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+    if (passes(error->sqlerrcode))
         ReThrowError(error);
     LeaseRow lease;
     if (take_lease(walk.tables, job.id, {}, lease)) {
@@ -410,31 +425,28 @@ emit(Walk &walk, ReturnSetInfo *set)
             return a.queue_position < b.queue_position;
         return a.ready.npriority != b.ready.npriority ? a.ready.npriority < b.ready.npriority : a.seq < b.seq;
     });
-    pg_uuid_t doubtful = suspect;
-    bool doubted = suspected;
+    bool careful = showing;
     int shown = 0;
-    suspected = true;
+    if (careful)
+        CommandCounterIncrement(); /* the leases have just been stored */
     for (int i = 0; i < walk.n; i++) {
         const Taken &taken = walk.taken[i];
         JobRow job;
         ExecStoreHeapTuple(taken.job, slot, false);
         read(slot, job);
-        suspect = job.id;
-        if (doubted && same(job.id, doubtful)) {
-            doubted = false;
-            CommandCounterIncrement(); /* its lease has just been stored */
-            if (!show_suspect(walk, taken, job, values, nulls))
-                continue;
-        } else
+        showing = true;
+        if (!careful)
             show(walk, taken, job, values, nulls);
+        bool can = !careful || show_or_discard(walk, taken, job, values, nulls);
+        showing = false;
+        if (!can)
+            continue;
         if (hooks.n > 0)
             before_execute(hooks, values, nulls);
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
         walk.taken[shown++] = taken;
     }
     walk.n = shown;
-    suspect = doubtful;
-    suspected = doubted;
     ExecDropSingleTupleTableSlot(slot);
     if (hooks.n > 0)
         report_failures(hooks, Point::before_execute);

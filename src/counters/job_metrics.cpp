@@ -13,6 +13,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/store/name_hash.h"
 
 namespace ojs
 {
@@ -89,9 +90,7 @@ series_of(int64 queue, std::string_view type, TimestampTz at)
     if (valid && last.key.queue == queue && last.number > 0 && is_called(figures->series[last.number - 1], type))
         return last.number;
 
-    uint64 hash = type.size() > max_type_name
-                      ? 0
-                      : hash_bytes_extended(reinterpret_cast<const unsigned char *>(type.data()), static_cast<int>(type.size()), 0);
+    uint64 hash = type.size() > max_type_name ? 0 : static_cast<uint64>(name_hash(type));
     constexpr long most_known = 10000;
     if (known != nullptr && (!valid || hash_get_num_entries(known) >= most_known)) {
         hash_destroy(known);

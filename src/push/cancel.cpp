@@ -53,8 +53,11 @@ OJS_FUNCTION(ojs_activate)
     TimestampTz at = now();
     Tables tables;
     JobRow job;
+    Standing standing;
     Place place;
 
+    if (stand_now(tables, id, at, job, standing))
+        check_use_of_job(standing.queue, id, Use::push);
     for (;;) {
         place = locate(tables, id);
         if (place.table != &tables.later() || place.row.kind != LaterKind::pending || place.seen == store::Row::arriving)
@@ -63,7 +66,6 @@ OJS_FUNCTION(ojs_activate)
             break;
         CHECK_FOR_INTERRUPTS();
     }
-    check_use_of_job(place.row.queue, id, Use::push);
     LaterRow &row = place.row;
     read_job(tables, id, row.job_tid, job);
     bool scheduled = job.scheduled_at && *job.scheduled_at > at;

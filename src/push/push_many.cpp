@@ -399,15 +399,26 @@ put(ReturnSetInfo *set, int index, std::string_view status, const pg_uuid_t *id,
     tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
 }
 
+/* The queue that a job of the batch names. */
+std::string_view
+queue_in(const JsonbContainer *job)
+{
+    JsonbValue name;
+    JsonbValue options;
+    if (find_member(job, "queue", name) && name.type == jbvString)
+        return text_of(name);
+    if (find_member(job, "options", options) && is_object(options) &&
+        find_member(options.val.binary.data, "queue", name) && name.type == jbvString)
+        return text_of(name);
+    return "default";
+}
+
 /* An answer that was kept is for those who may push such jobs. */
 void
 check_producers(const Call &call)
 {
     for (int i = 0; i < call.n; i++) {
-        JsonbValue name;
-        if (!is_object(call.jobs[i]) || !find_member(call.jobs[i].val.binary.data, "queue", name) || name.type != jbvString)
-            continue;
-        const Queue *queue = find_queue(text_of(name));
+        const Queue *queue = is_object(call.jobs[i]) ? find_queue(queue_in(call.jobs[i].val.binary.data)) : nullptr;
         if (queue != nullptr)
             check_producer(*queue);
     }

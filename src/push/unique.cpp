@@ -268,13 +268,18 @@ by_id(const pg_uuid_t &a, const pg_uuid_t &b)
     return a < b;
 }
 
+/* A job in a queue that is not for the caller is not held: whoever comes to replace it is refused. */
 void
 hold_in_order(Tables &tables, pg_uuid_t *ids, int n, TimestampTz now)
 {
     std::sort(ids, ids + n, by_id);
     n = static_cast<int>(std::unique(ids, ids + n, same) - ids);
-    for (int i = 0; i < n; i++)
-        hold_open(tables, ids[i], now);
+    for (int i = 0; i < n; i++) {
+        JobRow job;
+        Standing standing;
+        if (stand_now(tables, ids[i], now, job, standing) && may_use_queue(standing.queue, Use::push))
+            hold_open(tables, ids[i], now);
+    }
 }
 
 } // namespace

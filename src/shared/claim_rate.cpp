@@ -3,7 +3,9 @@
  */
 #include "ojs/shared/claim_rate.h"
 
+#include "ojs/pg/args.h"
 #include "ojs/shared/shmem.h"
+#include "ojs/store/name_hash.h"
 
 namespace ojs
 {
@@ -67,9 +69,7 @@ int64
 throttle(int64 queue, const text *worker, int64 calls_per_second)
 {
     TimestampTz at = GetCurrentTimestamp();
-    uint64 name = hash_bytes_extended(reinterpret_cast<const unsigned char *>(VARDATA_ANY(worker)),
-                                      static_cast<int>(VARSIZE_ANY_EXHDR(worker)), 0);
-    CallsKey key = {queue, name, MyDatabaseId, 0};
+    CallsKey key = {queue, static_cast<uint64>(name_hash(view(worker))), MyDatabaseId, 0};
 
     if (shared != nullptr) {
         LWLockAcquire(shared->lock, LW_EXCLUSIVE);

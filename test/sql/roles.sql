@@ -153,6 +153,7 @@ reset role;
 select set_config('roles.bill', id::text, true) as bill from ojs.push('t', '[{"iban": "SECRET"}]', queue => 'bills', deduplication_key => 'bill-42',
     "unique" => '{"keys": ["type", "args"]}') \gset
 select pg_temp.as_role('billing', $$ select count(*) from ojs.push_many('[{"type": "t", "args": [], "queue": "bills"}]', idempotency_key => 'bill-key') $$) \g /dev/null
+select pg_temp.as_role('billing', $$ select count(*) from ojs.push_many('[{"type": "t", "args": [], "options": {"queue": "bills"}}]', idempotency_key => 'bill-key-2') $$) \g /dev/null
 select set_config('roles.waiting', id::text, true) as waiting from ojs.push('t', queue => 'bills', pending => true) \gset
 create function pg_temp.bill() returns uuid language sql as $$ select current_setting('roles.bill')::uuid $$;
 create function pg_temp.double(conflict text, queue text default 'roles') returns ojs.job language sql as
@@ -164,6 +165,8 @@ select is(pg_temp.as_role('test_producer', format('select %s', call)), coalesce(
     ($$ojs.push_job('{"type": "t", "args": [{"iban": "SECRET"}], "queue": "roles", "unique": {"keys": ["type", "args"], "on_conflict": "ignore"}}')$$, jsonb_build_object('id', :'bill', 'deduplicated', true)::text),
     ($$error ->> 'code' from ojs.push_many('[{"type": "t", "args": [{"iban": "SECRET"}], "queue": "bills", "unique": {"keys": ["type", "args"], "on_conflict": "ignore"}}]', atomicity => 'partial')$$, 'PERMISSION_DENIED'),
     ($$ojs.push_many('[{"type": "t", "args": [], "queue": "bills"}]', 'bill-42')$$, null), ($$ojs.push_many('[{"type": "t", "args": [], "queue": "bills"}]', idempotency_key => 'bill-key')$$, null),
+    ($$ojs.push_many('[{"type": "t", "args": [], "options": {"queue": "bills"}}]', idempotency_key => 'bill-key-2')$$, null),
+    ($$ojs.activate(pg_temp.bill())$$, null),
     ($$ojs.info(pg_temp.bill())$$, null), ($$ojs.cancel(pg_temp.bill())$$, null), ($$ojs.cancel(pg_temp.bill(), true)$$, null), ($$ojs.results(array[pg_temp.bill()])$$, null),
     ($$ojs.wait_result(pg_temp.bill(), '0')$$, null), ($$ojs.activate(current_setting('roles.waiting')::uuid)$$, null),
     ($$body::jsonb -> 'jobs' -> 0 from ojs.http('POST', '/ojs/v1/jobs/batch', '{"Content-Type": "application/json"}',
