@@ -331,6 +331,8 @@ make(std::string_view name, int64 id, TimestampTz revised_at)
     values[col_config] = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
     HeapTuple tuple = heap_form_tuple(RelationGetDescr(table.rel), values, nulls);
     store::insert(table, tuple);
+    if (revised_at != DT_NOBEGIN)
+        CacheInvalidateRelcache(table.rel); /* sessions, this one too, may know it as deleted */
     store::close(table);
     CommandCounterIncrement();
     made_here = true;

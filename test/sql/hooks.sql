@@ -190,7 +190,7 @@ begin
 end $$;
 select pg_temp.held('run') as job \gset
 select is(pg_temp.calls(), 'outer active 1, inner active 1', 'MW-06: before_execute runs at the claim, the first that was added first');
-select is((ojs.fail(:'job', '{"type": "e", "message": "m"}')).state, 'retryable', 'MW-06: a failure');
+select is((ojs.fail(:'job', '{"type": "e", "message": "m"}', delay => '1 day')).state, 'retryable', 'MW-06: a failure');
 select is(pg_temp.calls(), 'inner retryable 1, outer retryable 1', 'MW-06: after_execute runs the other way round, and sees the outcome');
 select pg_temp.held('run') as job \gset
 select pg_temp.calls();

@@ -85,7 +85,7 @@ select is(pg_temp.claims('p'), 0::bigint, 'none'), is(pg_temp.told('slow') ~ 'ex
 
 -- Bulk operations
 create function pg_temp.bulk(what text) returns text language sql as $$
-    select string_agg(data::text, ' ' order by time) from ojs.events where type = 'bulk.' || what || '.completed'
+    select string_agg((data - 'by')::text, ' ' order by time) from ojs.events where type = 'bulk.' || what || '.completed'
 $$;
 select ojs.cancel_many(jsonb_build_object('ids', jsonb_build_array(pg_temp.pushed('b'), pg_temp.pushed('b'), gen_random_uuid()))) is null \g /dev/null
 select is(pg_temp.bulk('cancel'), '{"total": 3, "skipped": 1, "cancelled": 2}', 'BLK-03 EVT-03: bulk.cancel.completed');
