@@ -58,14 +58,31 @@ copy(StringInfo to, int column)
     appendStringInfoString(to, null ? "null" : TextDatumGetCString(value));
 }
 
-const char *
-worker_state(bool runs)
+/* How long the database has been waiting for a worker that it ought to have, or 0. Each turn that is asked for is due a
+ * second after the last one. */
+int64
+waiting_us()
 {
+    Database *database = my_database();
+    if (database == nullptr || !settings.worker || RecoveryInProgress() || pg_atomic_read_u32(&database->worker) != 0)
+        return 0;
+    auto since = static_cast<int64>(pg_atomic_read_u64(&database->visit_us));
+    if (pg_atomic_read_u32(&database->active) != 0)
+        since = std::min(since, static_cast<int64>(pg_atomic_read_u64(&database->left_us)) + USECS_PER_SEC);
+    return std::max<int64>(steady_us() - since, 0);
+}
+
+const char *
+worker_state(bool runs, bool late)
+{
+    Database *database = my_database();
     return runs                   ? "running"
            : RecoveryInProgress() ? "in recovery"
            : !settings.worker     ? "off"
-           : shared_memory()      ? "starting"
-                                  : "not started";
+           : !shared_memory()     ? "not started"
+           : late                 ? "waiting"
+           : database != nullptr && pg_atomic_read_u32(&database->turn_over) != 0 ? "between turns"
+                                  : "starting";
 }
 
 /* The duties of upkeep that fail, as JSON, and the time of the last pass in which a duty succeeded. Returns whether any
@@ -149,7 +166,10 @@ OJS_FUNCTION(ojs_health)
     });
     StringInfoData upkeep;
     initStringInfo(&upkeep);
-    bool degraded = write_upkeep(&upkeep) || (!stands && !recovery && rebuild_under_way());
+    constexpr int64 late_us = 10 * USECS_PER_SEC;
+    bool late = !present && waiting_us() > late_us;
+    bool degraded = late;
+    degraded |= write_upkeep(&upkeep) || (!stands && !recovery && rebuild_under_way());
     appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
                      degraded ? "degraded" : "ok", OJS_VERSION, "healthy");
     appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,
@@ -157,10 +177,12 @@ OJS_FUNCTION(ojs_health)
                      (GetCurrentTimestamp() - PgStartTime) / USECS_PER_SEC);
     TimeText text;
     appendStringInfo(&json, ", \"timestamp\": \"%s\"", format_timestamp(at, false, text).data());
-    appendStringInfo(&json, ", \"worker\": {\"state\": \"%s\"", worker_state(present));
+    appendStringInfo(&json, ", \"worker\": {\"state\": \"%s\"", worker_state(present, late));
     if (present && database != nullptr && pg_atomic_read_u32(&database->worker) != 0)
         appendStringInfo(&json, ", \"pid\": %d, \"started_at\": \"%s\"", database->worker_pid,
                          format_timestamp(database->worker_started_at, false, text).data());
+    if (late)
+        appendStringInfo(&json, ", \"waiting_seconds\": " INT64_FORMAT, waiting_us() / USECS_PER_SEC);
     appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s%s", wake_up(),
                      shared_memory() ? "true" : "false", upkeep.data);
     if (recovery)

@@ -1,10 +1,14 @@
 /*
- * launcher.cpp: keeps an upkeep worker in every database that has the extension.
+ * launcher.cpp: keeps an upkeep worker in every database that has the extension, or lets them take turns.
  *
  * Runs when the library is preloaded, from the end of recovery on, so that a standby has none until it is promoted. It
  * is in no database and sees the shared catalogs only: which databases there are, but not which have the extension. So
  * it starts a worker in each to see, once; one that finds no extension ends, and is started again when a session with
  * the extension asks (CREATE EXTENSION does at its commit), or, as a net, after a while.
+ *
+ * Where there are more databases than workers may be, `take_turns` is set: a worker then leaves as soon as it has nothing
+ * to do, and says until when (Database::visit_us). Databases get the next worker in the order in which they are due. One
+ * in which something has been done since its worker left is due a second after that.
  */
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
@@ -20,21 +24,31 @@ namespace ojs
 namespace
 {
 
+/* By the steady clock, as are all times here. */
 constexpr int64 look_for_databases_us = 10 * USECS_PER_SEC;
 constexpr int64 restart_us = 5 * USECS_PER_SEC; /* after a worker that failed */
-constexpr int64 asked_us = USECS_PER_SEC;       /* … when a session asks */
+constexpr int64 asked_us = USECS_PER_SEC;       /* … when a session asks, or has done something */
 constexpr int64 no_extension_us = 10 * SECS_PER_MINUTE * USECS_PER_SEC;
+constexpr int64 fresh_us = USECS_PER_SEC / 50; /* before a worker is started */
+constexpr int64 say_full_every_us = 10 * SECS_PER_MINUTE * USECS_PER_SEC;
 
 struct Served {
     Oid oid; /* key */
     BackgroundWorkerHandle *handle;
-    TimestampTz started_at;
-    TimestampTz try_at;
+    Database *slot; /* null: there is no room for one */
+    int64 started_us;
+    int64 ended_us;
+    int64 try_us; /* not before, unless a session asks */
+    int64 due_us; /* as far as is known in this round */
     bool exists;
+    bool runs;
 };
 
 HTAB *served;
-bool said_full;
+int64 looked_us;
+int64 full_us; /* no background process was to be had then, */
+int most_then; /* … when so many ran */
+int64 said_full_us;
 
 extern "C" void
 launcher_leaves(int, Datum)
@@ -81,7 +95,7 @@ look_for_databases(MemoryContext context)
             continue;
         auto *one = static_cast<Served *>(hash_search(served, &database->oid, HASH_ENTER, &found));
         if (!found)
-            *one = {database->oid, nullptr, 0, 0, true};
+            *one = {database->oid, nullptr, nullptr, 0, 0, 0, 0, true, false};
         one->exists = true;
     }
     table_endscan(scan);
@@ -99,56 +113,179 @@ look_for_databases(MemoryContext context)
                 pfree(one->handle);
             (void)hash_search(served, &one->oid, HASH_REMOVE, nullptr);
         }
+    looked_us = steady_us();
 }
 
-/* When to look at this database again. */
-TimestampTz
-serve(Served &one, TimestampTz at)
+/* --- one database --- */
+
+bool
+is_set(pg_atomic_uint32 Database::*flag, const Served &one)
 {
-    Database *slot = database_slot(one.oid);
+    return one.slot != nullptr && pg_atomic_read_u32(&(one.slot->*flag)) != 0;
+}
+
+/* Whether a worker is there, and when one that was has ended. */
+void
+look_at(Served &one, int64 at)
+{
+    pid_t pid;
+    one.slot = database_slot(one.oid);
+    one.runs = false;
     if (one.handle != nullptr) {
-        pid_t pid;
-        if (GetBackgroundWorkerPid(one.handle, &pid) != BGWH_STOPPED)
-            return DT_NOEND; /* its end wakes us */
+        if (GetBackgroundWorkerPid(one.handle, &pid) != BGWH_STOPPED) {
+            one.runs = true; /* its end wakes us */
+            return;
+        }
         pfree(one.handle);
         one.handle = nullptr;
-        bool absent = slot == nullptr || pg_atomic_read_u32(&slot->absent) != 0;
-        one.try_at = one.started_at + (absent ? no_extension_us : restart_us);
+        one.ended_us = at;
+        /* One that left to let others have a turn says when it is to come back; any other has failed, or was ended. */
+        if (one.slot == nullptr || is_set(&Database::absent, one))
+            one.try_us = one.started_us + no_extension_us;
+        else if (!is_set(&Database::turn_over, one))
+            one.try_us = one.started_us + restart_us;
+        else
+            one.try_us = 0;
     }
-    if (slot != nullptr && pg_atomic_read_u32(&slot->worker) != 0) { /* one that ojs.start_worker() started */
-        pg_atomic_write_u32(&slot->asked, 0);
-        return at + restart_us;
+    if (is_set(&Database::worker, one)) { /* one that ojs.start_worker() started */
+        pg_atomic_write_u32(&one.slot->asked, 0);
+        one.runs = true;
+        one.ended_us = at;
     }
-    bool asked = slot != nullptr && pg_atomic_read_u32(&slot->asked) != 0;
-    TimestampTz try_at = asked ? std::min(one.try_at, one.started_at + asked_us) : one.try_at;
-    if (try_at > at)
-        return try_at;
-    if (database_in_use_by_ddl(one.oid))
-        return at + asked_us;
+}
 
-    if (slot != nullptr)
-        pg_atomic_write_u32(&slot->asked, 0);
-    one.started_at = at;
-    one.handle = start_process("ojs worker", "ojs_worker_main", one.oid, MyProcPid);
-    if (one.handle != nullptr)
-        return DT_NOEND;
-    if (!said_full)
+/* When it is to have a worker, if there is one for it. */
+int64
+due_us(const Served &one, bool take_turns)
+{
+    int64 due = one.try_us;
+    if (is_set(&Database::asked, one))
+        due = std::min(due, one.started_us + asked_us);
+    if (!take_turns || one.slot == nullptr)
+        return due;
+    auto visit = static_cast<int64>(pg_atomic_read_u64(&one.slot->visit_us));
+    if (is_set(&Database::active, one))
+        visit = std::min(visit, one.ended_us + asked_us);
+    return std::max(due, visit);
+}
+
+void
+say_full(int64 at)
+{
+    if (said_full_us == 0 || at - said_full_us >= say_full_every_us)
         ereport(LOG, (errmsg("ojs could not start the worker of a database"),
+                      errdetail("No background process was free. Databases take turns with those that run."),
                       errhint("Consider raising max_worker_processes.")));
-    said_full = true;
-    one.try_at = at + restart_us;
-    return one.try_at;
+    said_full_us = at;
+}
+
+/* False: no process was to be had. */
+bool
+start(Served &one, int64 at)
+{
+    if (database_in_use_by_ddl(one.oid)) {
+        one.try_us = at + asked_us;
+        return true;
+    }
+    if (one.slot != nullptr) {
+        pg_atomic_write_u32(&one.slot->asked, 0);
+        pg_atomic_write_u32(&one.slot->turn_over, 0); /* one that fails before it is there has not left by itself */
+    }
+    one.started_us = at;
+    one.handle = start_process("ojs worker", "ojs_worker_main", one.oid, MyProcPid);
+    one.runs = one.handle != nullptr;
+    if (!one.runs)
+        say_full(at);
+    return one.runs;
+}
+
+/* --- all of them --- */
+
+/* By default half of the background processes of the server: parallel query and replication want some, too. */
+int
+most_workers()
+{
+    return settings.max_workers >= 0 ? settings.max_workers : std::max(1, max_worker_processes / 2);
+}
+
+/* Starts what is due; when to look again. */
+int64
+serve(Served **all, int n, MemoryContext context)
+{
+    int64 at = steady_us();
+    int running = 0;
+    int wanted = 0; /* databases that have the extension, or may have it */
+    for (int i = 0; i < n; i++) {
+        look_at(*all[i], at);
+        running += all[i]->runs;
+        wanted += all[i]->runs || all[i]->slot == nullptr || pg_atomic_read_u32(&all[i]->slot->absent) == 0;
+    }
+    bool full = full_us != 0 && at - full_us < look_for_databases_us;
+    int most = full ? std::min(most_workers(), std::max(most_then, 1)) : most_workers();
+    bool take_turns = wanted > most;
+    if (take_turns != (pg_atomic_exchange_u32(&shared->take_turns, take_turns) != 0) && take_turns)
+        for (int i = 0; i < n; i++)
+            if (all[i]->slot != nullptr)
+                set_latch(pg_atomic_read_u32(&all[i]->slot->worker));
+
+    for (int i = 0; i < n; i++) /* once: sessions change it meanwhile */
+        all[i]->due_us = due_us(*all[i], take_turns);
+    std::sort(all, all + n, [](const Served *a, const Served *b) { return a->due_us < b->due_us; });
+    int64 next = at + look_for_databases_us;
+    for (int i = 0; i < n; i++) {
+        Served &one = *all[i];
+        if (one.runs)
+            continue;
+        if (one.due_us > at)
+            return std::min(next, one.due_us);
+        if (running >= most)
+            return next; /* the end of a worker wakes us */
+        if (at - looked_us > fresh_us) { /* it may have been dropped meanwhile */
+            look_for_databases(context);
+            return at;
+        }
+        if (!start(one, at)) {
+            full_us = at;
+            most_then = running;
+            return at + asked_us;
+        }
+        running += one.runs;
+        if (!one.runs)
+            next = std::min(next, one.try_us);
+    }
+    return next;
+}
+
+Served **
+all_served(int *n)
+{
+    HASH_SEQ_STATUS scan;
+    auto **all = static_cast<Served **>(palloc(sizeof(Served *) * (hash_get_num_entries(served) + 1)));
+    *n = 0;
+    hash_seq_init(&scan, served);
+    while (auto *one = static_cast<Served *>(hash_seq_search(&scan)))
+        all[(*n)++] = one;
+    return all;
+}
+
+bool
+asked_by_new()
+{
+    for (Database &database : shared->databases)
+        if (OidIsValid(database.oid) && pg_atomic_read_u32(&database.asked) != 0 &&
+            hash_search(served, &database.oid, HASH_FIND, nullptr) == nullptr)
+            return true;
+    return false;
 }
 
 void
 launch(MemoryContext context)
 {
-    TimestampTz look_at = 0;
     static uint32 event;
+    look_for_databases(context);
 
     for (;;) {
-        TimestampTz at = GetCurrentTimestamp();
-        TimestampTz next = at + look_for_databases_us;
+        int64 next = steady_us() + look_for_databases_us;
 
         CHECK_FOR_INTERRUPTS();
         if (ConfigReloadPending) {
@@ -156,21 +293,15 @@ launch(MemoryContext context)
             ProcessConfigFile(PGC_SIGHUP);
         }
         if (settings.worker) {
-            HASH_SEQ_STATUS all;
-            bool asked_by_new = false;
-            for (const Database &database : shared->databases)
-                if (OidIsValid(database.oid) && hash_search(served, &database.oid, HASH_FIND, nullptr) == nullptr)
-                    asked_by_new |= pg_atomic_read_u32(const_cast<pg_atomic_uint32 *>(&database.asked)) != 0;
-            if (at >= look_at || asked_by_new) {
+            if (steady_us() - looked_us >= look_for_databases_us || (asked_by_new() && steady_us() - looked_us > fresh_us))
                 look_for_databases(context);
-                look_at = at + look_for_databases_us;
-            }
-            hash_seq_init(&all, served);
-            while (auto *one = static_cast<Served *>(hash_seq_search(&all)))
-                next = std::min(next, serve(*one, at));
+            int n;
+            Served **all = all_served(&n);
+            next = serve(all, n, context);
+            pfree(all);
         }
-        long ms = static_cast<long>((std::max<int64>(next - GetCurrentTimestamp(), 0) + 999) / 1000);
-        (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, std::max(ms, 10L),
+        int64 ms = (std::clamp<int64>(next - steady_us(), 0, look_for_databases_us) + 999) / 1000;
+        (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, std::max<int64>(ms, 10),
                         wait_event("OjsLauncherMain", &event));
         ResetLatch(MyLatch);
     }

@@ -56,6 +56,10 @@ worker_leaves(int, Datum)
 {
     Database *database = my_database();
     if (database != nullptr && pg_atomic_read_u32(&database->worker) == static_cast<uint32>(my_process_number()) + 1) {
+        if (pg_atomic_read_u32(&database->turn_over) == 0) { /* it was ended: due at once */
+            pg_atomic_write_u64(&database->visit_us, static_cast<uint64>(steady_us()));
+            pg_atomic_write_u64(&database->left_us, static_cast<uint64>(steady_us()));
+        }
         pg_atomic_write_u32(&database->worker, 0);
         database->worker_pid = 0;
     }
@@ -71,15 +75,26 @@ come_forward()
     database->worker_pid = MyProcPid;
     database->worker_started_at = GetCurrentTimestamp();
     pg_atomic_write_u32(&database->absent, 0);
+    pg_atomic_write_u32(&database->turn_over, 0);
     pg_memory_barrier();
     pg_atomic_write_u32(&database->worker, static_cast<uint32>(my_process_number()) + 1);
+}
+
+/* Whether there are more databases than workers may be. */
+bool
+has_turn_only()
+{
+    return shared_memory() && pg_atomic_read_u32(&shared->take_turns) != 0;
 }
 
 /* --- duties, each in a transaction of its own --- */
 
 bool gone; /* the extension is not there (any more) */
+bool more; /* the last pass had more to do */
 TimestampTz next_due;
 TimestampTz next_notify;
+TimestampTz next_lapse;
+bool next_known; /* the last pass has looked for these, the lapse too, which it does only where databases take turns */
 
 void
 begin()
@@ -121,30 +136,42 @@ keep_hot_set()
     commit();
 }
 
-/* When the first waiting job or cron entry falls due, by the server's clock. */
+/* The time in the first row along an index on it. */
 TimestampTz
-first_due()
+first_time(store::Rel rel, store::Idx index, int column)
 {
-    TimestampTz due = DT_NOEND;
+    TimestampTz at = DT_NOEND;
     ScanKeyData key;
     store::Scan scan;
     store::Row seen;
-    if (in_maintenance())
-        return due;
-    store::Table table = store::open(store::Rel::later, AccessShareLock);
+    store::Table table = store::open(rel, AccessShareLock);
     ScanKeyInit(&key, 1, BTLessStrategyNumber, F_TIMESTAMPTZ_LT, TimestampTzGetDatum(DT_NOEND));
-    store::begin(scan, table, store::Idx::later_due, &key, 1, true);
+    store::begin(scan, table, index, &key, 1, rel == store::Rel::later);
     while ((seen = store::next(scan)) != store::Row::none && seen != store::Row::live)
         ;
     if (seen == store::Row::live) {
         bool null;
-        constexpr int col_due_at = 3;
-        due = DatumGetTimestampTz(slot_getattr(table.slot, col_due_at, &null));
+        at = DatumGetTimestampTz(slot_getattr(table.slot, column, &null));
     }
     store::end(scan);
     store::close(table);
-    due = std::min(due, first_cron());
-    return due == DT_NOEND ? due : GetCurrentTimestamp() + (due - now());
+    return at;
+}
+
+TimestampTz
+by_server_clock(TimestampTz at)
+{
+    return at == DT_NOEND ? at : GetCurrentTimestamp() + (at - now());
+}
+
+/* When the first waiting job or cron entry falls due, by the server's clock. */
+TimestampTz
+first_due()
+{
+    constexpr int col_due_at = 3;
+    if (in_maintenance())
+        return DT_NOEND;
+    return by_server_clock(std::min(first_time(store::Rel::later, store::Idx::later_due, col_due_at), first_cron()));
 }
 
 /* Whether the worker looks into a duty in every pass: what jobs wait for, and what knows itself that nothing is to be
@@ -192,6 +219,11 @@ do_duty(Duty duty, Pass &pass)
         else if (duty == Duty::wake_up) {
             wake_look_again();
             next_due = first_due();
+            constexpr int col_reap_at = 2;
+            if (has_turn_only()) {
+                next_lapse = by_server_clock(first_time(store::Rel::lease, store::Idx::lease_reap, col_reap_at));
+                next_known = true;
+            }
         } else
             run_duty(duty, pass);
         /* A claim counts on from a lapse as soon as it sees it, and a crash that lost both would forget more than the
@@ -229,11 +261,30 @@ attempt_duty(Duty duty, Pass &pass)
     return done;
 }
 
+/* A time of day by the steady clock: a moment from now that is neither past nor further than `most_us`. */
+int64
+steady(TimestampTz at, int64 most_us)
+{
+    return at == DT_NOEND ? steady_us() + most_us : steady_us() + std::clamp<int64>(at - GetCurrentTimestamp(), 0, most_us);
+}
+
 struct Schedule {
     int64 next_us; /* by the steady clock; 0: with the next pass */
     int64 backoff_us;
 };
 Schedule schedules[n_duties];
+
+/* Where databases take turns a worker goes on where the last one has left: what can wait need not be looked into each time. */
+void
+go_on_with_schedules()
+{
+    constexpr int64 rest_us = 10 * USECS_PER_SEC;
+    DutyState states[n_duties];
+    read_duty_states(states);
+    for (int i = 0; i < n_duties; i++)
+        if (!is_urgent(static_cast<Duty>(i)) && !states[i].more && states[i].failing_since == 0)
+            schedules[i].next_us = steady(states[i].good_at + rest_us, rest_us);
+}
 
 /* True: there is more to do at once. */
 bool
@@ -248,7 +299,7 @@ do_when_due(Duty duty)
     pass.budget = duty == Duty::cron ? cron_entries : budget;
     if (attempt_duty(duty, pass)) {
         if (!pass.failed)
-            duty_succeeded(duty);
+            duty_succeeded(duty, pass.more);
         schedule.backoff_us = 0;
         schedule.next_us = pass.more || is_urgent(duty) ? 0 : steady_us() + USECS_PER_SEC;
         return pass.more;
@@ -302,20 +353,15 @@ sleep_until(int64 at_us)
     ResetLatch(MyLatch);
 }
 
-/* A time of day by the steady clock: a moment from now that is neither past nor further than `most_us`. */
-int64
-steady(TimestampTz at, int64 most_us)
-{
-    return at == DT_NOEND ? steady_us() + most_us : steady_us() + std::clamp<int64>(at - GetCurrentTimestamp(), 0, most_us);
-}
-
 /* One pass; when the next one is due, by the steady clock. */
 int64
 tick()
 {
-    bool more = false;
     int64 began_us = steady_us();
-    next_due = DT_NOEND;
+    more = next_known = false;
+    next_due = next_lapse = DT_NOEND;
+    if (Database *database = my_database())
+        (void)pg_atomic_exchange_u32(&database->active, 0); /* a barrier, too: what comes later is seen, or sets it again */
     pgstat_report_activity(STATE_RUNNING, "ojs.tick()");
     for (int i = 0; i < static_cast<int>(Duty::notifications) && !gone; i++)
         more |= do_when_due(static_cast<Duty>(i));
@@ -324,12 +370,41 @@ tick()
     return more ? began_us : std::min(began_us + interval_us, std::max(steady(next_due, interval_us), began_us + 1000));
 }
 
+/* Another database waits for a worker: leaves, and says when to come back. A database with much to do keeps its worker for a
+ * second. */
+void
+give_way_if_asked(int64 began_us)
+{
+    constexpr int64 longest_turn_us = USECS_PER_SEC;
+    constexpr int64 worth_waiting_us = 50 * 1000;
+    constexpr int64 longest_absence_us = 60 * USECS_PER_SEC;
+    constexpr int64 while_leased_us = 5 * USECS_PER_SEC; /* a worker may die long before its leases end */
+    Database *database = my_database();
+    int64 at = steady_us();
+    if (database == nullptr || !has_turn_only())
+        return;
+    bool busy = more || !next_known || steady(next_due, longest_absence_us) - at < worth_waiting_us ||
+                pg_atomic_read_u32(&database->pending) != 0;
+    if (busy && at - began_us < longest_turn_us)
+        return;
+    int64 next = more || !next_known ? at : std::min(steady(next_due, longest_absence_us), steady(next_notify, longest_absence_us));
+    if (next_lapse != DT_NOEND)
+        next = std::min(next, steady(next_lapse, while_leased_us));
+    pg_atomic_write_u64(&database->visit_us, static_cast<uint64>(next));
+    pg_atomic_write_u64(&database->left_us, static_cast<uint64>(at));
+    pg_atomic_write_u32(&database->turn_over, 1);
+    leave("another database has its turn");
+}
+
 [[noreturn]] void
 serve()
 {
     MemoryContext pass_context = AllocSetContextCreate(TopMemoryContext, "ojs worker pass", ALLOCSET_DEFAULT_SIZES);
     int64 tick_at = 0;
+    int64 began_us = steady_us();
 
+    if (has_turn_only())
+        go_on_with_schedules();
     for (;;) {
         MemoryContextReset(pass_context);
         MemoryContextSwitchTo(pass_context);
@@ -346,6 +421,7 @@ serve()
             tick_at = tick();
         if (gone)
             leave("the extension is not installed");
+        give_way_if_asked(began_us);
         int64 wake_at = std::min(tick_at, steady(next_notify, longest_sleep_us));
         if (wake_at > steady_us())
             sleep_until(wake_at);

@@ -357,16 +357,16 @@ recount_if_due()
 {
     constexpr int64 every_us = SECS_PER_MINUTE * USECS_PER_SEC;
     constexpr int64 most_of_the_time = 200; /* one part in so many */
-    static int64 next_us; /* by the steady clock */
     int64 began_us = steady_us();
-    if (began_us >= next_us && counters != nullptr && my_database() != nullptr)
-        try_counters_again(*my_database());
+    Database *mine = counters != nullptr ? my_database() : nullptr;
+    if (mine != nullptr && began_us >= mine->recount_us)
+        try_counters_again(*mine);
     Database *database = counting_database();
-    if (database == nullptr || (known(*database, Part::open) && began_us < next_us))
+    if (database == nullptr || (known(*database, Part::open) && began_us < database->recount_us))
         return;
     (void)recount_rows(Part::open, true);
     int64 end_us = steady_us();
-    next_us = end_us + std::max(every_us, (end_us - began_us) * most_of_the_time);
+    database->recount_us = end_us + std::max(every_us, (end_us - began_us) * most_of_the_time);
 }
 
 /* --- without shared counters --- */

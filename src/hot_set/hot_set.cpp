@@ -77,6 +77,7 @@ rebuild_in_place()
 void
 ensure_hot_set()
 {
+    note_activity();
     uint64 generation = store::catalog_generation(store::Rel::feed);
     if (checked.holds(generation))
         return;

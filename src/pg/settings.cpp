@@ -67,6 +67,9 @@ guc_init()
     DefineCustomIntVariable("ojs.max_result_size", "Largest result of a job, as JSON text.", nullptr,
                             &settings.max_result_size, 1024 * 1024, 64 * 1024, 64 * 1024 * 1024, PGC_SUSET,
                             GUC_UNIT_BYTE, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.max_workers", "How many background workers run at once in all databases.",
+                            "-1 means half of max_worker_processes.", &settings.max_workers, -1, -1, 1000, PGC_SIGHUP, 0,
+                            nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.notify", "Sends NOTIFY when work may be waiting.", nullptr, &settings.notify,
                              true, PGC_USERSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.notify_interval", "Shortest time between two NOTIFY for one queue.", nullptr,

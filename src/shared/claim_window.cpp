@@ -7,6 +7,7 @@
  */
 #include "ojs/shared/claim_window.h"
 
+#include "ojs/pg/settings.h"
 #include "ojs/shared/shmem.h"
 
 namespace ojs
@@ -39,7 +40,7 @@ each_of_queue(Visit visit)
 
 /* Begins the division if that is this claim's to do: the most jobs that its cohort can take; else 0. */
 int64
-begin_to_divide(TimestampTz at)
+begin_to_divide(int64 at)
 {
     int64 most = 0;
     bool others_claim = false;
@@ -65,7 +66,7 @@ begin_to_divide(TimestampTz at)
 void
 cohort_join(int64 queue, int max, int64 window_ms)
 {
-    TimestampTz closes_at = GetCurrentTimestamp() + window_ms * 1000;
+    int64 closes_at = steady_us() + window_ms * 1000;
     int number = my_process_number();
 
     cohort_leave();
@@ -87,7 +88,7 @@ cohort_wait()
     static uint32 event;
 
     for (;;) {
-        TimestampTz at = GetCurrentTimestamp();
+        int64 at = steady_us();
         LWLockAcquire(shared->lock, LW_EXCLUSIVE);
         bool served = me().turn == Turn::claims;
         int64 most = served ? 0 : begin_to_divide(at);
@@ -104,7 +105,7 @@ cohort_wait()
 void
 cohort_divide(int64 jobs)
 {
-    TimestampTz at = GetCurrentTimestamp();
+    int64 at = steady_us();
     int64 all = 0, upto = 0, given = 0;
 
     auto each_of_mine = [](auto visit) {
@@ -155,7 +156,7 @@ cohort_leave()
     int *place = std::find(shared->arrived, end, my_process_number());
     memmove(place, place + 1, sizeof(int) * (end - place - 1));
     shared->n_members--;
-    TimestampTz at = GetCurrentTimestamp();
+    int64 at = steady_us();
     each_of_queue([&](Member &member, int number) {
         if (member.turn == Turn::is_divided && member.divider == my_process_number())
             member.turn = Turn::gathers;

@@ -3,6 +3,8 @@
  */
 #include "ojs/shared/shmem.h"
 
+#include "ojs/pg/settings.h"
+
 
 namespace ojs
 {
@@ -32,10 +34,15 @@ prepare(Database &database, Oid oid)
     pg_atomic_init_u32(&database.asked, 0);
     pg_atomic_init_u32(&database.absent, 0);
     pg_atomic_init_u32(&database.poked, 0);
+    pg_atomic_init_u32(&database.active, 0);
+    pg_atomic_init_u32(&database.turn_over, 0);
+    pg_atomic_init_u64(&database.visit_us, static_cast<uint64>(steady_us()));
+    pg_atomic_init_u64(&database.left_us, static_cast<uint64>(steady_us()));
     pg_atomic_init_u32(&database.uncountable, 0);
     database.counted[0] = database.counted[1] = database.figures_of = InvalidOid;
     database.hour_known = false;
     database.worker_pid = 0;
+    database.recount_us = 0;
     /* Of before this start: the first counting looks whether there are any. */
     pg_atomic_init_u32(&database.prepared, prepared_open | prepared_ended);
     database.oid = oid;
@@ -75,6 +82,7 @@ shmem_startup(LWLock *lock)
         shared->waiting = reinterpret_cast<int *>(shared->members + most_backends());
         shared->arrived = shared->waiting + most_backends();
         pg_atomic_init_u32(&shared->launcher, 0);
+        pg_atomic_init_u32(&shared->take_turns, 0);
     }
     shared->marks = marks;
     shared->calls = calls;

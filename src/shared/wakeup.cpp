@@ -33,12 +33,13 @@ struct QueuedWakeup {
 constinit Notes<QueuedWakeup> made = {};
 bool by_worker; /* decided before the commit, while a NOTIFY can still be added to it */
 bool want_worker_at_commit;
+bool active_here; /* note_activity() was called */
 
 void
 forget()
 {
     made.forget();
-    by_worker = want_worker_at_commit = false;
+    by_worker = want_worker_at_commit = active_here = false;
 }
 
 void
@@ -75,6 +76,18 @@ before_commit()
         notify_queue(made.all[i].name, made.all[i].name_length);
 }
 
+/* Where databases take turns with workers, this one is to have one soon. */
+void
+publish_activity()
+{
+    Database *database = active_here ? my_database() : nullptr;
+    if (database == nullptr || pg_atomic_read_u32(&database->active) != 0)
+        return;
+    pg_atomic_write_u32(&database->active, 1);
+    if (pg_atomic_read_u32(&shared->take_turns) != 0 && pg_atomic_read_u32(&database->worker) == 0)
+        set_latch(pg_atomic_read_u32(&shared->launcher));
+}
+
 extern "C" void
 wake_xact(XactEvent event, void *)
 {
@@ -92,6 +105,7 @@ wake_xact(XactEvent event, void *)
             ask_for_worker();
             worker_poke();
         }
+        publish_activity();
         forget();
         break;
     case XACT_EVENT_ABORT:
@@ -100,6 +114,7 @@ wake_xact(XactEvent event, void *)
         forget();
         break;
     case XACT_EVENT_PREPARE:
+        publish_activity();
         forget();
         break;
     default:
@@ -128,6 +143,12 @@ wake_init()
 {
     RegisterXactCallback(wake_xact, nullptr);
     RegisterSubXactCallback(wake_subxact, nullptr);
+}
+
+void
+note_activity()
+{
+    active_here = true;
 }
 
 void

@@ -80,7 +80,7 @@ read_duty_states(DutyState (&states)[n_duties])
 }
 
 void
-duty_succeeded(Duty duty)
+duty_succeeded(Duty duty, bool more)
 {
     TimestampTz at = GetCurrentTimestamp();
     bool failed = false;
@@ -88,6 +88,7 @@ duty_succeeded(Duty duty)
         DutyState &state = slot.states[static_cast<int>(duty)];
         failed = state.failing_since != 0;
         state.failing_since = 0;
+        state.more = more;
         state.good_at = at;
     });
     if (failed)

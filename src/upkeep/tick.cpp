@@ -92,7 +92,7 @@ perform(Duty duty, Pass &pass)
         bool well = !pass.failed;
         pass.failed = false;
         if (well)
-            duty_succeeded(duty);
+            duty_succeeded(duty, pass.more);
         return well;
     }
     if (ends_the_call(*error))

@@ -27,6 +27,7 @@ struct Settings {
     int max_events;
     int max_meta_size;     /* bytes */
     int max_result_size;   /* bytes */
+    int max_workers;       /* -1: half of max_worker_processes */
     bool notify;
     int notify_interval_ms;
     bool redact_backtrace;

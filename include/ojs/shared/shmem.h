@@ -33,12 +33,17 @@ struct Database {
     pg_atomic_uint32 asked;   /* a session wants a worker here */
     pg_atomic_uint32 absent;  /* the last worker found no extension */
     pg_atomic_uint32 poked;   /* something is due sooner than the worker thinks */
+    pg_atomic_uint32 active;  /* a transaction has called ojs since the worker's last pass began */
+    pg_atomic_uint32 turn_over; /* the last worker left to let another database have one */
+    pg_atomic_uint64 visit_us;  /* where databases take turns: when the next worker is due, by the steady clock */
+    pg_atomic_uint64 left_us;   /* … and when the last one left */
     pg_atomic_uint32 uncountable; /* some queues found no room among the counters: all are counted by their rows */
     pg_atomic_uint32 prepared;    /* prepared transactions have changed rows: see queue_counters.cpp */
     Oid counted[2];               /* by Part: the counters hold the rows of this table `ready`; under their lock */
     Oid figures_of;               /* the table `ready` of the extension that job_metrics.cpp counts for; under its lock */
     TimestampTz figures_since;    /* … since when */
     bool hour_known;              /* … and knows what the hour before that was like */
+    int64 recount_us;             /* when the worker counts again, by the steady clock */
     int worker_pid;
     TimestampTz worker_started_at;
 };
@@ -83,7 +88,7 @@ struct Member {
     int32 max;
     int32 quota;
     int64 queue;
-    TimestampTz at; /* gathers: when the window closes; claims: since when */
+    int64 at; /* by the steady clock; gathers: when the window closes; claims: since when */
 };
 
 struct CallsKey {
@@ -105,6 +110,7 @@ struct Shared {
     HTAB *marks;               /* of Mark */
     HTAB *calls;               /* of Calls */
     pg_atomic_uint32 launcher; /* process number plus 1 */
+    pg_atomic_uint32 take_turns; /* there are more databases than workers may be */
     int n_waiting;
     Database databases[max_databases];
     Waiter *waiters;
@@ -133,6 +139,7 @@ void sleep_ms(int64 ms, const char *what, uint32 *event);
 /* The session wants an upkeep worker in its database, now or once its transaction has committed; then one that runs
  * already looks at once. */
 void ask_for_worker();
+void note_activity(); /* the transaction may leave something for upkeep to do */
 void ask_for_worker_at_commit(); /* wakeup.cpp */
 
 /* --- waking (waiters.cpp) --- */

@@ -65,6 +65,7 @@ constexpr int duty_lock_timeout_ms = 500;
 struct DutyState {
     TimestampTz good_at;       /* the end of its last success; 0: none yet */
     TimestampTz failing_since; /* 0: it does not fail */
+    bool more;                 /* its last success left some for the next pass */
     int64 failures;
     int sqlstate; /* of the last failure, as is the message */
     char message[96];
@@ -75,7 +76,7 @@ Size duties_size();
 void duties_startup(bool found);
 void read_duty_states(DutyState (&states)[n_duties]);
 
-void duty_succeeded(Duty duty);
+void duty_succeeded(Duty duty, bool more);
 /* Counts the failure, and reports it as a warning where the one before was another, or a success. */
 void duty_failed(Duty duty, const ErrorData &error);
 
