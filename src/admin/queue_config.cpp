@@ -308,6 +308,14 @@ OJS_FUNCTION(ojs_queue_config)
     if (given != nullptr && !is_object(given))
         raise_field(invalid, "config", "Give an object such as {\"lease_ms\": 60000}.", "config must be an object, not %s",
                     kind_of(given));
+    if (given != nullptr) {
+        constexpr int64 longest_config = 65536;
+        Extent extent = extent_of(root_of(given));
+        if (extent.text > longest_config || extent.number > longest_number)
+            raise_field(invalid, "config", "Give the settings alone.",
+                        "config has " INT64_FORMAT " bytes as JSON, or a number of more than %d digits: " INT64_FORMAT
+                        " bytes are allowed", extent.text, static_cast<int>(longest_number), longest_config);
+    }
 
     Given *settings_given = nullptr;
     int n = 0;

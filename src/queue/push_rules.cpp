@@ -142,27 +142,21 @@ check_use_of_job(int64 queue, const pg_uuid_t &job_id, Use use)
               DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job_id))));
 }
 
-static void
-check_rules(const Queue &queue, const Envelope &envelope)
-{
-    if (queue.producers != nullptr)
-        check_producer(queue);
-    if (queue.allowed_types != nullptr)
-        check_allowed(queue, envelope);
-}
-
 void
 check_push(const Envelope &envelope)
 {
     const Queue *queue = find_queue(envelope.queue);
-    if (queue != nullptr && queue->push_rules)
-        check_rules(*queue, envelope);
+    if (queue != nullptr && queue->producers != nullptr)
+        check_producer(*queue);
 }
 
 void
 apply_push_rules(const Queue &queue, Envelope &envelope)
 {
-    check_rules(queue, envelope);
+    if (queue.producers != nullptr)
+        check_producer(queue);
+    if (queue.allowed_types != nullptr)
+        check_allowed(queue, envelope);
     if (queue.default_timeout_ms > 0 && envelope.timeout_ms.value_or(0) == 0)
         envelope.timeout_ms = queue.default_timeout_ms;
     if (queue.default_retry != nullptr) {

@@ -90,7 +90,7 @@ function randomJob(random) {
     }
     if (random.chance(0.7)) {
         const value = randomObject(random, 3, exactNumber);
-        job.args = random.chance(0.5) ? value
+        job.args = random.chance(0.5) && Object.keys(value).length > 0 ? value // {} alone is refused as a driver's slip
             : [...Array.from({ length: random.below(3) }, () => randomText(random)), value, { [randomText(random)]: 1 }];
         keys.push('args');
         const chosen = some(value);

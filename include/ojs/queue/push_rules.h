@@ -24,7 +24,7 @@ void check_use_of_job(int64 queue, const pg_uuid_t &job_id, Use use);
 /* Raises PERMISSION_DENIED unless the current user may push to the queue. */
 void check_producer(const Queue &queue);
 
-/* Refuses a type or a role that the envelope's queue, if there is one, does not allow. Asked before a push is told anything
+/* Refuses a role that is no producer of the queue, if that exists. Asked before a push is told anything
  * about jobs that are there. */
 void check_push(const Envelope &envelope);
 
