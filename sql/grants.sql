@@ -164,7 +164,7 @@ to ojs_observer, ojs_admin;
 -- Administration
 grant execute on function
     ojs_http.retry, ojs_http.discard, ojs_http.delete_job,
-    ojs_http.selection, ojs_http.filter_times, ojs_http.only, ojs_http.changed_job, ojs_http.take_back_jobs, ojs_http.do_many, ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer,
+    ojs_http.selection, ojs_http.filter_times, ojs_http.only, ojs_http.changed_job, ojs_http.take_back_jobs, ojs_http.do_many, ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer, ojs_http.free_key,
     ojs_http.cancel_bulk, ojs_http.retry_bulk, ojs_http.delete_bulk, ojs_http.must_confirm, ojs_http.admin_bulk,
     ojs_http.admin_cancel_bulk, ojs_http.admin_retry_bulk, ojs_http.admin_delete_bulk,
     ojs_http.delete_all, ojs_http.purge_asked, ojs_http.purge_queue, ojs_http.purge_dead_letters, ojs_http.retry_dead_letters,

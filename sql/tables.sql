@@ -371,7 +371,7 @@ alter table ojs_store.hook_failure replica identity full;
 
 -- What a call answered that brought an idempotency key, for a day. No answer: the call is under way.
 create table ojs_store.idempotency (
-    operation text collate "C" not null,
+    operation text collate "C" not null, -- and whose it is: "push_many of ROLE"
     key text collate "C" not null,
     request bytea not null,             -- SHA-256 of what was asked
     answer jsonb,

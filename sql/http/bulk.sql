@@ -106,15 +106,13 @@ $$;
 
 create function ojs_http.keep_push_answer(operation text, key text, answer jsonb) returns void
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    update ojs_store.idempotency i set answer = keep_push_answer.answer
-    where i.operation = keep_push_answer.operation and i.key = keep_push_answer.key and i.answer is null
-        and i.operation in ('push_batch', 'push_bulk') and pg_column_size(keep_push_answer.answer) < 16 * 1024 * 1024
+    select ojs_http.keep_answer(operation, key, answer)
+    where operation in ('push_batch', 'push_bulk') and pg_column_size(answer) < 16 * 1024 * 1024
 $$;
 
 create function ojs_http.forget_push_key(operation text, key text) returns void
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    delete from ojs_store.idempotency i
-    where i.operation = forget_push_key.operation and i.key = forget_push_key.key and i.answer is null and i.operation in ('push_batch', 'push_bulk')
+    select ojs_http.free_key(operation, key) where operation in ('push_batch', 'push_bulk')
 $$;
 
 create function ojs_http.push_once(request ojs_http.request, operation text) returns ojs_http.response
@@ -243,6 +241,9 @@ language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_take_idemp
 
 create function ojs_http.keep_answer(operation text, key text, answer jsonb) returns void
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_keep_answer';
+
+create function ojs_http.free_key(operation text, key text) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_free_idempotency_key';
 
 -- A filter says what it means; only one without any condition must be confirmed.
 create function ojs_http.do_bulk(request ojs_http.request, operation text, verb text) returns ojs_http.response

@@ -30,16 +30,20 @@ constinit Statement insert_key = {
     nullptr};
 
 constinit Statement store_answer = {
-    "update ojs_store.idempotency set answer = $3 where operation = $1 and key = $2", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
+    "update ojs_store.idempotency set answer = $3 where operation = $1 and key = $2 and answer is null",
+    {TEXTOID, TEXTOID, JSONBOID},
+    nullptr};
 
 constinit Statement delete_key = {
-    "delete from ojs_store.idempotency where operation = $1 and key = $2", {TEXTOID, TEXTOID}, nullptr};
-
-constinit Statement delete_keys = {
-    "delete from ojs_store.idempotency where ctid = any (array("
-    "select ctid from ojs_store.idempotency where expires_at <= $1 order by expires_at limit $2 for update skip locked))",
-    {TIMESTAMPTZOID, INT4OID},
+    "delete from ojs_store.idempotency where operation = $1 and key = $2 and answer is null",
+    {TEXTOID, TEXTOID},
     nullptr};
+
+constinit Statement delete_keys = {"delete from ojs_store.idempotency where ctid = any (array("
+                                   "select ctid from ojs_store.idempotency where expires_at <= $1 order by expires_at "
+                                   "limit $2 for update skip locked))",
+                                   {TIMESTAMPTZOID, INT4OID},
+                                   nullptr};
 
 void
 check_key(const text *key)
@@ -49,8 +53,15 @@ check_key(const text *key)
     if (text.empty())
         raise_field(Code::invalid_payload, field, "Give a key, or none.", "%s must not be empty", field);
     if (pg_mbstrlen_with_len(text.data(), static_cast<int>(text.size())) > longest_key)
-        raise_field(Code::invalid_payload, field, "Give a hash of the key instead.", "%s is longer than %d characters", field,
-                    longest_key);
+        raise_field(Code::invalid_payload, field, "Give a hash of the key instead.", "%s is longer than %d characters",
+                    field, longest_key);
+}
+
+/* Each role has keys of its own: an answer is for who asked. Functions that run as their owner do not change who that is. */
+Datum
+own_operation(const RequestKey &key)
+{
+    return CStringGetTextDatum(psprintf("%s of %s", key.operation, GetUserNameFromId(GetOuterUserId(), false)));
 }
 
 /* A key that was used before. */
@@ -92,7 +103,7 @@ Jsonb *
 take_idempotency_key(const RequestKey &key)
 {
     Used used = {};
-    Datum operation = CStringGetTextDatum(key.operation);
+    Datum operation = own_operation(key);
     Datum request = DirectFunctionCall1(sha256_bytea, PointerGetDatum(key.request));
 
     check_key(key.key);
@@ -110,7 +121,8 @@ take_idempotency_key(const RequestKey &key)
             return nullptr;
     }
     if (!used.same || used.answer == nullptr) /* no answer: it is this call's own hooks, or a function around it */
-        raise(Code::invalid_state_transition, Details().add("field", "idempotency_key").add("reason", "idempotency_key_reused"),
+        raise(Code::invalid_state_transition,
+              Details().add("field", "idempotency_key").add("reason", "idempotency_key_reused"),
               "Use a new key for a new request; repeat a request only as it was.",
               "idempotency_key was used for another request");
     return used.answer;
@@ -121,7 +133,7 @@ keep_answer(const RequestKey &key, const Jsonb *answer)
 {
     with_spi([&] {
         set_for_body("enable_seqscan", "off"); /* plans are saved when the table may still be small */
-        execute_latest(store_answer, {CStringGetTextDatum(key.operation), PointerGetDatum(key.key), JsonbPGetDatum(answer)});
+        execute_latest(store_answer, {own_operation(key), PointerGetDatum(key.key), JsonbPGetDatum(answer)});
     });
 }
 
@@ -130,7 +142,7 @@ free_idempotency_key(const RequestKey &key)
 {
     with_spi([&] {
         set_for_body("enable_seqscan", "off");
-        execute_latest(delete_key, {CStringGetTextDatum(key.operation), PointerGetDatum(key.key)});
+        execute_latest(delete_key, {own_operation(key), PointerGetDatum(key.key)});
     });
 }
 
@@ -160,5 +172,12 @@ OJS_FUNCTION(ojs_take_idempotency_key)
 OJS_FUNCTION(ojs_keep_answer)
 {
     keep_answer({text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_TEXT_PP(1), nullptr}, PG_GETARG_JSONB_P(2));
+    PG_RETURN_VOID();
+}
+
+/* ojs_http.free_key(operation text, key text) returns void */
+OJS_FUNCTION(ojs_free_idempotency_key)
+{
+    free_idempotency_key({text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_TEXT_PP(1), nullptr});
     PG_RETURN_VOID();
 }

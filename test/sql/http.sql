@@ -270,6 +270,9 @@ select is(pg_temp.progress_as(role, :'id'), want, 'PGX-12: progress, and the che
 from (values ('ojs_producer', '200 active'), ('ojs_observer', '200 active'), ('ojs_worker', '200 active secret')) r (role, want);
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs', '{"type": "a", "args": [], "queue": "roles"}'), '201', 'PGX-12: a producer pushes');
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs/batch', '{"jobs": [{"type": "a", "args": [], "queue": "roles"}]}'), '201', 'PGX-12: batches too');
+select is(pg_temp.as_role(role, 'POST', path, '{"idempotency_key": "whose", "jobs": [{"type": "a", "args": [], "queue": "whose"}]}'), '201', format('PGX-12: an idempotency key of %s: %s', role, path))
+from unnest('{/ojs/v1/jobs/batch,/ojs/v1/jobs/bulk}'::text[]) path, unnest('{ojs_producer,ojs_admin,ojs_producer}'::text[]) role;
+select is((select count(*) from ojs.jobs where queue = 'whose'), 4::bigint, 'PGX-12: which is not another role''s');
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/workers/fetch', '{"queues": ["roles"]}'), '403 permission_denied', 'PGX-12: and does not fetch');
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/admin/reset', null), '403 permission_denied', 'PGX-12: nor reset');
 select is(pg_temp.as_role('ojs_worker', 'POST', '/ojs/v1/workers/fetch', '{"queues": ["roles"], "worker_id": "w"}'), '200', 'PGX-12: a worker fetches');

@@ -45,7 +45,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
         || 'admin_jobs admin_stats admin_queues admin_queue admin_workers queues queue queue_stats queue_config default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named chosen_dead_letters admin_dead_letters dead_letter_stats crons cron cron_json no_such_cron '
         || 'rate_limits rate_limit rate_limit_json', 'o'),
-    ('retry discard delete_job selection filter_times only changed_job take_back_jobs do_many do_bulk bulk take_key keep_answer cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk admin_cancel_bulk '
+    ('retry discard delete_job selection filter_times only changed_job take_back_jobs do_many do_bulk bulk take_key keep_answer free_key cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk admin_cancel_bulk '
         || 'admin_retry_bulk admin_delete_bulk delete_all purge_asked purge_queue purge_dead_letters retry_dead_letters retry_dead_letter delete_dead_letter '
         || 'delete_dead_letter_flat create_queue configure_queue with_bound queue_is pause_queue resume_queue pause_queue_flat resume_queue_flat drain_queue '
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker resume_worker terminate_worker forget_worker '

@@ -8,7 +8,7 @@
 namespace ojs
 {
 
-/* A key, and what was asked under it. */
+/* A key of the role that calls, and what was asked under it. */
 struct RequestKey {
     const char *operation; /* keys of different operations have nothing to do with each other */
     text *key;
