@@ -3,21 +3,27 @@
  */
 #include "clients.h"
 
+#include <algorithm>
+
 namespace gateway
 {
+
+/* Who sends or reads no longer than that need not give way: most are done by then. */
+constexpr std::chrono::milliseconds time_in_peace(500);
 
 Client *
 Clients::admit(Socket &socket, const Peer &peer)
 {
     std::lock_guard lock(mutex);
+    auto of_address = by_address.find(peer.network);
+    if (limits.per_address > 0 && of_address != by_address.end() && of_address->second >= limits.per_address)
+        return nullptr; /* before anybody gives way for it */
     auto staying = clients.size() - leaving;
-    bool full = staying >= limits.connections && !cut_off_oldest(Stage::head, nullptr);
+    bool full = staying >= limits.connections && !cut_off(oldest({Stage::head}, Clock::now(), nullptr)) &&
+                !cut_off_slowest(nullptr);
     if ((full && staying >= limits.connections + reserve) || clients.size() >= limits.connections * 2 + reserve)
         return nullptr;
-    size_t &of_address = by_address[peer.address];
-    if (limits.per_address > 0 && of_address >= limits.per_address)
-        return nullptr;
-    of_address++;
+    by_address[peer.network]++;
     return &clients.emplace_back(std::move(socket), peer, full);
 }
 
@@ -27,30 +33,32 @@ Clients::leave(Client *client)
     std::lock_guard lock(mutex);
     held -= client->held;
     leaving -= client->cut_off;
-    auto address = by_address.find(client->peer.address);
+    auto address = by_address.find(client->peer.network);
     if (--address->second == 0)
         by_address.erase(address);
     clients.remove_if([client](const Client &one) { return &one == client; });
     room.notify_all(); /* under the lock: once we are the last, nothing of this may be there any more */
 }
 
-void
+bool
 Clients::enter(Client &client, Stage stage)
 {
     std::lock_guard lock(mutex);
     client.stage = stage;
     client.since = Clock::now();
+    return !client.cut_off;
 }
 
 bool
 Clients::hold(Client &client, size_t bytes, Clock::time_point until)
 {
     std::unique_lock lock(mutex);
-    auto fits = [&] { return held + bytes <= limits.body_bytes; };
-    if (!fits()) {
-        cut_off_oldest(Stage::body, &client);
-        if (!room.wait_until(lock, until, fits))
+    while (held > client.held && held + bytes > limits.bytes) { /* what is too large has room alone */
+        if (client.cut_off || Clock::now() >= until)
             return false;
+        if (leaving == 0) /* else there will be room in a moment */
+            cut_off_slowest(&client);
+        room.wait_until(lock, std::min(until, Clock::now() + std::chrono::milliseconds(100)));
     }
     held += bytes;
     client.held += bytes;
@@ -92,20 +100,33 @@ Clients::wait_until_empty(Clock::time_point until)
     return room.wait_until(lock, until, [this] { return clients.empty(); });
 }
 
-/* Ends the client that has been in that stage for longest; its thread then leaves. */
-bool
-Clients::cut_off_oldest(Stage stage, const Client *except)
+/* The client that has been in one of these stages for longest, and since before `before`; null if there is none. */
+Client *
+Clients::oldest(std::initializer_list<Stage> stages, Clock::time_point before, const Client *except)
 {
-    Client *oldest = nullptr;
+    Client *found = nullptr;
     for (Client &client : clients)
-        if (client.stage == stage && !client.cut_off && &client != except &&
-            (oldest == nullptr || client.since < oldest->since))
-            oldest = &client;
-    if (oldest == nullptr)
+        if (std::ranges::find(stages, client.stage) != stages.end() && !client.cut_off && &client != except &&
+            client.since <= (found == nullptr ? before : found->since))
+            found = &client;
+    return found;
+}
+
+bool
+Clients::cut_off_slowest(const Client *except)
+{
+    return cut_off(oldest({Stage::body, Stage::answer}, Clock::now() - time_in_peace, except));
+}
+
+/* Ends a client; its thread then leaves. */
+bool
+Clients::cut_off(Client *client)
+{
+    if (client == nullptr)
         return false;
-    oldest->cut_off = true;
+    client->cut_off = true;
     leaving++;
-    oldest->socket.shut();
+    client->socket.shut();
     return true;
 }
 

@@ -1,6 +1,6 @@
 /*
  * clients.h: who is connected, and what all of them together may take: connections, connections of one address, memory
- * for bodies. What is slow gives way to what is new.
+ * for bodies and answers. What is slow gives way to what is new.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace gateway
 {
 
-enum class Stage { head, body, busy }; /* waits for a head, sends a body, is being served */
+enum class Stage { head, body, busy, answer }; /* waits for a head, sends a body, is being served, reads its answer */
 
 struct Client {
     Socket socket;
@@ -33,17 +33,21 @@ public:
     struct Limits {
         size_t connections;
         size_t per_address; /* 0: no limit */
-        size_t body_bytes;
+        size_t bytes;       /* bodies and answers */
     };
 
     explicit Clients(Limits limits) : limits(limits) {}
 
-    /* Returns null if there is no room. Over the limit the connection that has been silent for longest is ended. */
+    /*
+     * Returns null if there is no room. Over the limit the connection that has waited for a head for longest is ended, or
+     * else the one whose body or answer has been on its way for longest.
+     */
     Client *admit(Socket &socket, const Peer &peer);
     void leave(Client *client);
-    void enter(Client &client, Stage stage);
+    /* Returns false if the client has been cut off. */
+    bool enter(Client &client, Stage stage);
 
-    /* Memory for a body. Waits for it a little, and ends the body that has been on its way for longest. */
+    /* Memory for a body or an answer. Waits for it until then; ends whichever has been on its way for longest. */
     bool hold(Client &client, size_t bytes, Clock::time_point until);
     void release(Client &client);
 
@@ -55,7 +59,9 @@ public:
 
 private:
     static constexpr size_t reserve = 16; /* connections over the limit, for probes */
-    bool cut_off_oldest(Stage stage, const Client *except);
+    Client *oldest(std::initializer_list<Stage> stages, Clock::time_point before, const Client *except);
+    bool cut_off_slowest(const Client *except);
+    bool cut_off(Client *client);
 
     const Limits limits;
     std::mutex mutex;

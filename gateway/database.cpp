@@ -3,6 +3,7 @@
  */
 #include "database.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -30,6 +31,7 @@ constexpr const char *call_sql = R"sql(
             from unnest(string_to_array(nullif($3, ''), e'\n')) line),
         nullif($4, '')) a
 )sql";
+constexpr size_t large_answer = 4 << 20; /* libpq never gives its buffer back: the connection goes */
 constexpr const char *role_sql = "select set_config('role', $1, true)";
 
 struct Freer {
@@ -129,7 +131,8 @@ connect(const std::string &database)
                            "fallback_application_name",
                            "client_encoding",
                            nullptr};
-    const char *values[] = {"read-write", "10", "15", "5", "3", "30000", database.c_str(), "ojs gateway", "UTF8", nullptr};
+    const char *values[] = {"read-write",     "10",          "15",   "5",    "3", "30000",
+                            database.c_str(), "ojs gateway", "UTF8", nullptr};
     Connection connection(PQconnectdbParams(names, values, 1));
     if (PQstatus(connection.get()) != CONNECTION_OK)
         throw Unavailable{complaint(connection.get())};
@@ -143,15 +146,12 @@ Pool::Pool(std::string database, int size, std::chrono::seconds timeout)
 {
 }
 
-bool
-Pool::take(Connection &connection, size_t leave, Clock::time_point until)
+Connection
+Pool::take()
 {
-    std::unique_lock lock(mutex);
-    if (!freed.wait_until(lock, until, [this, leave] { return idle.size() > leave; }))
-        return false;
-    connection = std::move(idle.back());
+    Connection connection = std::move(idle.back());
     idle.pop_back();
-    return true;
+    return connection;
 }
 
 void
@@ -161,7 +161,7 @@ Pool::give(Connection connection)
         std::lock_guard lock(mutex);
         idle.push_back(std::move(connection));
     }
-    freed.notify_all(); /* they do not all wait for the same number */
+    freed.notify_all(); /* they do not all wait for the same thing */
 }
 
 /* The role holds for the transaction, which ends with the pipeline: nothing of it is left for the next request. */
@@ -182,7 +182,8 @@ Pool::call_once(PGconn *connection, const Call &call, bool &may_repeat)
                 continue;
             }
             in_sync = PQresultStatus(next.get()) == PGRES_PIPELINE_SYNC;
-            ended |= is(next, "57P01"); /* admin_shutdown; what follows only says that the connection is gone */
+            /* admin_shutdown instead of an answer; what follows only says that the connection is gone */
+            ended |= at < 2 && is(next, "57P01");
             if (!in_sync && !results[at])
                 results[at] = std::move(next);
         }
@@ -195,6 +196,9 @@ Pool::call_once(PGconn *connection, const Call &call, bool &may_repeat)
     if (is(role, "42501") || is(role, "22023"))
         throw Refusal{403, "permission_denied", "PERMISSION_DENIED", "the gateway cannot act as that role",
                       "Create it, and grant it to the role of the gateway's connection."};
+    if (is(answer, "42501")) /* ojs.http answers for whatever it calls */
+        throw Refusal{403, "permission_denied", "PERMISSION_DENIED", "that role may not call ojs.http",
+                      "Grant it one of ojs_producer, ojs_worker, ojs_observer and ojs_admin."};
     if (is(answer, "22021")) /* character_not_in_repertoire */
         throw Refusal{400, "invalid_payload", "INVALID_PAYLOAD", "the request is not valid UTF-8", "Send UTF-8."};
     for (const Result &result : results)
@@ -217,7 +221,7 @@ Pool::call_on(Connection connection, const Call &call)
                 connection = open_for_calls(database, timeout);
             try {
                 Answer answer = call_once(connection.get(), call, may_repeat);
-                if (reads_only(connection.get()))
+                if (reads_only(connection.get()) || answer.body.size() > large_answer)
                     connection.reset();
                 give(std::move(connection));
                 return answer;
@@ -240,18 +244,34 @@ Pool::call_on(Connection connection, const Call &call)
 Answer
 Pool::call(const Call &call)
 {
-    Connection connection;
-    if (!take(connection, 0, Clock::now() + timeout))
+    std::unique_lock lock(mutex);
+    if (!freed.wait_until(lock, Clock::now() + timeout, [this] { return !idle.empty(); }))
         throw Unavailable{"no connection of the pool became free"};
+    Connection connection = take();
+    lock.unlock();
     return call_on(std::move(connection), call);
 }
 
 std::optional<Answer>
 Pool::call_again(const Call &call, Clock::time_point until)
 {
-    Connection connection;
-    if (!take(connection, size / 2, until))
+    std::unique_lock lock(mutex);
+    if (!freed.wait_until(lock, until, [this] { return !idle.empty() && looks < std::max<size_t>(size / 2, 1); }))
         return {};
+    Connection connection = take();
+    looks++;
+    lock.unlock();
+    struct Look {
+        Pool &pool;
+        ~Look()
+        {
+            {
+                std::lock_guard lock(pool.mutex);
+                pool.looks--;
+            }
+            pool.freed.notify_all();
+        }
+    } look{*this};
     return call_on(std::move(connection), call);
 }
 

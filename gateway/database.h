@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <libpq-fe.h>
@@ -23,12 +24,11 @@ using Connection = std::unique_ptr<PGconn, Closer>;
 
 /* What ojs.http is called with. */
 struct Call {
-    std::string method;
-    std::string target;
-    std::string headers; /* lines "name: value" */
-    std::string body;
-    std::string role;        /* empty: that of the connection */
-    bool is_fetch = false;   /* one that waits: whether it found a job is of interest */
+    std::string_view method, target; /* of the request, as the body and the role */
+    std::string headers;             /* lines "name: value" */
+    std::string_view body;
+    std::string_view role; /* empty: that of the connection */
+    bool is_fetch = false; /* one that waits: whether it found a job is of interest */
 };
 
 struct Answer {
@@ -56,11 +56,11 @@ public:
 
     /* Waits for a free connection, at most the timeout. Throws Unavailable, TimedOut, Refusal. */
     Answer call(const Call &call);
-    /* Like call(), but leaves half of the connections to others; nothing if none comes free until then. */
+    /* Like call(), but such calls take half of the connections at most; nothing if none comes free until then. */
     std::optional<Answer> call_again(const Call &call, Clock::time_point until);
 
 private:
-    bool take(Connection &connection, size_t leave, Clock::time_point until);
+    Connection take(); /* of those that are free */
     void give(Connection connection);
     Answer call_on(Connection connection, const Call &call);
     Answer call_once(PGconn *connection, const Call &call, bool &may_repeat);
@@ -71,6 +71,7 @@ private:
     std::mutex mutex;
     std::condition_variable freed;
     std::vector<Connection> idle; /* null: still to be opened */
+    size_t looks = 0;             /* calls of call_again() */
 };
 
 } // namespace gateway

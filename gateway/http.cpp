@@ -122,9 +122,7 @@ struct RequestReader::Parser : http::basic_parser<true> {
     const std::function<bool(size_t)> *hold = nullptr;
 };
 
-RequestReader::RequestReader(Socket &socket, size_t max_head) : socket(socket), max_head(max_head)
-{
-}
+RequestReader::RequestReader(Socket &socket, size_t max_head) : socket(socket), max_head(max_head) {}
 
 RequestReader::~RequestReader() = default;
 
@@ -135,7 +133,9 @@ RequestReader::fill(Clock::time_point until)
     std::optional<size_t> n = socket.read(bytes.data(), bytes.size(), until);
     if (n)
         pending.append(bytes.data(), *n);
-    return !n ? (Clock::now() >= until ? Reading::too_slow : Reading::closed) : *n == 0 ? Reading::closed : Reading::done;
+    return !n        ? (Clock::now() >= until ? Reading::too_slow : Reading::closed)
+           : *n == 0 ? Reading::closed
+                     : Reading::done;
 }
 
 Reading
@@ -148,14 +148,16 @@ RequestReader::read_head(Request &request, Clock::time_point idle_until, Clock::
     if (pending.empty())
         if (fill(idle_until) != Reading::done)
             return Reading::closed; /* a connection at rest ends without a word */
+    size_t parsed = 0;
     for (Clock::time_point until = Clock::now() + head_time; !parser->is_header_done();) {
         beast::error_code error;
         size_t n = parser->put(boost::asio::buffer(pending), error);
+        parsed += n; /* the parser takes headers one by one, and its limit is for what it has not taken */
         /* The parser joins folded lines, which others drop. */
         if (pending.substr(0, n).find("\r\n ") != pending.npos || pending.substr(0, n).find("\r\n\t") != pending.npos)
             return Reading::malformed;
         pending.erase(0, n);
-        if (error == http::error::header_limit)
+        if (error == http::error::header_limit || parsed > max_head)
             return Reading::head_too_large;
         if (error && error != http::error::need_more)
             return Reading::malformed;
@@ -169,7 +171,8 @@ RequestReader::read_head(Request &request, Clock::time_point idle_until, Clock::
     if (request.target.starts_with("http://")) { /* as to a proxy */
         size_t slash = request.target.find('/', 7);
         const std::string *host = request.header("Host");
-        if (host == nullptr || !same_text(*host, request.target.substr(7, slash != request.target.npos ? slash - 7 : slash)))
+        if (host == nullptr ||
+            !same_text(*host, request.target.substr(7, slash != request.target.npos ? slash - 7 : slash)))
             return Reading::malformed;
         request.target = slash != std::string::npos ? request.target.substr(slash) : "/";
     }

@@ -36,7 +36,7 @@ Identity::Identity(const IdentityOptions &options) : options(options)
         verifier.emplace(options.jwt_key, options.jwt_audience, options.jwt_role_claim);
     if (options.token_file.empty())
         return;
-    std::istringstream file(read_file(options.token_file));
+    std::istringstream file(read_file(options.token_file, true));
     for (std::string line; std::getline(file, line);) {
         std::istringstream words(line);
         std::string token, role, more;
@@ -74,8 +74,12 @@ Identity::role_of(const Request &request, const Peer &peer) const
     if (!tokens.empty() || verifier) {
         std::optional<std::string> of_bearer = role_of_bearer(request);
         if (!of_bearer)
-            throw Refusal{401, "unauthenticated", "PERMISSION_DENIED", "the request bears no valid token",
-                          "Send Authorization: Bearer and a token.", "WWW-Authenticate: Bearer realm=\"ojs\""};
+            throw Refusal{401,
+                          "unauthenticated",
+                          "PERMISSION_DENIED",
+                          "the request bears no valid token",
+                          "Send Authorization: Bearer and a token.",
+                          "WWW-Authenticate: Bearer realm=\"ojs\""};
         role = *of_bearer;
     }
     if (!options.role_header.empty()) {
@@ -88,7 +92,7 @@ Identity::role_of(const Request &request, const Peer &peer) const
             ;
         else if (named == 1 && !trimmed(*request.header(options.role_header)).empty())
             role = trimmed(*request.header(options.role_header));
-        else if (named > 1 || tokens.empty())
+        else if (named > 0 || tokens.empty())
             throw Refusal{401, "unauthenticated", "PERMISSION_DENIED", "the proxy has not named one role",
                           "Have the proxy set " + options.role_header + "."};
     }

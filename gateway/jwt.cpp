@@ -13,6 +13,7 @@
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
 #include <openssl/pem.h>
+#include <sys/stat.h>
 
 namespace gateway
 {
@@ -76,16 +77,18 @@ names_audience(const json_t *claim, const std::string &audience)
 } // namespace
 
 JwtVerifier::JwtVerifier(const std::string &key_file, std::string audience, std::string role_claim)
-    : secret(read_file(key_file)), audience(std::move(audience)), role_claim(std::move(role_claim))
+    : secret(read_file(key_file, false)), audience(std::move(audience)), role_claim(std::move(role_claim))
 {
-    if (secret.starts_with("-----BEGIN")) {
+    /* What is a key in any form is never a secret: whoever knows a public key could sign with it. */
+    if (secret.find("-----BEGIN") != secret.npos || secret.starts_with("{") || secret.starts_with("ssh-") ||
+        secret.starts_with("\x30\x82")) {
         BIO *bio = BIO_new_mem_buf(secret.data(), static_cast<int>(secret.size()));
         public_key.reset(PEM_read_bio_PUBKEY(bio, nullptr, nullptr, nullptr));
         BIO_free(bio);
         if (!public_key || EVP_PKEY_base_id(public_key.get()) != EVP_PKEY_RSA || EVP_PKEY_bits(public_key.get()) < 2048)
             throw std::runtime_error(key_file + " holds no public RSA key of 2048 bits or more");
         secret.clear();
-    } else if (secret.size() < 32) {
+    } else if (read_file(key_file, true).size() < 32) {
         throw std::runtime_error("the secret in " + key_file + " is shorter than 32 bytes");
     }
 }
@@ -98,7 +101,8 @@ JwtVerifier::is_signed(std::string_view content, const std::string &signature) c
     if (!public_key) {
         unsigned char right[EVP_MAX_MD_SIZE];
         unsigned size = 0;
-        return HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), bytes, content.size(), right, &size) &&
+        return HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), bytes, content.size(), right,
+                    &size) &&
                signature.size() == size && CRYPTO_memcmp(right, given, size) == 0;
     }
     EVP_MD_CTX *context = EVP_MD_CTX_new();
@@ -128,16 +132,18 @@ JwtVerifier::role_of(std::string_view token) const
     const json_t *role = json_object_get(claims.get(), role_claim.c_str());
     bool valid = json_is_number(ends) && now < json_number_value(ends) + leeway &&
                  (begins == nullptr || (json_is_number(begins) && now > json_number_value(begins) - leeway)) &&
-                 names_audience(json_object_get(claims.get(), "aud"), audience) &&
-                 json_string_length(role) > 0;
+                 names_audience(json_object_get(claims.get(), "aud"), audience) && json_string_length(role) > 0;
     if (!valid)
         return {};
     return std::string(json_string_value(role), json_string_length(role));
 }
 
 std::string
-read_file(const std::string &path)
+read_file(const std::string &path, bool secret)
 {
+    struct stat found;
+    if (secret && stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && (found.st_mode & 0007) != 0)
+        throw std::runtime_error(path + " holds secrets, and everybody may read it: chmod o= " + path);
     std::ifstream file(path, std::ios::binary);
     std::ostringstream content;
     if (!file || !(content << file.rdbuf()))

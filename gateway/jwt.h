@@ -37,7 +37,10 @@ private:
     const std::string role_claim;
 };
 
-/* The content of a small file, without the line end that editors leave. Throws std::runtime_error. */
-std::string read_file(const std::string &path);
+/*
+ * The content of a small file, without the line end that editors leave. A secret is not taken from a file that everybody on
+ * the machine may read. Throws std::runtime_error.
+ */
+std::string read_file(const std::string &path, bool secret);
 
 } // namespace gateway

@@ -35,7 +35,7 @@ constexpr const char *usage =
     "  --connections N          HTTP connections at a time: 1000\n"
     "  --per-address N          of them, of one address: a tenth beyond loopback, else any number (0)\n"
     "  --max-body BYTES         2097152\n"
-    "  --max-bodies BYTES       67108864, of all requests together\n"
+    "  --max-bodies BYTES       67108864, bodies and answers of all requests together\n"
     "  --max-headers BYTES      32768, of one request\n"
     "  --timeout SECONDS        30: a silent client, the arrival of a body, a call of the database\n"
     "  --max-wait SECONDS       30: the longest wait for work (Prefer: wait=N) or for a result\n"

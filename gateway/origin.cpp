@@ -58,10 +58,12 @@ check_origin(const Request &request, const std::vector<std::string> &hosts)
     const std::string *host = request.header("Host");
     std::string_view name = host != nullptr ? without_port(*host) : "";
     if (!hosts.empty() && std::ranges::none_of(hosts, [name](const auto &known) { return same_text(known, name); }))
-        throw Refusal{421, "misdirected_request", "INVALID_PAYLOAD", "this server does not go by the name that Host gives",
+        throw Refusal{421, "misdirected_request", "INVALID_PAYLOAD",
+                      "this server does not go by the name that Host gives",
                       "Start the gateway with --host NAME for each of its names."};
 
-    const Refusal foreign = {403, "permission_denied", "PERMISSION_DENIED", "a page of another site may not send requests",
+    const Refusal foreign = {403, "permission_denied", "PERMISSION_DENIED",
+                             "a page of another site may not send requests",
                              "Serve the page and the gateway from one origin, through a proxy."};
     const std::string *site = request.header("Sec-Fetch-Site");
     if (site != nullptr && same_text(*site, "cross-site"))

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <new>
 #include <stdexcept>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "origin.h"
@@ -29,15 +30,17 @@ struct Server::Exchange {
     Answer answer;
     Clock::time_point since = Clock::now();
     bool keep_connection = false; /* only if all of the request was read */
+    size_t received = 0;          /* the size of the body */
 };
 
 namespace
 {
 
 constexpr size_t max_target = 8192;
-constexpr seconds head_time(10);          /* from the first byte of a head to its end */
-constexpr seconds reserved_head_time(2);  /* of a connection over the limit */
-constexpr seconds hold_time(3);            /* for others to give back memory */
+constexpr size_t small_answer = 65536;   /* needs no room of those that all share */
+constexpr seconds head_time(10);         /* from the first byte of a head to its end */
+constexpr seconds reserved_head_time(2); /* of a connection over the limit */
+constexpr seconds hold_time(3);          /* for others to give back memory */
 constexpr size_t slowest_bytes_a_second = 32768;
 
 Refusal
@@ -98,7 +101,8 @@ refusal_of(Reading reading)
 {
     switch (reading) {
     case Reading::head_too_large:
-        return {431, "invalid_request", "INVALID_PAYLOAD", "the headers are larger than this server takes", "Send less."};
+        return {431, "invalid_request", "INVALID_PAYLOAD", "the headers are larger than this server takes",
+                "Send less."};
     case Reading::body_too_large:
         return {413, "payload_too_large", "PAYLOAD_TOO_LARGE", "the body is larger than this server takes",
                 "Send less at once."};
@@ -128,6 +132,22 @@ host_names(const Options &options, const Listener &listener)
     return {"localhost", "127.0.0.1", "[::1]", listener.address.substr(0, listener.address.rfind(':'))};
 }
 
+/* A file for each connection and for the database; better also for those that are on their way out. */
+void
+allow_files(const Options &options)
+{
+    rlimit files;
+    rlim_t needed = options.connections + static_cast<size_t>(options.pool) + 64, better = needed + options.connections;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= better)
+        return;
+    if (files.rlim_max < needed)
+        throw std::runtime_error("--connections " + std::to_string(options.connections) + " needs " +
+                                 std::to_string(needed) + " open files, and the system allows " +
+                                 std::to_string(files.rlim_max) + " (ulimit -n)");
+    files.rlim_cur = std::min(better, files.rlim_max);
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 } // namespace
 
 Server::Server(Options given)
@@ -137,6 +157,7 @@ Server::Server(Options given)
       pool(options.database, options.pool, options.timeout), probes(options.database, 1, options.timeout),
       ear(options.database, room)
 {
+    allow_files(options);
     if (!listener.loopback && !options.behind_proxy && !options.identity.known())
         throw std::runtime_error("whoever reaches " + listener.address +
                                  " could do all that the database role may: give --token-file, --jwt-key or "
@@ -203,9 +224,8 @@ Server::serve_request(Client &client, RequestReader &reader)
     seconds patience = client.reserved ? reserved_head_time : std::min(head_time, options.timeout);
     Reading reading =
         reader.read_head(exchange.request, Clock::now() + (client.reserved ? patience : options.timeout), patience);
-    if (reading == Reading::closed)
+    if (reading == Reading::closed || !clients.enter(client, Stage::busy))
         return false;
-    clients.enter(client, Stage::busy);
     exchange.since = Clock::now();
     try {
         exchange.id = request_id(exchange.request.header("X-Request-Id"));
@@ -215,11 +235,16 @@ Server::serve_request(Client &client, RequestReader &reader)
         answer(client, reader, exchange);
     } catch (const Refusal &refusal) {
         exchange.answer = {refusal.status,
-                           "Content-Type: application/openjobspec+json\nOJS-Version: 1.0\nX-Request-Id: " + exchange.id +
-                               (refusal.headers.empty() ? "" : "\n" + refusal.headers),
+                           "Content-Type: application/openjobspec+json\nOJS-Version: 1.0\nX-Request-Id: " +
+                               exchange.id + (refusal.headers.empty() ? "" : "\n" + refusal.headers),
                            refusal.body(exchange.id), false, ""};
     }
-    bool goes_on = respond(client, exchange);
+    exchange.received = std::exchange(exchange.request.body, {}).size();
+    clients.release(client);
+    /* A large answer that finds no room is not sent: what was asked for is done, as when a connection breaks. */
+    size_t size = exchange.answer.body.size();
+    bool goes_on =
+        (size <= small_answer || clients.hold(client, size, Clock::now() + hold_time)) && respond(client, exchange);
     write_log(client, exchange);
     clients.release(client);
     return goes_on;
@@ -237,8 +262,12 @@ Server::answer(Client &client, RequestReader &reader, Exchange &exchange)
         complain(unavailable.why);
         throw too_busy("the database does not answer");
     } catch (const TimedOut &) {
-        throw Refusal{504, "backend_error", "TIMEOUT", "the call took too long and was cancelled",
-                      "Try again, or ask for less at once.", "Retry-After: 1"};
+        throw Refusal{504,
+                      "backend_error",
+                      "TIMEOUT",
+                      "the call took too long and was cancelled",
+                      "Try again, or ask for less at once.",
+                      "Retry-After: 1"};
     } catch (const std::bad_alloc &) {
         throw too_busy("the gateway is short of memory");
     }
@@ -276,9 +305,11 @@ Server::read_body(Client &client, RequestReader &reader, Exchange &exchange)
     Clock::time_point until =
         Clock::now() + std::min<seconds>(options.timeout, seconds(5 + size / slowest_bytes_a_second));
     clients.enter(client, Stage::body);
-    Reading reading = reader.read_body(exchange.request, options.max_body, until,
-                                       [&](size_t bytes) { return clients.hold(client, bytes, std::min(until, Clock::now() + hold_time)); });
-    clients.enter(client, Stage::busy);
+    Reading reading = reader.read_body(exchange.request, options.max_body, until, [&](size_t bytes) {
+        return clients.hold(client, bytes, std::min(until, Clock::now() + hold_time));
+    });
+    if (!clients.enter(client, Stage::busy))
+        reading = Reading::closed;
     exchange.keep_connection = reading == Reading::done && reader.keeps_connection();
     if (reading != Reading::done)
         throw refusal_of(reading);
@@ -293,8 +324,8 @@ Server::call_of(const Exchange &exchange) const
     for (const auto &[name, value] : request.headers)
         if (!identity.is_secret(name) && !same_text(name, "OJS-Do-Not-Wait") && !same_text(name, "X-Request-Id"))
             call.headers += "\n" + name + ": " + value;
-    call.is_fetch = request.method == "POST" && request.path().ends_with("/workers/fetch") &&
-                    preferred_wait(request) > seconds(0);
+    call.is_fetch =
+        request.method == "POST" && request.path().ends_with("/workers/fetch") && preferred_wait(request) > seconds(0);
     return call;
 }
 
@@ -316,7 +347,7 @@ Server::ask(const Client &client, const Exchange &exchange)
         return answer;
     milliseconds longest = answer.found_nothing ? preferred_wait(request) : would_wait(answer);
     Clock::time_point until = begun + std::min<milliseconds>(longest, options.max_wait);
-    std::string group = answer.found_nothing          ? "fetch\n" + exchange.role + "\n" + answer.queues
+    std::string group = answer.found_nothing      ? "fetch\n" + exchange.role + "\n" + answer.queues
                         : request.method == "GET" ? "result\n" + exchange.role + "\n" + request.target
                                                   : "push\n" + exchange.id;
     WaitingRoom::Pace pace = answer.found_nothing ? WaitingRoom::Pace{seconds(1), seconds(1)}
@@ -335,7 +366,7 @@ Server::ask(const Client &client, const Exchange &exchange)
 }
 
 bool
-Server::respond(Client &client, const Exchange &exchange) const
+Server::respond(Client &client, const Exchange &exchange)
 {
     const Answer &answer = exchange.answer;
     bool goes_on = exchange.keep_connection && !stopping;
@@ -356,14 +387,18 @@ Server::respond(Client &client, const Exchange &exchange) const
     if (has_body)
         text += "Content-Length: " + std::to_string(answer.body.size()) + "\r\n";
     text += goes_on ? "\r\n" : "Connection: close\r\n\r\n";
-    if (has_body)
-        text += answer.body;
+    std::string_view body = has_body ? std::string_view(answer.body) : "";
+    size_t with_head = std::min<size_t>(body.size(), 16384); /* one write is enough for most */
+    text += body.substr(0, with_head);
 
-    Clock::time_point until = Clock::now() + options.timeout + seconds(text.size() / slowest_bytes_a_second);
-    if (!client.socket.write(text, until))
+    clients.enter(client, Stage::answer);
+    Clock::time_point until = Clock::now() + options.timeout + seconds(body.size() / slowest_bytes_a_second);
+    if (!client.socket.write(text, until) || !client.socket.write(body.substr(with_head), until))
         return false;
-    if (!goes_on)
+    if (!goes_on) {
+        clients.enter(client, Stage::head); /* as one at rest */
         client.socket.linger(Clock::now() + std::min(seconds(2), options.timeout));
+    }
     return goes_on;
 }
 
@@ -380,11 +415,10 @@ Server::write_log(const Client &client, const Exchange &exchange)
     const Request &request = exchange.request;
     log.write(std::string("{\"time\": \"") + date + "\", \"request_id\": " + quoted(exchange.id) +
               ", \"address\": " + quoted(client.peer.address) + ", \"role\": " + quoted(exchange.role) +
-              ", \"method\": " + quoted(std::string_view(request.method).substr(0, 32)) +
-              ", \"path\": " + quoted(request.path().substr(0, 1024)) + ", \"status\": " +
-              std::to_string(exchange.answer.status) + ", \"ms\": " + std::to_string(took.count()) +
-              ", \"received\": " + std::to_string(request.body.size()) + ", \"sent\": " +
-              std::to_string(exchange.answer.body.size()) + "}");
+              ", \"method\": " + quoted(std::string_view(request.method).substr(0, 32)) + ", \"path\": " +
+              quoted(request.path().substr(0, 1024)) + ", \"status\": " + std::to_string(exchange.answer.status) +
+              ", \"ms\": " + std::to_string(took.count()) + ", \"received\": " + std::to_string(exchange.received) +
+              ", \"sent\": " + std::to_string(exchange.answer.body.size()) + "}");
 }
 
 bool

@@ -59,7 +59,7 @@ private:
     void read_body(Client &client, RequestReader &reader, Exchange &exchange);
     Call call_of(const Exchange &exchange) const;
     Answer ask(const Client &client, const Exchange &exchange);
-    bool respond(Client &client, const Exchange &exchange) const;
+    bool respond(Client &client, const Exchange &exchange);
     void write_log(const Client &client, const Exchange &exchange);
 
     const Options options;

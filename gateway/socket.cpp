@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -159,6 +160,9 @@ listen_at(const std::string &where)
     size_t colon = where.rfind(':');
     std::string host = colon != std::string::npos ? where.substr(0, colon) : "127.0.0.1";
     std::string port = where.substr(colon != std::string::npos ? colon + 1 : 0);
+    if (unsigned n = 0; std::from_chars(port.data(), port.data() + port.size(), n).ptr != port.data() + port.size() ||
+                        port.empty() || n > 65535)
+        cannot_listen(where, "a port is a number up to 65535");
     std::string shown = host;
     if (host.starts_with('[') && host.ends_with(']'))
         host = host.substr(1, host.size() - 2);
@@ -197,12 +201,16 @@ accept_from(const Listener &listener, Peer &peer)
     if (client.fd() < 0)
         return client;
     if (name.ss_family == AF_UNIX) {
-        peer = {"unix", true};
+        peer = {"unix", "unix", true};
         return client;
     }
     int on = 1;
     setsockopt(client.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    peer = {numeric(address, size, NI_NUMERICHOST), is_loopback(address)};
+    peer = {numeric(address, size, NI_NUMERICHOST), "", is_loopback(address)};
+    auto *ip = &reinterpret_cast<sockaddr_in6 *>(address)->sin6_addr;
+    if (name.ss_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(ip))
+        std::fill(ip->s6_addr + 8, ip->s6_addr + 16, 0);
+    peer.network = numeric(address, size, NI_NUMERICHOST);
     return client;
 }
 

@@ -41,6 +41,7 @@ private:
 
 struct Peer {
     std::string address; /* without its port; "unix" */
+    std::string network; /* the same, but of IPv6 the first half, since a client may have all of the second */
     bool local = false;  /* this machine: a unix socket or a loopback address */
 };
 

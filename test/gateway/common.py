@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -28,10 +29,11 @@ def same(have, want, name):
 
 
 class Gateway:
-    def __init__(self, *options, listen='127.0.0.1:0', environment={}):
+    def __init__(self, *options, listen='127.0.0.1:0', environment={}, files=None):
         self.process = subprocess.Popen([gateway, '--listen', listen, *options], stdout=subprocess.PIPE, text=True,
                                         stderr=subprocess.DEVNULL if '-v' not in sys.argv else None,
-                                        env={**os.environ, **environment})
+                                        env={**os.environ, **environment}, preexec_fn=files and (lambda: resource.setrlimit(
+                                            resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))))
         atexit.register(self.process.kill)
         self.address = self.process.stdout.readline().split()[-1]
         self.path = self.address[5:] if self.address.startswith('unix:') else None
