@@ -232,25 +232,58 @@ free_metrics(Oid database)
     LWLockRelease(figures->lock);
 }
 
-/* There is no room: makes some where nothing has happened for an hour, dropped queues among them. -1: nowhere. */
+/* Where nothing has happened for longest, and not since that part of an hour; of all databases, or of one. -1: nowhere. */
 static int
-free_idle_queue()
+idlest_queue(Oid database, int64 before)
 {
-    int64 hour_ago = now() / part_us - parts_of_hour;
     int idlest = -1;
-    int64 since = hour_ago;
     for (int q = 0; q < figures->n_queues; q++) {
+        if (OidIsValid(database) && figures->queues[q].database != database)
+            continue;
         int64 newest = 0;
         for (const PartOfHour &part : figures->queues[q].parts)
             newest = std::max(newest, part.number);
-        if (newest < since) {
-            since = newest;
+        if (newest < before) {
+            before = newest;
             idlest = q;
         }
     }
-    if (idlest >= 0)
-        free_queue(idlest);
     return idlest;
+}
+
+/* The database that has most queues here; this one, unless another has more by two. */
+static Oid
+largest_database()
+{
+    Oid of[max_figure_queues];
+    Oid *end = of + max_figure_queues;
+    for (int q = 0; q < max_figure_queues; q++)
+        of[q] = figures->queues[q].database;
+    std::sort(of, end);
+    Oid largest = MyDatabaseId;
+    auto most = std::count(of, end, MyDatabaseId) + 1;
+    for (Oid *next, *at = of; at < end; at = next) {
+        next = std::upper_bound(at, end, *at);
+        if (next - at > most) {
+            most = next - at;
+            largest = *at;
+        }
+    }
+    return largest;
+}
+
+/* There is no room: makes some where nothing has happened for an hour, dropped queues among them, or else in the database
+ * that has most queues, if that is another one: so none pays for the queues of another. -1: nowhere. */
+static int
+free_idle_queue()
+{
+    int q = idlest_queue(InvalidOid, now() / part_us - parts_of_hour);
+    Oid largest = q < 0 ? largest_database() : MyDatabaseId;
+    if (largest != MyDatabaseId)
+        q = idlest_queue(largest, PG_INT64_MAX);
+    if (q >= 0)
+        free_queue(q);
+    return q;
 }
 
 void

@@ -22,7 +22,7 @@ select is((select concat_ws('/', available, active, completed) from ojs.queue_st
 select pg_temp.after('20 s') \g /dev/null
 create temp table first as select pg_temp.claimed() as id;
 select is((select concat_ws('/', available, active, completed) from ojs.queue_stats('met')), '3/1/0', 'QC-06: one is claimed');
-select pg_temp.after('20.2 s') \g /dev/null
+select pg_temp.after('25 s') \g /dev/null
 select ojs.ack((select id from first)) \g /dev/null
 select is((select concat_ws('/', available, active, completed) from ojs.queue_stats('met')), '3/0/1', 'QC-06: and finished');
 select ok(completed_last_hour = 1 and failed_last_hour = 0 and avg_duration_ms between 190 and 20000 and avg_wait_ms between 10000 and 30000

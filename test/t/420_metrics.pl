@@ -118,6 +118,9 @@ is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_figures()
 $node->safe_psql('postgres', 'create database other');
 $node->safe_psql('other', q{create extension ojs; select from ojs.push('a.b', queue => 'lease')});
 is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_figures()'), 0, 'OBS-02: each database has its own');
+$node->safe_psql('other', q{select count(ojs.push('a.b', queue => 'n' || i)) from generate_series(1, 1100) i});
+$node->safe_psql('postgres', q{select from ojs.push('a.b', queue => 'mine')});
+is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_figures()'), 1, 'OBS-02: none takes all the room there is');
 
 my $log = slurp_file($node->logfile);
 unlike($log, qr/SECRET/, 'OBS-03: at INFO the log holds no arguments, results, meta or messages of jobs');
