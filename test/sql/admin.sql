@@ -186,6 +186,8 @@ select is(left(pg_temp.refusal(format('select ojs.retry(%L)', :'orphan')), 15), 
 set local ojs.strict_queues = off;
 select is((ojs.retry(:'orphan')).state, 'available', 'a retry makes a dropped queue anew');
 select is((select id from ojs.claim('dropped', 'w')), :'orphan', 'which hands the job out');
+select ojs.push('test.job', queue => 'dropped') from generate_series(1, 2) \g /dev/null
+select is((select count(*) from ojs_store.queue where name = 'dropped'), 2::bigint, 'and was made anew only once');
 
 -- A job whose time is over is not brought back to be discarded by the next claim.
 select id as expired from ojs.push('test.job', queue => 'timed', expires_at => ojs_store.now() + interval '1 hour', retry => '{"max_attempts": 1}') \gset
