@@ -208,6 +208,14 @@ select ojs.create_queue('acts', '{"max_size": 5}'), ojs.drain_queue('acts'), ojs
 select is((select string_agg(type, ' ' order by type) from ojs_store.record where type like 'admin.%' and subject in ('acts', 'maintenance') and data ->> 'by' = session_user),
     'admin.cron_removed admin.cron_set admin.maintenance_set admin.maintenance_set admin.queue_configured admin.queue_drained admin.queue_dropped admin.queue_purged admin.rate_limit_set',
     'administrative acts leave events that say who (EVT-01)');
+select pg_temp.pushed('acted') as acted, pg_temp.pushed('acted') as bulked \gset
+select ojs.discard(:'acted', 'not wanted'), ojs.discard(:'bulked') \g /dev/null
+select ojs.delete_job(:'acted'), ojs.delete_job(:'acted'), ojs.delete_many(jsonb_build_object('ids', array[:'bulked'])) \g /dev/null
+select results_eq(format($$ select type, data - 'by' - 'as' from ojs_store.record where subject in (%L, %L) and data ->> 'by' = session_user order by type, subject = %1$L desc $$, :'acted', :'bulked'),
+    format($$ values ('admin.job_deleted', '{"queue": "acted", "job_id": "%1$s"}'::jsonb),
+        ('admin.job_discarded', '{"queue": "acted", "job_id": "%1$s", "reason": "not wanted"}'),
+        ('admin.job_discarded', '{"queue": "acted", "job_id": "%2$s", "reason": "discarded by an administrator"}') $$, :'acted', :'bulked'),
+    'discarding and deleting a job leave events, a bulk operation one for all (EVT-01)');
 select ojs_store.record_event('worker.started', 'w' || i) from generate_series(1, 20) i \g /dev/null
 set local ojs.max_events = 5;
 select ojs_store.prune_records(1000, true) > 0 as pruned \gset
