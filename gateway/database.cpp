@@ -17,19 +17,21 @@ namespace gateway
 namespace
 {
 
+/* Of the body there is no expression that a plan could evaluate: it would be parsed before ojs.http has checked it. */
 constexpr const char *call_sql = R"sql(
     select a.status,
         (select string_agg(name || ': ' || value, e'\n') from jsonb_each_text(a.headers) h (name, value)),
         a.body,
         case when $5::boolean and a.status = 200 then
             case when a.body::jsonb -> 'jobs' = '[]' then
-                (select coalesce(string_agg(queue, e'\n'), '') from jsonb_array_elements_text($4::jsonb -> 'queues') queue)
+                (select coalesce(string_agg(queue, e'\n'), '') from (select $4 offset 0) request (body),
+                    jsonb_array_elements_text(request.body::jsonb -> 'queues') queue)
             end
         end
     from ojs.http($1, $2,
         (select coalesce(jsonb_object_agg(split_part(line, ': ', 1), substr(line, strpos(line, ': ') + 2)), '{}')
             from unnest(string_to_array(nullif($3, ''), e'\n')) line),
-        nullif($4, '')) a
+        $4) a
 )sql";
 constexpr size_t large_answer = 4 << 20; /* libpq never gives its buffer back: the connection goes */
 constexpr const char *role_sql = "select set_config('role', $1, true)";
@@ -170,7 +172,7 @@ Pool::call_once(PGconn *connection, const Call &call, bool &may_repeat)
 {
     bool sent = call.role.empty() || send<1>(connection, "ojs_role", {call.role});
     sent = sent && send<5>(connection, "ojs_http",
-                           {call.method, call.target, call.headers, call.body,
+                           {call.method, call.target, call.headers, call.body.empty() ? std::string_view() : call.body,
                             call.is_fetch ? std::string_view("\1", 1) : std::string_view("\0", 1)});
     std::array<Result, 3> results; /* of the role, of the call, of the commit: that only if it failed */
     bool ended = false, in_sync = false;

@@ -256,14 +256,16 @@ declare
     given jsonb := ojs_http.read_headers(request_headers);
     request_id text := ojs_http.request_id(given ->> 'x-request-id');
     only_path text := coalesce(split_part(path, '?', 1), '');
-    -- btrim takes twelve times the length of a text.
-    body_text text := case when octet_length(request_body) > 1000 then request_body else nullif(btrim(request_body, e' \t\r\n'), '') end;
     stage text := 'path';
     request ojs_http.request;
     response ojs_http.response;
     route record;
     state text; message text; detail text; hint text; context text;
 begin
+    -- A large one is not copied; btrim takes twelve times its length.
+    if octet_length(request_body) <= 1000 then
+        request_body := nullif(btrim(request_body, e' \t\r\n'), '');
+    end if;
     begin
         route := ojs_http.find_route(case when upper(method) = 'HEAD' then 'GET' else upper(method) end, only_path);
         if route.handler is null and upper(method) = 'OPTIONS' and route.allowed is not null then
@@ -277,11 +279,11 @@ begin
             request.query := case when strpos(path, '?') > 0 then ojs_http.read_query(substr(path, strpos(path, '?') + 1)) else '{}' end;
             request.headers := given || jsonb_build_object('x-request-id', request_id);
             if request.method not in ('GET', 'HEAD') then
-                perform ojs_http.check_headers(given, only_path, body_text is not null);
+                perform ojs_http.check_headers(given, only_path, request_body is not null);
                 stage := 'body';
-                if body_text is not null then
-                    perform ojs_http.check_body(route.handler, body_text);
-                    request.body := body_text::jsonb;
+                if request_body is not null then
+                    perform ojs_http.check_body(route.handler, request_body);
+                    request.body := request_body::jsonb;
                     if jsonb_typeof(request.body) <> 'object' then
                         perform ojs_http.raise('INVALID_PAYLOAD', 'the body must be a JSON object', '{"reason": "malformed"}', 'Send a JSON object.');
                     end if;
