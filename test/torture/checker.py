@@ -143,6 +143,8 @@ class Checker(Promises):
         self.check_order()
         self.check_short_claims()
         self.check_waits()
+        self.check_keepers()
+        self.check_settings()
         self.check_unique()
         self.check_dedup()
         self.check_pauses()

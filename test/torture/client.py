@@ -36,6 +36,8 @@ APART = {
     "paced": {"rate_limit": {"rate": {"limit": 5, "period": "PT1S"}}},
     "shared": {"claim_jitter_ms": 20},
     "hooked": {},
+    "long": {},
+    "tuned": {},
 }
 SPECIAL = {"unique": "uniq", "dedup": "uniq"}
 CLAIMED = ("id, lease_id, attempt, deliveries, extract(epoch from started_at), extract(epoch from lease_expires_at),"
@@ -493,6 +495,17 @@ class Calls(Session):
         rows = self.call("tick", {}, "select ojs.tick()")
         if rows is not None:
             self.ok(1)
+
+    def configure(self, queue, key, value):
+        """Sets one setting that no other session sets, and reads what has become of it."""
+        rows = self.call("configure_queue", {"q": queue, "key": key, "value": value},
+                         "select ojs.configure_queue($1, $2::jsonb)", queue, json.dumps({key: value}))
+        if rows is not None:
+            self.ok(1)
+            rows = self.call("read_setting", {"q": queue, "key": key, "value": value},
+                             "select config ->> $2 from ojs.queues where name = $1", queue, key)
+            if rows is not None:
+                self.ok(rows[0][0])
 
     def simple(self, kind, queue):
         rows = self.call(kind, {"q": queue}, f"select ojs.{kind}($1)", queue)

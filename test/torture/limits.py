@@ -64,6 +64,8 @@ PROMISES = (
     "priority, then first in first out, for one claimer",
     "a claim that comes back short leaves nothing behind",
     "who waits in a claim learns of a commit soon",
+    "who extends in time keeps its job",
+    "no setting is lost to another's",
     "no two open jobs of one uniqueness key",
     "no two jobs of one deduplication key within its time",
     "nothing is handed out of a paused queue",

@@ -234,6 +234,43 @@ class Hooked(Apart):
     """Its jobs pass through hooks."""
 
 
+class Keeper(Calls):
+    """Holds a job of "long" for longer than its lease lasts, and extends that in time."""
+
+    LEASE = 4.0
+
+    def step(self):
+        self.push_many("long", 3)
+        for held in [h for h in self.held.values()]:
+            self.drop(held.id)
+        if not self.claim("long", 1, self.LEASE):
+            return
+        held = next(iter(self.held.values()))
+        until = Clock.now() + self.rng.uniform(3, 9)
+        while held.id in self.held and Clock.now() < until and not self.world.stopping():
+            self.extend(held, self.LEASE, "b")
+            time.sleep(0.4)
+        if held.id in self.held:
+            self.ack(held)
+
+
+class Patient(Calls):
+    """Waits in "long" for longer than leases last there."""
+
+    def step(self):
+        if self.claim("long", 1, 20, wait=12):
+            self.many("ack_many", list(self.held.values()))
+
+
+class Tuner(Calls):
+    """Sets one setting of the queue "tuned" that is its own, while others set theirs."""
+
+    def step(self):
+        key = "lease_ms" if self.world.slot % 2 else "max_deliveries"
+        self.configure("tuned", key, self.rng.randrange(1000, 100000))
+        time.sleep(self.rng.uniform(0.02, 0.3))
+
+
 class Fifo(Calls):
     """The one claimer of the queue "fifo": its order is promised."""
 

@@ -27,7 +27,7 @@ STATES = ("scheduled", "available", "pending", "active", "completed", "retryable
 COMPLAINTS = re.compile(r"PANIC|TRAP|terminated by signal (?!9\b)|C\+\+ exception|leak|corrupt|was in no place", re.I)
 
 FAULTS = {"kill client": 18, "terminate": 20, "cancel": 8, "kill -9": 6, "immediate stop": 3, "restart": 2,
-          "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10}
+          "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10, "prepare": 6, "dead letters": 4}
 
 
 # The queue "hooked" has its jobs marked when they are pushed, and their ends written down; other jobs stay as they are.
@@ -106,6 +106,8 @@ class Round:
                   " insert into torture.era values (0);"
                   " create table torture.effects (job_id uuid, attempt int, worker text)")
         self.discover(c)
+        if self.number % 2 == 0:    # as for a subscriber, which sees every logged table
+            c.execute("set client_min_messages = error; create publication everything for all tables")
         self.log.write("round", {"kind": self.kind, "preload": self.preload, "seed": self.seed})
         setup = client.Calls("setup", self.world, "setup")
         setup.connect()
@@ -180,7 +182,7 @@ class Round:
             kinds += [sessions.Working] * 2
         if self.world.has("create_queue"):
             kinds += [sessions.Kept] * 2 + [sessions.Hasty] * 2 + [sessions.Few] * 4 + [sessions.Paced] * 2 \
-                + [sessions.Shared] * 3 + [sessions.Hooked]
+                + [sessions.Shared] * 3 + [sessions.Hooked] + [sessions.Keeper] + [sessions.Patient] * 2 + [sessions.Tuner] * 2
         kinds += [sessions.Mixed] * self.options.clients
         slots = sorted(enumerate(kinds), key=lambda k: k[1] not in (sessions.Waiter, sessions.Waker))
         for i, (slot, kind) in enumerate(slots):
@@ -358,6 +360,40 @@ class Round:
         self.side(body)
         return seconds
 
+    def fault_prepare(self, t0):
+        """A prepared transaction that has pushed stays open, over crashes too, then ends one way or the other."""
+        seconds, verb = self.rng.uniform(1, 10), self.rng.choice(("commit", "rollback"))
+        name = f"torture {getattr(self, 'sides', 0)}"
+
+        def body(session):
+            session.begin("read committed")
+            session.push(self.rng.choice(client.QUEUES))
+            session.push_many(self.rng.choice(client.QUEUES), 3)
+            session.connection.execute(f"prepare transaction '{name}'")
+            time.sleep(seconds)
+            session.log.write("commit", client.Clock.now(), session.tx)
+            while True:
+                try:
+                    session.world.connect("torture prepared").execute(f"{verb} prepared '{name}'")
+                    break
+                except pq.SqlError as e:
+                    if e.sqlstate == "42704":   # an answer was lost
+                        break
+                    time.sleep(0.1)
+                except pq.Dead:
+                    time.sleep(0.1)
+            session.log.write("end", client.Clock.now(), session.tx, "ok" if verb == "commit" else "rb")
+        self.side(body)
+        return seconds
+
+    def fault_dead_letters(self, t0):
+        """Dead letters that have been kept long enough: upkeep removes them with all that is theirs."""
+        self.control.execute("""select ojs.configure_queue('dead', '{"dead_letter_ttl": "PT1S"}');
+            select from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't.dead', 'args', '[]'::jsonb, 'queue', 'dead',
+                'retry', '{"max_attempts": 1, "on_exhaustion": "dead_letter"}'::jsonb)) from generate_series(1, 40)));
+            select count(ojs.fail(id, '{"type": "t", "message": "m"}', lease_id => lease_id)) from ojs.claim('dead', 'dead', 40)""")
+        return True
+
     def side(self, body):
         self.sides = getattr(self, "sides", 0) + 1
         name = f"side{self.sides}"
@@ -446,6 +482,8 @@ class Round:
         self.world.stop_flag.value = 0
         # what the fault maker's own side processes leave open ends with the server's statement
         differences = self.statistics()
+        for row in self.control.execute("select gid from pg_prepared_xacts"):
+            self.control.execute(f"rollback prepared '{row[0]}'")
         self.drain()
         differences += self.statistics()
         self.dump(differences)
@@ -518,7 +556,7 @@ class Round:
         # entries that claims have marked dead hide rows from indexes, and only from them: look at the tables
         c.execute("set statement_timeout = 0; set enable_indexscan = off; set enable_indexonlyscan = off;"
                   " set enable_bitmapscan = off")
-        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority, meta ->> 'hooked' from ojs_store.job")
+        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority, meta ->> 'hooked' from ojs_store.job where type <> 't.dead'")
         done = c.execute("select job_id, state, attempt, deliveries, extract(epoch from finished_at), error ->> 'type'"
                          " from ojs_store.done")
         events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, deliveries,"
