@@ -326,8 +326,11 @@ forget(std::string_view name)
 
 /* Any deliberate setting is newer than -infinity, and than the revision that follows the drop of a queue. */
 void
-make(std::string_view name, int64 id, TimestampTz revised_at)
+make(std::string_view name, int64 id, TimestampTz revised_at, const Jsonb *producers)
 {
+    ObjectBuilder config;
+    if (producers != nullptr) /* of a queue that was dropped: its jobs are still there to be seen */
+        config.add("producers", producers);
     store::Table table = store::open(store::Rel::queue, RowExclusiveLock);
     TimestampTz at = now();
     Datum values[n_cols];
@@ -338,7 +341,7 @@ make(std::string_view name, int64 id, TimestampTz revised_at)
     values[col_state] = CStringGetTextDatum("active");
     values[col_created_at] = TimestampTzGetDatum(at);
     values[col_revised_at] = TimestampTzGetDatum(revised_at);
-    values[col_config] = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
+    values[col_config] = JsonbPGetDatum(config.finish());
     HeapTuple tuple = heap_form_tuple(RelationGetDescr(table.rel), values, nulls);
     store::insert(table, tuple);
     if (revised_at != DT_NOBEGIN)
@@ -400,7 +403,8 @@ queue_to_move_to(std::string_view name)
     if (queue != nullptr && queue->state != QueueState::deleted)
         return queue;
     bool dropped = queue != nullptr;
-    make(name, dropped ? queue->id : new_id(name), dropped ? queue->revised_at + 1 : DT_NOBEGIN);
+    make(name, dropped ? queue->id : new_id(name), dropped ? queue->revised_at + 1 : DT_NOBEGIN,
+         dropped ? queue->producers : nullptr);
     if (dropped)
         forget(name);
     return look_up(name); /* another session may have made it meanwhile, too, and have set it up */

@@ -180,6 +180,11 @@ select is(pg_temp.as_role(role, format('select %s', call)), result, format('prod
     ('test_observer', $$ojs.info(pg_temp.bill()) ->> 'state'$$, 'available'), ('billing', $$state from ojs.activate(current_setting('roles.waiting')::uuid)$$, 'available'),
     ('test_producer', $$state from ojs.results(array[null, '01920000-0000-7000-8000-00000000000c']::uuid[])$$, 'null'), ('billing', $$state from ojs.cancel(pg_temp.bill())$$, 'cancelled')
 ) as p(role, call, result);
+-- Nor by making the queue anew once it is dropped: its jobs are still there.
+select ojs.drop_queue('bills', 'discard') \g /dev/null
+select is(pg_temp.as_role('test_producer', $$ select ojs.push('t', queue => 'bills') $$), '42501', 'QC-02: a queue that was dropped is not made anew by others'),
+    is(pg_temp.as_role('billing', $$ select state from ojs.push('t', queue => 'bills') $$), 'available', 'QC-02: by its producers'),
+    is(pg_temp.as_role('test_producer', $$ select ojs.info(pg_temp.bill()) $$), '42501', 'QC-02: and its jobs are for nobody else');
 select ojs.configure_queue('bills', '{"producers": ["*"]}') is null as opened \gset
 select is(pg_temp.as_role('test_producer', $$ select state from ojs.push('t', queue => 'bills') $$), 'available', 'QC-02: anybody');
 
