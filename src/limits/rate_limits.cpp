@@ -39,6 +39,10 @@ namespace
 constexpr int64 unknown_wait_us = USECS_PER_SEC; /* when a place becomes free, nobody knows: ask again after this */
 constexpr int max_removed = 100;                 /* old rows that one look removes */
 
+/* A start that is further in the future was noted before the clock was set back. It counts no more: a limit begins anew rather
+ * than staying shut until the clock is there again. Nearer ones are of claims that took their turn before this one. */
+constexpr int64 most_ahead_us = 60 * USECS_PER_SEC;
+
 /* The limits of a queue, and those of jobs that name no key. */
 const char *
 queue_key(std::string_view queue)
@@ -185,11 +189,15 @@ count_starts(Limits &limits, LimitUsed &used)
 
     begin_uses(scan, limits.tables, used.key, LimitUse::start, DT_NOBEGIN);
     scan.direction = BackwardScanDirection;
-    seen = store::next(scan);
-    if (seen != store::Row::none) {
+    while ((seen = store::next(scan)) != store::Row::none) {
         read(table.slot, use);
-        used.last_at = use.at;
-        used.last_number = use.number;
+        if (use.at <= limits.now + most_ahead_us) {
+            used.last_at = use.at;
+            used.last_number = use.number;
+            break;
+        }
+        if (seen == store::Row::live)
+            over(limits, scan);
     }
     store::end(scan);
 

@@ -66,10 +66,10 @@ constinit Statement merge_counts = {R"sql(
 constinit Statement revive = {R"sql(
     update ojs_store.queue set state = 'active', revised_at = clock_timestamp() where ctid = any (array(
         select q.ctid from ojs_store.queue q
-        where q.state = 'deleted'
-            and not exists (select from ojs_store.queue newer where newer.name = q.name and newer.revised_at > q.revised_at)
-            and (exists (select from ojs_store.ready where ready.queue = q.id)
-                or exists (select from ojs_store.later where later.queue = q.id and later.kind <> 5))
+        where case when q.state = 'deleted' then -- first of all
+                not exists (select from ojs_store.queue newer where newer.name = q.name and newer.revised_at > q.revised_at)
+                and (exists (select from ojs_store.ready where ready.queue = q.id)
+                    or exists (select from ojs_store.later where later.queue = q.id and later.kind <> 5)) end
         for update skip locked))
 )sql", {}, nullptr};
 
@@ -174,6 +174,7 @@ tidy_queues(TimestampTz now)
     if (now >= tidied_at && now - tidied_at < tidy_every_us)
         return;
     with_spi([] {
+        set_for_body("enable_seqscan", "off"); /* plans are saved when tables may still be empty */
         (void)execute_latest(merge_rows);
         (void)execute_latest(merge_counts);
         report_same_ids();

@@ -73,6 +73,14 @@ select pg_temp.clock('0') \g /dev/null
 select pg_temp.limited('word', '{"key": "word", "rate": 2, "period": "minute"}', 3) \g /dev/null
 select is(pg_temp.claims('word'), 2::bigint, 'R-59: a rate as a number and a word');
 
+-- The clock is set back: starts of the future count no more, those from then on do.
+select pg_temp.limited('back', '{"key": "back", "rate": {"limit": 2, "period": "PT1H"}}', 6), pg_temp.limited('back-even', '{"key": "back-even", "throttle": {"limit": 1, "period": "PT1M"}}', 3) \g /dev/null
+select pg_temp.clock('1 day') \g /dev/null
+select is(pg_temp.claims('back') || ' ' || pg_temp.claims('back-even'), '2 1', 'RL-02: before the clock is set back');
+select pg_temp.clock('0') \g /dev/null
+select is(pg_temp.claims('back') || ' ' || pg_temp.claims('back-even'), '2 1', 'RL-02: a limit does not stay shut until the clock is there again'),
+    is(pg_temp.claims('back') || ' ' || pg_temp.claims('back-even'), '0 0', 'RL-02: nor is it open');
+
 -- At a distance
 select pg_temp.limited('even', '{"key": "even", "throttle": {"limit": 10, "period": "PT1S"}}', 5) \g /dev/null
 select is(pg_temp.claims('even'), 1::bigint, 'RL-02: a throttle lets one go, however many could');

@@ -49,7 +49,7 @@ select is((select array_agg(distinct -npriority) from ojs_store.ready r join ojs
 select is(ojs.tick(10) ->> 'more', 'true', 'PGX-05: ten more');
 select is(pg_temp.tick(10), '{"reaped": 0, "promoted": 5, "more": false}', 'PGX-05: the rest');
 select pg_temp.clock('0') \g /dev/null
-select pg_temp.pushed('soonest', jsonb_build_object('scheduled_at', now() + n * interval '1 second', 'tag', n::text)) from unnest('{3,1,2,5,4}'::int[]) n \g /dev/null
+select pg_temp.pushed('soonest', jsonb_build_object('scheduled_at', clock_timestamp() + (30 + n) * interval '1 second', 'tag', n::text)) from unnest('{3,1,2,5,4}'::int[]) n \g /dev/null
 select pg_temp.clock('2 minutes') \g /dev/null
 select ojs.tick(2) \g /dev/null
 select is((select string_agg(extra ->> 'tag', '' order by extra ->> 'tag') from ojs.jobs j join ojs_store.ready r on r.job_id = j.id where j.queue = 'soonest'), '12', 'SM-04: of equal ones those that fell due first');
@@ -156,11 +156,10 @@ select ojs.tick() \g /dev/null
 reset client_min_messages;
 select is(:'ticked'::jsonb -> 'failed', '["events"]', 'a tick names the duties that failed');
 select is(pg_temp.at(:'alone'), 'available/0/0', 'and has done the others');
-select is(ojs.health() ->> 'status', 'degraded', 'health is degraded'), is(ojs.health() #>> '{upkeep,failing,0,sqlstate}', '42883', 'and tells why');
+-- What health says of it: test/t/018_upkeep_alone.pl. Here a worker that does not see this transaction may say that all is well.
 select matches(ojs.metrics(), 'ojs_upkeep_failures_total\{duty="events"\} [1-9]', 'and metrics count it');
 alter function ojs_store.prune_nothing(int, boolean) rename to prune_records;
 select is(ojs.tick() -> 'failed', '[]', 'a duty that was mended succeeds');
-select is(ojs.health() #> '{upkeep,failing}', '[]', 'and is shown no longer');
 select pg_temp.clock('0') \g /dev/null
 
 -- What is added up once a minute is read a few times, not once for each of its rows.
