@@ -10,11 +10,12 @@ use Time::HiRes 'time';
 
 our @EXPORT = qw(server awaits health worker_pid workers pushed listener heard at_best);
 
-# A server, started. Options: preload, conf (lines), extension (0: none yet), streaming (0).
+# A server, started. Options: preload, conf (lines), extension (0: none yet), streaming (0), install (another version's folder),
+# extra (options of initdb), archive.
 sub server {
     my ($name, %with) = @_;
-    my $node = PostgreSQL::Test::Cluster->new($name);
-    $node->init(allows_streaming => $with{streaming} // 0);
+    my $node = PostgreSQL::Test::Cluster->new($name, $with{install} ? (install_path => $with{install}) : ());
+    $node->init(allows_streaming => $with{streaming} // 0, has_archiving => $with{archive} // 0, $with{extra} ? (extra => $with{extra}) : ());
     $node->append_conf('postgresql.conf', "max_prepared_transactions = 5\nautovacuum = off\n");
     $node->append_conf('postgresql.conf', "shared_preload_libraries = 'ojs'\n") if $with{preload};
     $node->append_conf('postgresql.conf', $with{conf}) if $with{conf};
