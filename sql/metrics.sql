@@ -13,6 +13,10 @@ language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_shared_hou
 create function ojs_store.queue_seqs(id bigint, out earliest bigint, out head bigint) returns record
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_queue_seqs';
 
+-- What of shared memory is in use, by all databases and by this one, and how much there is; nothing without preload.
+create function ojs_store.shared_use(out what text, out used bigint, out own bigint, out most bigint) returns setof record
+language c volatile parallel unsafe rows 7 as 'MODULE_PATHNAME', 'ojs_shared_use';
+
 -- Whether commits are counted here.
 create function ojs_store.figures_kept() returns boolean
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_figures_kept';

@@ -11,6 +11,7 @@
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/pg/process.h"
 #include "ojs/upkeep/duties.h"
+#include "ojs/admin/shared_use.h"
 
 namespace ojs
 {
@@ -119,6 +120,23 @@ write_upkeep(StringInfo json)
     return failing;
 }
 
+/* How jobs are counted, and what of shared memory is in use. */
+void
+write_shared_memory(StringInfo json)
+{
+    appendStringInfo(json, ", \"counting\": \"%s\", \"shared_memory\": ", has_counters() ? "shared memory" : "rows");
+    if (!shared_memory()) {
+        appendStringInfoString(json, "null");
+        return;
+    }
+    SharedUse uses[n_shared_uses];
+    read_shared_uses(uses);
+    for (const SharedUse &use : uses)
+        appendStringInfo(json, "%s\"%s\": {\"used\": " INT64_FORMAT ", \"own\": " INT64_FORMAT ", \"most\": " INT64_FORMAT "}",
+                         &use == uses ? "{" : ", ", use.what, use.used, use.own, use.most);
+    appendStringInfoChar(json, '}');
+}
+
 const char *
 wake_up()
 {
@@ -185,6 +203,7 @@ OJS_FUNCTION(ojs_health)
         appendStringInfo(&json, ", \"waiting_seconds\": " INT64_FORMAT, waiting_us() / USECS_PER_SEC);
     appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s%s", wake_up(),
                      shared_memory() ? "true" : "false", upkeep.data);
+    write_shared_memory(&json);
     if (recovery)
         appendStringInfoString(&json, ", \"hot_set\": {\"state\": \"not on a standby\"}");
     else

@@ -7,6 +7,7 @@
 #include "ojs/counters/metric_table.h"
 #include "ojs/store/spi.h"
 #include "ojs/upkeep/duties.h"
+#include "ojs/admin/shared_use.h"
 
 using namespace ojs;
 
@@ -200,6 +201,22 @@ write_duties(Lines &lines)
 }
 
 void
+write_shared_memory(Lines &lines)
+{
+    lines.gauge("ojs_counting_rows", "1 while jobs are counted by reading rows", !has_counters());
+    if (!shared_memory())
+        return;
+    SharedUse uses[n_shared_uses];
+    read_shared_uses(uses);
+    lines.family("ojs_shared_memory_used", "gauge", "Entries in shared memory, of all databases");
+    for (const SharedUse &use : uses)
+        lines.add("ojs_shared_memory_used{of=\"", use.what, "\"} ", use.used, "\n");
+    lines.family("ojs_shared_memory_limit", "gauge", "Entries for which there is room in shared memory");
+    for (const SharedUse &use : uses)
+        lines.add("ojs_shared_memory_limit{of=\"", use.what, "\"} ", use.most, "\n");
+}
+
+void
 write(Lines &lines, const Listing &queues, const Listing &series, const Listing &server)
 {
     constexpr int of_end = n_duration_buckets + 1;
@@ -227,6 +244,7 @@ write(Lines &lines, const Listing &queues, const Listing &series, const Listing 
     lines.gauge("ojs_upkeep_running", "1 while the background worker runs", server.all->n[1]);
     lines.gauge("ojs_maintenance", "1 while the server is in maintenance", server.all->n[2]);
     write_duties(lines);
+    write_shared_memory(lines);
 }
 
 } // namespace

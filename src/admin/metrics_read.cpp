@@ -94,7 +94,8 @@ last_hour(int q, TimestampTz at)
     }
     SpinLockRelease(&queue.mutex);
     for (int i = 0; i < happened.n; i++)
-        if (figures->series[happened.all[i].series].queue == q && happened.all[i].part >= now_part - parts_of_hour)
+        if (is_current(happened.all[i]) && figures->series[happened.all[i].series].queue == q &&
+            happened.all[i].part >= now_part - parts_of_hour)
             add_to(hour, happened.all[i]);
     return hour;
 }
@@ -148,7 +149,7 @@ OJS_FUNCTION(ojs_shared_figures)
         if (!ours)
             continue;
         for (int i = 0; i < happened.n; i++)
-            if (happened.all[i].series == s)
+            if (happened.all[i].series == s && is_current(happened.all[i]))
                 add_to(*copy, happened.all[i]);
         Datum values[] = {Int64GetDatum(queue_id), PointerGetDatum(cstring_to_text(copy->type)), int_array(copy->cells, n_cells),
                           int_array(copy->sums, n_sums)};
@@ -247,6 +248,17 @@ known_seqs(Oid table, int64 queue_id, TimestampTz at, Seqs &seqs)
     return known && (fresh || (seqs.earliest != 0 && job_exists(seqs.earliest_id)));
 }
 
+/* False: there is no room for this queue. */
+bool
+can_remember_seqs(Database &database, Oid table, int64 queue_id)
+{
+    LWLockAcquire(figures->lock, LW_EXCLUSIVE);
+    begin_figures(database, table, now());
+    bool can = make_queue_figures(table, queue_id) >= 0;
+    LWLockRelease(figures->lock);
+    return can;
+}
+
 void
 remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, TimestampTz look_again_at)
 {
@@ -269,7 +281,8 @@ remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, T
 } // namespace
 
 /* ojs_store.queue_seqs(id bigint, out earliest bigint, out head bigint): the first and the last number of a queue's jobs.
- * To know them takes reading all jobs, which is done rarely, and not at all for a transaction's own sake. */
+ * To know them takes reading all jobs, which is done rarely. Null where they are not known: with preload, of a queue for
+ * which there is no room to remember them. */
 OJS_FUNCTION(ojs_queue_seqs)
 {
     constexpr int most_of_the_time = 200; /* one part in so many */
@@ -280,7 +293,10 @@ OJS_FUNCTION(ojs_queue_seqs)
     Oid table = store::relation_oid(store::Rel::ready);
     Seqs seqs = {};
 
-    if (database == nullptr || writes || !known_seqs(table, queue, start, seqs)) {
+    bool is_known = true;
+    if (database != nullptr && !known_seqs(table, queue, start, seqs))
+        is_known = can_remember_seqs(*database, table, queue);
+    if (is_known && (database == nullptr || writes || !known_seqs(table, queue, start, seqs))) {
         seqs = look_for_seqs(queue);
         TimestampTz end = GetCurrentTimestamp();
         if (database != nullptr && !writes)
@@ -290,6 +306,6 @@ OJS_FUNCTION(ojs_queue_seqs)
     if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
         elog(ERROR, "return type must be a row type");
     Datum values[] = {Int64GetDatum(seqs.earliest), Int64GetDatum(seqs.head)};
-    bool nulls[2] = {};
+    bool nulls[2] = {!is_known, !is_known};
     return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }

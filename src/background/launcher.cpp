@@ -56,13 +56,13 @@ launcher_leaves(int, Datum)
     pg_atomic_write_u32(&shared->launcher, 0);
 }
 
-/* What a database that is gone has in shared memory. */
+/* What a database that is gone has in shared memory; the slot last, by which the rest is known. */
 void
 give_back(Oid database)
 {
-    free_database_slot(database);
     free_counters(database);
     free_metrics(database);
+    free_database_slot(database);
 }
 
 /* Which databases there are that could have a worker. */
@@ -292,9 +292,10 @@ launch(MemoryContext context)
             ConfigReloadPending = false;
             ProcessConfigFile(PGC_SIGHUP);
         }
+        if (steady_us() - looked_us >= look_for_databases_us ||
+            (settings.worker && asked_by_new() && steady_us() - looked_us > fresh_us))
+            look_for_databases(context); /* what is gone gives back what it had, workers or not */
         if (settings.worker) {
-            if (steady_us() - looked_us >= look_for_databases_us || (asked_by_new() && steady_us() - looked_us > fresh_us))
-                look_for_databases(context);
             int n;
             Served **all = all_served(&n);
             next = serve(all, n, context);

@@ -308,14 +308,6 @@ walk_queues(Walk &walk, bool from_start)
     }
 }
 
-/* Whether the transaction ends with the statement that made this call. DO and CALL may go on for long after it. */
-bool
-is_whole_transaction()
-{
-    return !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1 && ActivePortal != nullptr &&
-           ActivePortal->strategy == PORTAL_ONE_SELECT && !ActivePortal->portalPinned;
-}
-
 /*
  * Lapsed leases and due jobs. A call that is its own transaction and ends at once does whatever there is to do, for everybody's
  * good. One that may go on to wait, or that is part of a longer transaction, does only what it can use itself: the rest would
@@ -335,7 +327,7 @@ do_upkeep(Walk &walk, bool for_all)
         queues[n++] = request.queues[i].id;
         room = std::max(room, most_with(walk, i) - walk.n);
     }
-    bool alone = for_all && !request.may_wait && is_whole_transaction();
+    bool alone = for_all && !request.may_wait && !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1;
     Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, n};
     int limit = alone ? upkeep_batch : room;
 
@@ -366,7 +358,7 @@ store_leases(Walk &walk)
 bool showing;
 
 void
-show(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
+show(Walk &walk, Tables &tables, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
 {
     Standing standing = {};
     standing.state = State::active;
@@ -379,7 +371,7 @@ show(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nul
     standing.token = taken.lease.token;
     standing.lease_expires_at = taken.lease.deadline;
     if (taken.ready.flags & (job_has_events | job_reported))
-        read_past(walk.tables, job.id, taken.ready.flags, standing);
+        read_past(tables, job.id, taken.ready.flags, standing);
     render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
 }
 
@@ -402,9 +394,11 @@ passes(int sqlstate)
 bool
 show_or_discard(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
 {
-    (void)walk.tables.event(); /* opened outside of the subtransaction, which would close them */
-    (void)walk.tables.checkpoint();
-    ErrorData *error = attempt([&] { show(walk, taken, job, values, nulls); });
+    ErrorData *error = attempt([&] {
+        Tables tables; /* of its own: what a slot holds ends with the subtransaction */
+        show(walk, tables, taken, job, values, nulls);
+        tables.close();
+    });
     if (error == nullptr)
         return true;
     if (passes(error->sqlerrcode))
@@ -444,7 +438,7 @@ emit(Walk &walk, ReturnSetInfo *set)
         read(slot, job);
         showing = true;
         if (!careful)
-            show(walk, taken, job, values, nulls);
+            show(walk, walk.tables, taken, job, values, nulls);
         bool can = !careful || show_or_discard(walk, taken, job, values, nulls);
         showing = false;
         if (!can)
@@ -502,8 +496,6 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     out.jobs = walk.n;
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
-    if (walk.n == 0)
-        pfree(walk.taken); /* a claim that waits comes here many times */
     return out;
 }
 

@@ -24,7 +24,7 @@ constinit Notes<Happened> happened = {};
 namespace
 {
 
-constexpr int kept_for_others = 512; /* of the series, for "_other" of each queue */
+constexpr int kept_for_others = max_figure_queues; /* of the series, for "_other" of each queue */
 constexpr int max_types = 100;
 
 /* --- finding and making series --- */
@@ -36,6 +36,7 @@ struct SeriesKey {
 struct KnownSeries {
     SeriesKey key;
     int number; /* from 1; 0: not counted */
+    TimestampTz looked_at;
 };
 HTAB *known; /* of KnownSeries */
 Oid known_of;
@@ -107,8 +108,10 @@ series_of(int64 queue, std::string_view type, TimestampTz at)
     SeriesKey key = {queue, hash};
     bool found;
     auto *entry = static_cast<KnownSeries *>(hash_search(known, &key, HASH_ENTER, &found));
-    if (!found) {
+    constexpr int64 look_again_us = SECS_PER_MINUTE * USECS_PER_SEC; /* for room */
+    if (!found || (entry->number == 0 && at - entry->looked_at > look_again_us)) {
         entry->number = 0;
+        entry->looked_at = at;
         Database *database = my_database();
         if (database != nullptr) {
             LWLockAcquire(figures->lock, LW_EXCLUSIVE);
@@ -156,9 +159,11 @@ bucket_of(const int64 (&bounds)[n], int64 us)
 void
 note(int series, int cell, int64 n, int64 sum, TimestampTz at)
 {
-    if (series == 0)
+    int q = series == 0 ? -1 : figures->series[series - 1].queue;
+    if (q < 0)
         return;
-    happened.add({static_cast<int16>(series - 1), static_cast<int16>(cell), GetCurrentTransactionNestLevel(), at / part_us, n, sum});
+    happened.add({static_cast<int16>(series - 1), static_cast<int16>(cell), GetCurrentTransactionNestLevel(),
+                  static_cast<int32>(at / part_us), figures->queues[q].generation, n, sum});
 }
 
 /* --- the end of a transaction --- */
@@ -169,16 +174,18 @@ apply(const Happened &what)
 {
     Series &series = figures->series[what.series];
     int q = series.queue;
-    if (q < 0 || figures->queues[q].database != MyDatabaseId)
-        return; /* freed, by somebody who dropped and made the extension and then took it back */
+    if (q < 0)
+        return;
     QueueFigures &queue = figures->queues[q];
     SpinLockAcquire(&queue.mutex);
-    add_to(series, what);
-    if (what.cell == cell_enqueued)
-        queue.head_seq = std::max(queue.head_seq, what.sum);
-    PartOfHour *part = part_of(queue, what.part);
-    if (part != nullptr)
-        add_to(*part, what);
+    if (is_current(what)) {
+        add_to(series, what);
+        if (what.cell == cell_enqueued)
+            queue.head_seq = std::max(queue.head_seq, what.sum);
+        PartOfHour *part = part_of(queue, what.part);
+        if (part != nullptr)
+            add_to(*part, what);
+    }
     SpinLockRelease(&queue.mutex);
 }
 
@@ -203,10 +210,35 @@ figures_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 
 } // namespace
 
+bool
+is_current(const Happened &what)
+{
+    int q = figures->series[what.series].queue;
+    return q >= 0 && figures->queues[q].database == MyDatabaseId && figures->queues[q].generation == what.generation;
+}
+
+/* For a database, a table and a queue of it; none: free. */
+static void
+begin_queue(QueueFigures &queue, Oid database, Oid table, int64 id)
+{
+    SpinLockAcquire(&queue.mutex);
+    queue.generation++;
+    queue.database = database;
+    queue.table = table;
+    queue.queue = id;
+    queue.n_types = 0;
+    std::fill(std::begin(queue.parts), std::end(queue.parts), PartOfHour{});
+    queue.seqs_known = false;
+    queue.head_seq = queue.earliest_seq = 0;
+    queue.earliest_id = {};
+    queue.look_again_at = 0;
+    SpinLockRelease(&queue.mutex);
+}
+
 static void
 free_queue(int q)
 {
-    figures->queues[q].database = InvalidOid;
+    begin_queue(figures->queues[q], InvalidOid, InvalidOid, 0);
     pg_atomic_fetch_add_u32(&figures->freed, 1);
     for (int s = 0; s < figures->n_series; s++)
         if (figures->series[s].queue == q)
@@ -321,11 +353,7 @@ make_queue_figures(Oid table, int64 id)
     if (q < 0)
         return -1;
     QueueFigures &queue = figures->queues[q];
-    queue = {};
-    SpinLockInit(&queue.mutex);
-    queue.database = MyDatabaseId;
-    queue.table = table;
-    queue.queue = id;
+    begin_queue(queue, MyDatabaseId, table, id);
     (void)part_of(queue, now() / part_us); /* not idle, from here on */
     figures->n_queues = std::max(figures->n_queues, q + 1);
     return q;
@@ -463,6 +491,8 @@ figures_startup(LWLock *lock, bool found)
     if (!found) {
         memset(static_cast<void *>(figures), 0, sizeof(Figures));
         pg_atomic_init_u32(&figures->freed, 0);
+        for (QueueFigures &queue : figures->queues)
+            SpinLockInit(&queue.mutex);
         figures->lock = lock;
     }
 }

@@ -26,6 +26,7 @@ struct Finding {
 
 Finding *told; /* by this transaction, in its memory */
 int n_told;
+int passed; /* so many of the queues that are told of, in the order of the counters, did the last ticks of this session look at */
 
 constinit Statement record = {
     "select ojs_store.record_event($1, $2, $3)", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
@@ -41,24 +42,58 @@ refusal_of(int64 queue)
 }
 
 Counter *
-find_counter(int64 queue)
+find_counter(int64 queue, Oid database = MyDatabaseId)
 {
-    MarkKey key = {queue, MyDatabaseId, 0};
+    MarkKey key = {queue, database, 0};
     return static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
 }
 
-/* Copies of the counters of this database that have something to tell or to take back. */
 int
-find_alarms(Finding *findings)
+refusals_of(Oid database)
 {
-    int n = 0;
+    auto of = [database](const Refusal &refusal) { return refusal.database == database; };
+    return static_cast<int>(std::count_if(std::begin(alarms->refusals), std::end(alarms->refusals), of));
+}
+
+/*
+ * Under the lock. Where there is none, the database with most refusals gives one up, which its next refusal notes again: one in
+ * which nobody tells them takes nothing from the others. Null: this one has as many as it may.
+ */
+Refusal *
+room_for_refusal()
+{
+    Refusal *most = alarms->refusals;
+    for (Refusal &refusal : alarms->refusals) {
+        if (!OidIsValid(refusal.database))
+            return &refusal;
+        if (refusals_of(refusal.database) > refusals_of(most->database))
+            most = &refusal;
+    }
+    if (refusals_of(most->database) <= refusals_of(MyDatabaseId) + 1)
+        return nullptr;
+    Counter *counter = find_counter(most->queue, most->database);
+    if (counter != nullptr && counter->refused == Alarm::due)
+        counter->refused = Alarm::off;
+    return most;
+}
+
+/* Under the lock: those that have something to tell; or the others, which may have something to take back. */
+void
+add_alarms(Finding *findings, int &n, bool due)
+{
+    int seen = 0;
     HASH_SEQ_STATUS all;
-    LWLockAcquire(counters_lock, LW_SHARED);
     hash_seq_init(&all, counters);
     while (auto *counter = static_cast<Counter *>(hash_seq_search(&all))) {
-        bool quiet = counter->warned == Alarm::off && counter->refused != Alarm::due;
-        if (quiet || counter->key.database != MyDatabaseId)
+        bool is_due = counter->warned == Alarm::due || counter->refused == Alarm::due;
+        bool quiet = due ? !is_due : is_due || counter->warned == Alarm::off;
+        if (quiet || counter->key.database != MyDatabaseId || (!due && seen++ < passed))
             continue;
+        if (n == most_at_once) {
+            hash_seq_term(&all);
+            passed = due ? passed : seen - 1;
+            return;
+        }
         Finding &finding = findings[n++];
         finding = {counter->key.queue, load_of(*counter), counter->warned, counter->refused, nullptr, {}, {}};
         Refusal *refusal = counter->refused == Alarm::due ? refusal_of(finding.queue) : nullptr;
@@ -67,11 +102,19 @@ find_alarms(Finding *findings)
             finding.depth = refusal->depth;
             finding.bound = refusal->bound;
         }
-        if (n == most_at_once) {
-            hash_seq_term(&all);
-            break;
-        }
     }
+    passed = due ? passed : 0;
+}
+
+/* Copies of the counters of this database that have something to tell or to take back; where there are many, the next tick goes
+ * on with the others. */
+int
+find_alarms(Finding *findings)
+{
+    int n = 0;
+    LWLockAcquire(counters_lock, LW_SHARED);
+    add_alarms(findings, n, true);
+    add_alarms(findings, n, false);
     LWLockRelease(counters_lock);
     return n;
 }
@@ -180,10 +223,9 @@ note_refusal(const Queue &queue, std::string_view job_type, const Load &depth)
     if (!reserves())
         return;
     LWLockAcquire(counters_lock, LW_EXCLUSIVE);
-    Counter *counter = counter_of(MyDatabaseId, queue.id);
-    Refusal *room = std::find_if(std::begin(alarms->refusals), std::end(alarms->refusals),
-                                 [](const Refusal &refusal) { return !OidIsValid(refusal.database); });
-    if (counter != nullptr && counter->refused == Alarm::off && room != std::end(alarms->refusals)) {
+    Counter *counter = counter_of(queue.id);
+    Refusal *room = counter != nullptr && counter->refused == Alarm::off ? room_for_refusal() : nullptr;
+    if (room != nullptr) {
         *room = {MyDatabaseId, queue.id, depth, bound_of(queue), {}};
         memcpy(room->job_type, job_type.data(), std::min(job_type.size(), sizeof room->job_type - 1));
         counter->refused = Alarm::due;
@@ -202,8 +244,9 @@ tell_pressure()
     raised = pg_atomic_read_u32(&alarms->raised);
     told = static_cast<Finding *>(MemoryContextAlloc(TopTransactionContext, sizeof(Finding) * most_at_once));
     n_told = 0;
+    bool from_first = passed == 0;
     int n = find_alarms(told);
-    outstanding = n > 0;
+    outstanding = n > 0 || !from_first;
     if (n > 0)
         with_spi([&] {
             for (int i = 0; i < n; i++)

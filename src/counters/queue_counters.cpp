@@ -116,22 +116,30 @@ key_of(Oid database, int64 queue)
     return {queue, database, 0};
 }
 
+/* Under the lock, exclusively: what the counters of this database say holds no more, and its rows are counted instead. */
+void
+stop_counting(Database &database)
+{
+    pg_atomic_write_u32(&database.uncountable, 1);
+    database.counted[0] = database.counted[1] = InvalidOid;
+    if (recount->running && recount->database == database.oid)
+        recount->spoilt = true;
+}
+
 /* True: some of the counters are missing, and the lock must be held exclusively to make them. */
 bool
-add_all(Database &database, bool exclusive)
+add_all(bool exclusive)
 {
     TransactionId xid = GetTopTransactionIdIfAny();
     bool since = recount->running && recount->database == MyDatabaseId && !counted_by_recount(xid);
     int left = 0;
     for (int i = 0; i < changes.n; i++) {
         MarkKey key = key_of(MyDatabaseId, changes.all[i].queue);
-        auto *counter = exclusive ? counter_of(MyDatabaseId, changes.all[i].queue)
+        auto *counter = exclusive ? counter_of(changes.all[i].queue)
                                   : static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
         if (counter != nullptr)
             add(*counter, changes.all[i], since);
-        else if (exclusive)
-            pg_atomic_write_u32(&database.uncountable, 1);
-        else
+        else if (!exclusive)
             changes.all[left++] = changes.all[i];
     }
     changes.n = left;
@@ -142,11 +150,11 @@ add_all(Database &database, bool exclusive)
 void
 committed()
 {
-    Database *database = my_database();
-    if (database == nullptr || counters == nullptr)
+    Database *database = counters != nullptr ? my_database() : nullptr;
+    if (database == nullptr)
         return;
     LWLockAcquire(counters_lock, LW_SHARED);
-    bool missing = add_all(*database, false);
+    bool missing = add_all(false);
     LWLockRelease(counters_lock);
     if (pg_atomic_read_u32(&database->uncountable) != 0) /* nobody reads them */
         missing = false;
@@ -154,7 +162,7 @@ committed()
         return;
     LWLockAcquire(counters_lock, LW_EXCLUSIVE);
     if (missing)
-        (void)add_all(*database, true);
+        (void)add_all(true);
     for (int part = 0; part < 2; part++)
         if (lost_here[part]) {
             database->counted[part] = InvalidOid;
@@ -369,41 +377,42 @@ remove_counters_of(Oid database)
             (void)hash_search(counters, &counter->key, HASH_REMOVE, nullptr);
 }
 
-/* The rows of the database with most counters are counted from now on, and what it had is the others'. */
+/*
+ * The rows of the database with most counters are counted from now on, and what it had is the others'. Also at a commit, so
+ * nothing is allocated.
+ */
 static void
 take_from_largest()
 {
-    auto *n = static_cast<int *>(MemoryContextAllocExtended(TopMemoryContext, sizeof(int) * max_databases, MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO));
-    if (n == nullptr)
-        return;
+    int n[max_databases] = {};
+    int largest = 0;
     HASH_SEQ_STATUS all;
     hash_seq_init(&all, counters);
-    int largest = 0;
     while (auto *counter = static_cast<Counter *>(hash_seq_search(&all))) {
-        int d = 0;
-        while (d < max_databases - 1 && shared->databases[d].oid != counter->key.database)
-            d++;
-        if (++n[d] > n[largest])
-            largest = d;
+        Oid oid = counter->key.database;
+        auto *end = std::end(shared->databases);
+        auto *database = std::find_if(shared->databases, end, [oid](const Database &one) { return one.oid == oid; });
+        if (database == end) /* it is gone, and its slot with it */
+            (void)hash_search(counters, &counter->key, HASH_REMOVE, nullptr);
+        else if (auto d = database - shared->databases; ++n[d] > n[largest])
+            largest = static_cast<int>(d);
     }
-    pfree(n);
-    Database &database = shared->databases[largest];
-    pg_atomic_write_u32(&database.uncountable, 1);
-    database.counted[0] = database.counted[1] = InvalidOid;
-    if (recount->running && recount->database == database.oid)
-        recount->spoilt = true;
-    remove_counters_of(database.oid);
+    if (!is_full())
+        return;
+    stop_counting(shared->databases[largest]);
+    remove_counters_of(shared->databases[largest].oid);
 }
 
-/* At most once a second: a walk over all counters, under the lock. */
+/* Idle counters are looked for at most once a second: a walk over all, under the lock. Where the largest database gives up its
+ * own, there is room for a while, or that database is this one and asks no more. */
 static void
-sweep_counters()
+make_room()
 {
     TimestampTz now = GetCurrentTimestamp();
-    if (now >= recount->swept_at && now - recount->swept_at < USECS_PER_SEC)
-        return;
-    recount->swept_at = now;
-    remove_idle();
+    if (now < recount->swept_at || now - recount->swept_at >= USECS_PER_SEC) {
+        recount->swept_at = now;
+        remove_idle();
+    }
     if (is_full())
         take_from_largest();
 }
@@ -426,19 +435,23 @@ free_counters(Oid database)
 }
 
 Counter *
-counter_of(Oid database, int64 queue)
+counter_of(int64 queue)
 {
-    MarkKey key = key_of(database, queue);
+    MarkKey key = key_of(MyDatabaseId, queue);
     bool found;
     auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
     if (counter != nullptr)
         return counter;
+    Database *mine = my_database();
+    if (pg_atomic_read_u32(&mine->uncountable) != 0)
+        return nullptr;
     if (is_full())
-        sweep_counters();
-    Database *mine = my_database(); /* which may have lost its counters just now */
-    if (is_full() || (mine != nullptr && mine->oid == database && pg_atomic_read_u32(&mine->uncountable) != 0))
+        make_room();
+    if (pg_atomic_read_u32(&mine->uncountable) != 0) /* its counters are the others' now */
         return nullptr;
     counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
+    if (counter == nullptr)
+        stop_counting(*mine);
     if (counter != nullptr && !found) {
         for (pg_atomic_uint64 *other : {&counter->reserved, &counter->bytes, &counter->reserved_bytes, &counter->bytes_since})
             pg_atomic_init_u64(other, 0);

@@ -174,7 +174,7 @@ start(Database &database, Part part)
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     recount->xmax = snapshot->xmax;
     recount->n_running = static_cast<int>(snapshot->xcnt);
-    memcpy(recount->running_xids, snapshot->xip, sizeof(TransactionId) * snapshot->xcnt);
+    std::copy_n(snapshot->xip, snapshot->xcnt, recount->running_xids);
     may_correct_it = (prepared & prepared_bit(part)) != 0;
     if (may_correct_it && prepared_and_open())
         pg_atomic_fetch_or_u32(&database.prepared, prepared_bit(part));
@@ -193,11 +193,10 @@ put_right(HTAB *counted, Part part)
     HASH_SEQ_STATUS all;
     hash_seq_init(&all, counted);
     while (auto *counts = static_cast<Counts *>(hash_seq_search(&all))) {
-        Counter *counter = counter_of(MyDatabaseId, counts->queue);
-        if (counter == nullptr) {
-            pg_atomic_write_u32(&my_database()->uncountable, 1);
+        Counter *counter = counter_of(counts->queue);
+        if (counter == nullptr) { /* which has spoilt the recount */
             hash_seq_term(&all);
-            break;
+            return false;
         }
         for (int w = from; w < to; w++) {
             uint64 right = counts->n[w] + pg_atomic_read_u64(&counter->since[w]);
@@ -237,8 +236,8 @@ finish(Database &database, HTAB *counted, Part part)
         LWLockAcquire(counters_lock, LW_EXCLUSIVE);
     }
     bool before = database.counted[g] == table;
-    bool spoilt = recount->spoilt;
     bool drifted = put_right(counted, part);
+    bool spoilt = recount->spoilt;
     if (!spoilt)
         database.counted[g] = table;
     recount->running = my_recount = false;
@@ -384,10 +383,13 @@ remember_changes()
 {
     if (remembered == nullptr)
         return;
-    if (lost_here[0])
-        remembered_at = DT_NOBEGIN;
-    else
+    bool complete = !lost_here[0];
+    for (int i = 0; i < changes.n && complete; i++) /* another library may have pushed after there was made room */
+        complete = hash_search(remembered, &changes.all[i].queue, HASH_FIND, nullptr) != nullptr;
+    if (complete)
         add_changes(remembered, 1);
+    else
+        remembered_at = DT_NOBEGIN;
 }
 
 static void

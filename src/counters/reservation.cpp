@@ -155,11 +155,9 @@ reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load
     Reservation reservation = Reservation::none;
     LWLockAcquire(counters_lock, LW_EXCLUSIVE);
     right = right && database.counted[static_cast<int>(Part::open)] == table;
-    Counter *counter = right ? counter_of(MyDatabaseId, queue) : nullptr;
+    Counter *counter = right ? counter_of(queue) : nullptr;
     if (counter != nullptr)
         reservation = take_places(*counter, note, own, wanted, bound, warn_at, depth);
-    else if (right)
-        pg_atomic_write_u32(&database.uncountable, 1);
     LWLockRelease(counters_lock);
 
     if (!right)

@@ -2,7 +2,7 @@
  * hooks.cpp: see hooks.h.
  *
  * A hook runs as the role that registered it, on a search path that nobody can put anything into, and only as long as
- * that role may call the function. Each session keeps the chains; a change of the table, of a function or of a role drops
+ * that role may call the function. Each session keeps the chains; a change of the table, of a function, a schema or a role drops
  * them.
  */
 #include "ojs/job/hooks.h"
@@ -358,6 +358,7 @@ hooks_init()
 {
     CacheRegisterSyscacheCallback(PROCOID, function_or_role_changed, 0);
     CacheRegisterSyscacheCallback(AUTHOID, function_or_role_changed, 0);
+    CacheRegisterSyscacheCallback(NAMESPACEOID, function_or_role_changed, 0); /* a schema gets the name of another */
 }
 
 } // namespace ojs

@@ -141,7 +141,7 @@ free_database_slot(Oid oid)
 Database *
 my_database()
 {
-    if (my_slot_of != MyDatabaseId) {
+    if (my_slot_of != MyDatabaseId || my_slot == nullptr) { /* where there was no room, there may be by now */
         my_slot = database_slot(MyDatabaseId);
         my_slot_of = MyDatabaseId;
     }

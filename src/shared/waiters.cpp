@@ -90,8 +90,22 @@ struct Seen {
     int64 queue;
     uint64 changes;
 };
-Seen seen[max_waiter_queues];
+Seen *seen; /* of as many queues as a claim has named */
 int n_seen;
+int room_for_seen;
+
+void
+make_room_to_see(int n)
+{
+    if (n <= room_for_seen)
+        return;
+    if (seen != nullptr)
+        pfree(seen);
+    seen = nullptr;
+    n_seen = room_for_seen = 0;
+    seen = static_cast<Seen *>(MemoryContextAllocHuge(TopMemoryContext, sizeof(Seen) * n));
+    room_for_seen = n;
+}
 
 /* Marks that nobody needs make room. Under the lock. */
 bool
@@ -127,8 +141,7 @@ want(Database &database, int64 queue)
         mark->wanted = true;
         pg_atomic_fetch_add_u32(&database.wanted, 1);
     }
-    if (n_seen < max_waiter_queues)
-        seen[n_seen++] = {queue, mark->changes};
+    seen[n_seen++] = {queue, mark->changes};
 }
 
 /* Whether a commit came between wake_wanted() and now; asked once per change. */
@@ -218,6 +231,7 @@ wake_wanted(const int64 *queues, int n)
     Database *database = my_database();
     if (database == nullptr)
         return;
+    make_room_to_see(n);
     n_seen = 0;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     for (int i = 0; i < n; i++)

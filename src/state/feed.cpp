@@ -26,6 +26,7 @@ read_feed(Snapshot snapshot)
     Feed feed = {};
     Relation rel = store::open_relation(store::Rel::feed, AccessShareLock);
     TableScanDesc scan = table_beginscan(rel, snapshot, 0, nullptr);
+    bool rebuilt = false;
     HeapTuple tuple;
 
     feed.ours = rel->rd_createSubid != InvalidSubTransactionId;
@@ -39,11 +40,11 @@ read_feed(Snapshot snapshot)
         if (TIMESTAMP_IS_NOBEGIN(DatumGetTimestampTz(values[feed_rebuilt_at])))
             feed.restored = true;
         else
-            feed.rebuilt_by = HeapTupleHeaderGetXmin(tuple->t_data);
+            rebuilt = true;
     }
     table_endscan(scan);
     table_close(rel, AccessShareLock);
-    feed.stands = TransactionIdIsValid(feed.rebuilt_by) && !feed.restored;
+    feed.stands = rebuilt && !feed.restored;
     return feed;
 }
 
@@ -56,21 +57,17 @@ read_feed()
 bool
 hot_set_answers(Snapshot snapshot)
 {
-    /* Whoever sees that transaction sees what it has rebuilt, until `feed` changes. An older snapshot does not, in a
-     * transaction that began before the rebuild. */
-    static TransactionId rebuilt_by;
+    static bool known; /* a snapshot saw it; those that come later do as well, until `feed` changes */
     static uint64 known_generation;
     if (RecoveryInProgress())
         return false;
     uint64 generation = store::catalog_generation(store::Rel::feed);
-    if (TransactionIdIsValid(rebuilt_by) && known_generation == generation && !XidInMVCCSnapshot(rebuilt_by, snapshot))
+    if (known && known_generation == generation)
         return true;
     Feed feed = read_feed(snapshot);
-    if (!feed.stands || feed.ours)
-        return feed.stands;
-    rebuilt_by = feed.rebuilt_by;
+    known = feed.stands && !feed.ours;
     known_generation = generation;
-    return true;
+    return feed.stands;
 }
 
 } // namespace ojs

@@ -129,11 +129,9 @@ struct Reader {
     void
     take(std::optional<int64> &v)
     {
-        if (null()) {
-            at++;
-            v = std::nullopt;
-        } else
-            v = DatumGetInt64(next());
+        bool is_null = null();
+        Datum value = next();
+        std::construct_at(&v, is_null ? std::nullopt : std::optional<int64>(DatumGetInt64(value))); /* the row may be raw memory */
     }
     void
     take(text *&v)

@@ -22,7 +22,7 @@ struct Counter {
     pg_atomic_uint64 reserved;       /* places of open transactions (reservation.cpp); not part of n */
     pg_atomic_uint64 since[n_where]; /* by commits that the snapshot of the running recount does not see */
     pg_atomic_uint64 bytes, reserved_bytes, bytes_since; /* the same of sizes, where the queue bounds them */
-    Alarm warned, refused; /* under the lock, exclusively */
+    Alarm warned, refused;           /* under the lock, exclusively */
 };
 
 /* The recount that runs; one at a time. */
@@ -53,7 +53,7 @@ struct Refusal {
     int64 queue;
     Load depth;
     Load bound;
-    char job_type[256];
+    char job_type[256]; /* ends in a zero */
 };
 struct Alarms {
     pg_atomic_uint32 raised; /* how often something came to be told */
@@ -61,9 +61,12 @@ struct Alarms {
 };
 extern Alarms *alarms;
 
-/* Under the lock, exclusively. Returns null if there is no room: then the rows of the database with most counters are
- * counted from now on. */
-Counter *counter_of(Oid database, int64 queue);
+/*
+ * The counter of a queue of this database, which has a slot, made if need be; under the lock, exclusively. Where there is no
+ * room, the database with most counters gives its own up, and its rows are counted from now on. If that is this one, returns
+ * null.
+ */
+Counter *counter_of(int64 queue);
 
 /* Which queue a row belongs to and what it counts as; false: a reminder, which is no job. */
 bool where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where);

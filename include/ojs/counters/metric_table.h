@@ -30,7 +30,8 @@ struct PartOfHour {
 };
 
 struct QueueFigures {
-    slock_t mutex; /* of all the following, and of the queue's series */
+    slock_t mutex; /* of all the following, and of the queue's series; what this is of changes under the lock as well */
+    uint32 generation; /* how often it was freed: what was noted before is of another queue */
     Oid database;  /* 0: free */
     Oid table;     /* of the extension that is in that database now */
     int64 queue;
@@ -68,15 +69,23 @@ struct Happened {
     int16 series;
     int16 cell;
     int level;
-    int64 part;
+    int32 part;
+    uint32 generation; /* of the queue */
     int64 n;
     int64 sum; /* µs; of pushes the last number instead */
 
-    bool same(const Happened &o) const { return series == o.series && cell == o.cell && part == o.part; }
+    bool
+    same(const Happened &o) const
+    {
+        return series == o.series && cell == o.cell && part == o.part && generation == o.generation;
+    }
     bool
     before(const Happened &o) const
     {
-        return series != o.series ? series < o.series : cell != o.cell ? cell < o.cell : part < o.part;
+        return series != o.series ? series < o.series
+               : cell != o.cell   ? cell < o.cell
+               : part != o.part   ? part < o.part
+                                  : generation < o.generation;
     }
     void
     add(const Happened &o)
@@ -90,6 +99,8 @@ extern Notes<Happened> happened;
 /* Under the lock, exclusively: this database's figures are those of the extension whose table `ready` this is. Since `at`, if
  * that is new. */
 void begin_figures(Database &database, Oid table, TimestampTz at);
+/* Whether what was noted is of the queue that the series is of now. */
+bool is_current(const Happened &what);
 /* Under the lock, exclusively if it may be made; -1: there is none. */
 int find_queue_figures(Oid table, int64 id);
 int make_queue_figures(Oid table, int64 id);
