@@ -112,6 +112,14 @@ end $$;
 create function ojs_store.cancel_in(job_id uuid, states int) returns boolean
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_cancel_in';
 
+-- Locks a job if it is in one of these states. Returns false if another transaction has locked it and `wait` is false.
+create function ojs_store.hold(job_id uuid, states int, wait boolean) returns boolean
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_hold';
+
+-- As ojs.delete_job, but leaves no event.
+create function ojs_store.delete_finished(job_id uuid) returns boolean
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_delete_finished';
+
 create function ojs_store.state_bits(states text[]) returns int
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select coalesce(bit_or(1 << (array_position('{scheduled,available,pending,active,completed,retryable,cancelled,discarded}'::text[], s) - 1)), 0)
@@ -120,10 +128,11 @@ $$;
 
 /*
  * Carries out one operation on each job in turn, in the order of ids: so two calls do not deadlock. What cannot be done to a
- * job is a reason to pass it over, not to fail. The state is judged by what carries it out, which has locked the job.
+ * job is a reason to pass it over, not to fail. The state is judged by what carries it out, which has locked the job. For jobs
+ * that other transactions have locked it waits two seconds in all: while it waits, it holds those that it had before.
  */
 create function ojs_store.do_many(operation text, filter jsonb, confirm boolean, states text[], eligible text[]) returns jsonb
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
 #variable_conflict use_variable
 declare
     most int;
@@ -139,6 +148,8 @@ declare
     twin jsonb;
     done boolean;
     bits int := ojs_store.state_bits(eligible);
+    waited interval := '0';
+    since timestamptz;
     items jsonb[];
     succeeded int := 0;
 begin
@@ -155,9 +166,24 @@ begin
     for id, n in select a.id, a.n from unnest(ids) with ordinality as a(id, n) order by a.id, a.n loop
         code := null;
         twin := '{}';
-        done := operation = 'cancel' and ojs_store.cancel_in(id, bits);
-        state := case when not done then (ojs_store.look(id)).state end;
-        if done then
+        done := false;
+        if not ojs_store.hold(id, bits, false) then
+            since := clock_timestamp();
+            begin
+                perform set_config('lock_timeout', (greatest(2000 - extract(epoch from waited) * 1000, 1)::int)::text, true);
+                perform ojs_store.hold(id, bits, true);
+                perform set_config('lock_timeout', '2s', true);
+            exception when lock_not_available then
+                code := 'UNAVAILABLE';
+                reason := 'another transaction has locked the job';
+            end;
+            waited := waited + (clock_timestamp() - since);
+        end if;
+        if code is null and operation = 'cancel' then
+            done := ojs_store.cancel_in(id, bits);
+        end if;
+        state := case when code is null and not done then (ojs_store.look(id)).state end;
+        if done or code is not null then
             null;
         elsif state is null then
             code := 'NOT_FOUND';
@@ -173,7 +199,7 @@ begin
                         'existing_job_state', r.extra -> 'existing_job_state')) into twin
                     from ojs.retry(id) r;
                 else
-                    perform ojs.delete_job(id);
+                    perform ojs_store.delete_finished(id);
                 end if;
             exception when others then
                 get stacked diagnostics message = message_text, detail = pg_exception_detail;

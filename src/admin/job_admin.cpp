@@ -35,6 +35,10 @@ constinit Statement rewrite_job = {R"sql(
     returning ctid, exists (select from ojs_store.checkpoint where job_id = $1) or exists (select from ojs_store.progress where job_id = $1)
 )sql", {UUIDOID, JSONBOID, JSONBOID, JSONBOID, INT4OID, INT8OID, TIMESTAMPTZOID, TEXTOID, BOOLOID}, nullptr};
 
+constinit Statement record_act = {
+    "select ojs_store.record_act($1, $2::text, jsonb_strip_nulls(jsonb_build_object('job_id', $2, 'queue', $3, 'reason', $4)))",
+    {TEXTOID, UUIDOID, TEXTOID, TEXTOID}, nullptr};
+
 /* Takes the row that says a job has ended in this state; false: there is none. */
 bool
 take_done(Tables &tables, const pg_uuid_t &id, std::optional<State> state, DoneRow &row)
@@ -245,6 +249,40 @@ bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
     return answer_now(tables, id, at, remark);
 }
 
+/* Emits the event that says who has done this to a job. `reason` may be null. */
+void
+record_act_on(const char *act, const pg_uuid_t &id, int64 queue, const char *reason)
+{
+    SpiArg type = CStringGetTextDatum(act);
+    std::string_view of = queue_name(queue);
+    SpiArg name = PointerGetDatum(cstring_to_text_with_len(of.data(), static_cast<int>(of.size())));
+    SpiArg why = reason != nullptr ? SpiArg(CStringGetTextDatum(reason)) : SpiArg(nullptr);
+    with_spi([&] { (void)execute_latest(record_act, {type, UUIDPGetDatum(&id), name, why}); });
+}
+
+/* Removes a finished job and its history. Returns false if there is no such job; `done` is how it had ended. */
+bool
+delete_finished(const pg_uuid_t &id, DoneRow &done)
+{
+    store::begin_write("ojs.delete_job()");
+    ensure_hot_set();
+    TimestampTz at = now();
+    Tables tables;
+    bool exists = take_done(tables, id, std::nullopt, done);
+
+    if (exists)
+        (void)remove_job(tables, id);
+    else {
+        JobRow job;
+        Standing standing;
+        if (stand_now(tables, id, at, job, standing))
+            raise_state(tables, id, "delete", Needs::open, at);
+    }
+    tables.close();
+    store::end_write();
+    return exists;
+}
+
 Jsonb *
 no_overrides()
 {
@@ -289,34 +327,27 @@ OJS_FUNCTION(ojs_discard)
         }
         read_job(tables, id, place.row.job_tid, job);
         discard(tables, job, place.row.queue, place.row.attempt, place.row.deliveries, "discarded", reason, at);
+        record_act_on("job_discarded", id, place.row.queue, reason);
         break;
     }
     return answer_now(tables, id, at);
 }
 
-/* Removes a finished job and its history. */
 OJS_FUNCTION(ojs_delete_job)
 {
-    store::begin_write("ojs.delete_job()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
-    TimestampTz at = now();
-    Tables tables;
     DoneRow done;
+    bool existed = delete_finished(id, done);
+    if (existed)
+        record_act_on("job_deleted", id, done.queue, nullptr);
+    PG_RETURN_BOOL(existed);
+}
 
-    if (!take_done(tables, id, std::nullopt, done)) {
-        JobRow job;
-        Standing standing;
-        if (!stand_now(tables, id, at, job, standing)) {
-            tables.close();
-            PG_RETURN_BOOL(false);
-        }
-        raise_state(tables, id, "delete", Needs::open, at);
-    }
-    (void)remove_job(tables, id);
-    tables.close();
-    store::end_write();
-    PG_RETURN_BOOL(true);
+/* ojs_store.delete_finished(job_id uuid) returns boolean: as part of ojs.delete_many, which emits one event for all */
+OJS_FUNCTION(ojs_delete_finished)
+{
+    DoneRow done;
+    PG_RETURN_BOOL(delete_finished(*PG_GETARG_UUID_P(0), done));
 }
 
 /* ojs_http.take_back_jobs(worker text) returns int: as those of a dead worker */

@@ -23,6 +23,7 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
     store::begin_write("ojs.claim()");
+    store::WriteMark before = store::write_mark();
     ensure_hot_set();
 
     int max = PG_ARGISNULL(p_max) ? 1 : PG_GETARG_INT32(p_max);
@@ -33,7 +34,6 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
     Interval *lease = interval_or_null(fcinfo, p_lease);
     TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
     bool admitted = false;
-    store::WriteMark before = store::write_mark();
 
     for (int round = 0;; round++) {
         Tables tables;

@@ -308,6 +308,14 @@ walk_queues(Walk &walk, bool from_start)
     }
 }
 
+/* Whether the transaction ends with the statement that made this call. DO and CALL may go on for long after it. */
+bool
+is_whole_transaction()
+{
+    return !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1 && ActivePortal != nullptr &&
+           ActivePortal->strategy == PORTAL_ONE_SELECT && !ActivePortal->portalPinned;
+}
+
 /*
  * Lapsed leases and due jobs. A call that is its own transaction and ends at once does whatever there is to do, for everybody's
  * good. One that may go on to wait, or that is part of a longer transaction, does only what it can use itself: the rest would
@@ -327,7 +335,7 @@ do_upkeep(Walk &walk, bool for_all)
         queues[n++] = request.queues[i].id;
         room = std::max(room, most_with(walk, i) - walk.n);
     }
-    bool alone = for_all && !request.may_wait && !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1;
+    bool alone = for_all && !request.may_wait && is_whole_transaction();
     Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, n};
     int limit = alone ? upkeep_batch : room;
 
@@ -496,6 +504,8 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     out.jobs = walk.n;
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
+    if (walk.n == 0)
+        pfree(walk.taken); /* a claim that waits comes here many times */
     return out;
 }
 

@@ -448,6 +448,7 @@ settle(Limits &limits, bool writes)
         write_uses(limits);
     LOCKTAG tag = turn_tag();
     LockRelease(&tag, ExclusiveLock, false);
+    hash_destroy(limits.keys); /* a claim that waits makes many */
     limits.keys = nullptr;
 }
 

@@ -45,6 +45,18 @@ OJS_FUNCTION(ojs_cancel_in)
     PG_RETURN_BOOL(cancelled);
 }
 
+/* ojs_store.hold(job_id uuid, states int, wait boolean) returns boolean: false where another transaction has locked the job */
+OJS_FUNCTION(ojs_hold)
+{
+    store::begin_write("ojs_store.hold()");
+    ensure_hot_set();
+    Tables tables;
+    bool held = hold_in(tables, *PG_GETARG_UUID_P(0), PG_GETARG_INT32(1), PG_GETARG_BOOL(2));
+    tables.close();
+    store::end_write();
+    PG_RETURN_BOOL(held);
+}
+
 OJS_FUNCTION(ojs_activate)
 {
     store::begin_write("ojs.activate()");

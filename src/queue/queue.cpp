@@ -213,7 +213,7 @@ from_row(const Row &row)
         find_member(root_of(config), "warning_threshold", threshold) ? double_of(threshold) : default_warning_threshold;
     queue.claim_rules = queue.claim_jitter_ms > 0 || queue.claim_rate > 0;
     if (dead_letter.size() <= max_queue_name && dead_letter != queue.name)
-        memcpy(queue.dead_letter, dead_letter.data(), dead_letter.size());
+        std::copy(dead_letter.begin(), dead_letter.end(), queue.dead_letter);
     /* Where deliveries are bounded and dead letters collected, that is the bound on redelivery. */
     bool bounded = queue.max_deliveries > 0 && queue.dead_letter[0] != '\0';
     queue.expiry_counts_attempt = bool_in(config, "expiry_counts_attempt", !bounded);

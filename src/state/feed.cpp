@@ -26,7 +26,6 @@ read_feed(Snapshot snapshot)
     Feed feed = {};
     Relation rel = store::open_relation(store::Rel::feed, AccessShareLock);
     TableScanDesc scan = table_beginscan(rel, snapshot, 0, nullptr);
-    bool rebuilt = false;
     HeapTuple tuple;
 
     feed.ours = rel->rd_createSubid != InvalidSubTransactionId;
@@ -40,11 +39,11 @@ read_feed(Snapshot snapshot)
         if (TIMESTAMP_IS_NOBEGIN(DatumGetTimestampTz(values[feed_rebuilt_at])))
             feed.restored = true;
         else
-            rebuilt = true;
+            feed.rebuilt_by = HeapTupleHeaderGetXmin(tuple->t_data);
     }
     table_endscan(scan);
     table_close(rel, AccessShareLock);
-    feed.stands = rebuilt && !feed.restored;
+    feed.stands = TransactionIdIsValid(feed.rebuilt_by) && !feed.restored;
     return feed;
 }
 
@@ -57,17 +56,21 @@ read_feed()
 bool
 hot_set_answers(Snapshot snapshot)
 {
-    static bool known; /* a snapshot saw it; those that come later do as well, until `feed` changes */
+    /* Whoever sees that transaction sees what it has rebuilt, until `feed` changes. An older snapshot does not, in a
+     * transaction that began before the rebuild. */
+    static TransactionId rebuilt_by;
     static uint64 known_generation;
     if (RecoveryInProgress())
         return false;
     uint64 generation = store::catalog_generation(store::Rel::feed);
-    if (known && known_generation == generation)
+    if (TransactionIdIsValid(rebuilt_by) && known_generation == generation && !XidInMVCCSnapshot(rebuilt_by, snapshot))
         return true;
     Feed feed = read_feed(snapshot);
-    known = feed.stands && !feed.ours;
+    if (!feed.stands || feed.ours)
+        return feed.stands;
+    rebuilt_by = feed.rebuilt_by;
     known_generation = generation;
-    return feed.stands;
+    return true;
 }
 
 } // namespace ojs

@@ -202,6 +202,32 @@ hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now)
     }
 }
 
+bool
+hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait)
+{
+    for (;;) {
+        CHECK_FOR_INTERRUPTS();
+        Place place = {};
+        auto is_in = [&](store::Table &table, store::Idx index) {
+            place.seen = store::find(table, index, id, &place.tid);
+            place.table = &table;
+            return place.seen == store::Row::live || place.seen == store::Row::leaving;
+        };
+        int wanted = open_states & ~state_bit(State::active);
+        if (is_in(tables.lease(), store::Idx::lease_job))
+            wanted = state_bit(State::active);
+        else if (is_in(tables.done(), store::Idx::done_job))
+            wanted = ~open_states;
+        else
+            place = locate(tables, id);
+        if (place.table == nullptr || place.seen == store::Row::arriving || !(states & wanted))
+            return true;
+        store::Outcome outcome = store::lock(*place.table, &place.tid, wait);
+        if (outcome != store::Outcome::gone)
+            return outcome == store::Outcome::ok;
+    }
+}
+
 /* A row of ready or later is never updated: it is taken, and put in again where it was. Claims pass over it meanwhile. */
 static bool
 flag_waiting(Tables &tables, Place &place, int32 flag)

@@ -166,32 +166,48 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
     return true;
 }
 
-/* Where the last walk for some queues ended because it had met too many rows of others; the next one goes on there. */
-TimestampTz others_passed = DT_NOBEGIN;
+/*
+ * Rows of some queues only have no index of their own: a walk for them also meets the rows of all others, and so is bounded.
+ * It remembers how far it came, and the next walk for the same queues goes on there.
+ */
+struct Walked {
+    uint64 queues; /* their hash */
+    TimestampTz upto;
+};
+Walked walked = {0, DT_NOBEGIN};
 constexpr int most_of_others = 10 * upkeep_batch;
 
-/*
- * The next due rows of a scan, at most upkeep_batch. Those of some queues only have no index of their own: their walk also
- * meets the rows of all others, and so is bounded. Reminders matter to nobody who wants jobs of some queues.
- */
+uint64
+hash_of(Scope scope)
+{
+    return hash_bytes_extended(reinterpret_cast<const unsigned char *>(scope.queues), static_cast<int>(sizeof(int64)) * scope.n, 0);
+}
+
+struct DueWalk {
+    store::Scan scan;
+    Scope scope;
+    TimestampTz from;
+    int of_others;
+    std::optional<TimestampTz> cut; /* it ended here, before the end */
+};
+
+/* The next due rows, at most upkeep_batch. Reminders matter to nobody who wants jobs of some queues. */
 int
-next_due(store::Scan &scan, Scope scope, Due *due, int &of_others)
+next_due(DueWalk &walk, Due *due)
 {
     int n = 0;
     store::Row seen;
-    while (n < upkeep_batch && (seen = store::next(scan)) != store::Row::none) {
+    while (n < upkeep_batch && (seen = store::next(walk.scan)) != store::Row::none) {
         Due &next = due[n];
-        read(scan.table->slot, next.row);
-        next.tid = scan.tid;
-        if (scope.all() || (scope.has(next.row.queue) && next.row.kind != LaterKind::expiry))
+        read(walk.scan.table->slot, next.row);
+        next.tid = walk.scan.tid;
+        if (walk.scope.all() || (walk.scope.has(next.row.queue) && next.row.kind != LaterKind::expiry))
             n += seen == store::Row::live;
-        else if (++of_others >= most_of_others && next.row.due_at > others_passed) {
-            others_passed = next.row.due_at;
-            return n;
+        else if (++walk.of_others >= most_of_others && next.row.due_at > walk.from) {
+            walk.cut = next.row.due_at;
+            break;
         }
     }
-    if (n < upkeep_batch && !scope.all())
-        others_passed = DT_NOBEGIN; /* the end */
     return n;
 }
 
@@ -241,19 +257,23 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
 int
 promote(Tables &tables, Scope scope, int limit, TimestampTz now)
 {
+    if (limit <= 0)
+        return 0;
     store::Table &table = tables.later();
     auto *due = static_cast<Due *>(palloc(sizeof(Due) * upkeep_batch));
     ScanKeyData keys[2];
-    store::Scan scan;
+    DueWalk walk = {{}, scope, DT_NOBEGIN, 0, std::nullopt};
+    uint64 queues = scope.all() ? 0 : hash_of(scope);
     int n;
     int done = 0;
-    int of_others = 0;
 
+    if (!scope.all() && walked.queues == queues)
+        walk.from = walked.upto;
     ScanKeyInit(&keys[0], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(now)));
-    ScanKeyInit(&keys[1], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE, TimestampTzGetDatum(others_passed));
-    store::begin(scan, table, store::Idx::later_due, keys, scope.all() ? 1 : 2, true);
+    ScanKeyInit(&keys[1], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE, TimestampTzGetDatum(walk.from));
+    store::begin(walk.scan, table, store::Idx::later_due, keys, scope.all() ? 1 : 2, true);
     do {
-        n = next_due(scan, scope, due, of_others);
+        n = next_due(walk, due);
         if (n > limit - done)
             std::sort(due, due + n, before);
         for (int i = 0; i < n && done < limit; i++) {
@@ -267,7 +287,11 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
             }
         }
     } while (n == upkeep_batch && done < limit); /* others may have all of a batch */
-    store::end(scan);
+    store::end(walk.scan);
+    if (!scope.all() && done < limit) /* else there may be more where it began */
+        walked = {queues, walk.cut.value_or(DT_NOBEGIN)};
+    else if (!scope.all())
+        walked = {queues, walk.from};
     pfree(due);
     return done;
 }

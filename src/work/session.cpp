@@ -185,13 +185,13 @@ OJS_FUNCTION(ojs_work_next)
     ReturnSetInfo *set = begin_set(fcinfo);
     need_open();
     store::begin_write("ojs.work_next()");
+    store::WriteMark before = store::write_mark();
     ensure_hot_set();
     Interval *wait = interval_or_null(fcinfo, 0);
     int64 wait_ms = wait != nullptr ? std::min(interval_ms(wait), longest_wait_ms) : 0;
     TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
     std::string_view name(work.queue);
     bool admitted = true;
-    store::WriteMark before = store::write_mark();
 
     const Queue *found = find_queue(name);
     if (found != nullptr && found->claim_rate > 0) {

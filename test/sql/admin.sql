@@ -186,6 +186,8 @@ select is(left(pg_temp.refusal(format('select ojs.retry(%L)', :'orphan')), 15), 
 set local ojs.strict_queues = off;
 select is((ojs.retry(:'orphan')).state, 'available', 'a retry makes a dropped queue anew');
 select is((select id from ojs.claim('dropped', 'w')), :'orphan', 'which hands the job out');
+select ojs.push('test.job', queue => 'dropped') from generate_series(1, 2) \g /dev/null
+select is((select count(*) from ojs_store.queue where name = 'dropped'), 2::bigint, 'and was made anew only once');
 
 -- A job whose time is over is not brought back to be discarded by the next claim.
 select id as expired from ojs.push('test.job', queue => 'timed', expires_at => ojs_store.now() + interval '1 hour', retry => '{"max_attempts": 1}') \gset
@@ -206,6 +208,14 @@ select ojs.create_queue('acts', '{"max_size": 5}'), ojs.drain_queue('acts'), ojs
 select is((select string_agg(type, ' ' order by type) from ojs_store.record where type like 'admin.%' and subject in ('acts', 'maintenance') and data ->> 'by' = session_user),
     'admin.cron_removed admin.cron_set admin.maintenance_set admin.maintenance_set admin.queue_configured admin.queue_drained admin.queue_dropped admin.queue_purged admin.rate_limit_set',
     'administrative acts leave events that say who (EVT-01)');
+select pg_temp.pushed('acted') as acted, pg_temp.pushed('acted') as bulked \gset
+select ojs.discard(:'acted', 'not wanted'), ojs.discard(:'bulked') \g /dev/null
+select ojs.delete_job(:'acted'), ojs.delete_job(:'acted'), ojs.delete_many(jsonb_build_object('ids', array[:'bulked'])) \g /dev/null
+select results_eq(format($$ select type, data - 'by' - 'as' from ojs_store.record where subject in (%L, %L) and data ->> 'by' = session_user order by type, subject = %1$L desc $$, :'acted', :'bulked'),
+    format($$ values ('admin.job_deleted', '{"queue": "acted", "job_id": "%1$s"}'::jsonb),
+        ('admin.job_discarded', '{"queue": "acted", "job_id": "%1$s", "reason": "not wanted"}'),
+        ('admin.job_discarded', '{"queue": "acted", "job_id": "%2$s", "reason": "discarded by an administrator"}') $$, :'acted', :'bulked'),
+    'discarding and deleting a job leave events, a bulk operation one for all (EVT-01)');
 select ojs_store.record_event('worker.started', 'w' || i) from generate_series(1, 20) i \g /dev/null
 set local ojs.max_events = 5;
 select ojs_store.prune_records(1000, true) > 0 as pruned \gset

@@ -116,6 +116,21 @@ select is(ojs_store.reconcile('0'), 0::bigint, 'SM-28: and removed');
 select is((ojs.health() #>> '{hot_set,last_reconcile,jobs}')::int - :before, 4, 'OBS-01: health counts them');
 reset client_min_messages;
 
+-- Very many due jobs of other queues: a claim looks at so many at a time, and goes on where it was. For one queue this does not
+-- say where jobs of another begin, and none is passed over because a claim wanted fewer.
+select count(*) as crowd from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue', 'crowd',
+    'options', '{"delay_until": "+PT20S"}'::jsonb)) from generate_series(1, 9999))) \gset
+select pg_temp.pushed('crowd', '{"delay_until": "+PT21S"}'), pg_temp.pushed('late', '{"delay_until": "+PT30S"}'),
+    pg_temp.pushed('early', '{"delay_until": "+PT10S"}'), pg_temp.pushed('early', '{"delay_until": "+PT10S"}') \g /dev/null
+select pg_temp.clock('1 min') \g /dev/null
+select is((select count(*) from ojs.claim('early', 'w')), 1::bigint, 'a due job before a crowd of others is claimed (SM-04)');
+select is((select count(*) from ojs.claim('early', 'w')), 1::bigint, 'the next one too (SM-04)');
+select is((select count(*) from ojs.claim('late', 'w')), 0::bigint, 'one behind it is not reached at once (SM-04)');
+select pg_temp.clock('0'), pg_temp.pushed('early', '{"delay_until": "+PT10S"}'), pg_temp.clock('1 min') \g /dev/null
+select is((select count(*) from ojs.claim('early', 'w')), 1::bigint, 'which another queue does not come to feel (SM-04)');
+select is((select count(*) from ojs.claim('late', 'w')) + (select count(*) from ojs.claim('late', 'w')), 1::bigint, 'but by the claim after (SM-04)');
+select pg_temp.clock('0') \g /dev/null
+
 -- A clock that goes back does not hide leases (reap hint).
 select pg_temp.clock('1 day') \g /dev/null
 select ojs.tick() is null as ticked \gset

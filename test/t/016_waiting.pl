@@ -66,6 +66,20 @@ for my $preload (1, 0) {
     $session->query_safe('rollback');
     $session->quit;
 
+    # A claim that does not wait, in a block that goes on.
+    for my $block ("perform from ojs.claim('{long,mortal}'::text[], 'w')", "for id in select c.id from ojs.claim('{long,mortal}'::text[], 'w') c loop end loop") {
+        $session = $node->background_psql('postgres', on_error_stop => 0);
+        my $pid = $session->query_safe('select pg_backend_pid()');
+        $session->{stdin} .= "do \$\$ declare id uuid; begin $block; perform pg_sleep(600); end \$\$;\n";
+        $session->{run}->pump_nb;
+        awaits($node, "select wait_event = 'PgSleep' from pg_stat_activity where pid = $pid", "a block goes on after a claim, $how");
+        is($extend->(), 'active', "and nobody who extends a lease waits for it, $how");
+        $node->safe_psql('postgres', "select pg_cancel_backend($pid)");
+        $node->poll_query_until('postgres', "select state <> 'active' from pg_stat_activity where pid = $pid") or die;
+        $session->{stderr} = '';
+        eval { $session->quit };
+    }
+
     # What a call has written on its way and cannot use itself, it lets go of by returning.
     pushed($node, 'limited', "delay => '1 ms', $limit");
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w', wait => '30 s')}), 0, "a claim that makes a job available and may not start it returns, $how");
@@ -80,4 +94,12 @@ for my $preload (1, 0) {
     is($node->safe_psql('postgres', q{select count(*) from ojs_store.record where type = 'rate_limit.exceeded'}), 1, "and its event is written, $how");
     $node->stop;
 }
+# A call that had to rebuild the hot set itself does not sleep before that is committed.
+my $node = server('waits_alone', conf => "max_worker_processes = 0\nmax_parallel_workers = 0\n");
+for my $call (q{from ojs.claim('alone', 'w', wait => '30 s')}, q{from ojs.work_next('30 s')}) {
+    $node->safe_psql('postgres', "select from ojs.push('test.job', queue => 'alone', delay => '1 hour')");
+    $node->safe_psql('postgres', "truncate ojs_store.feed, ojs_store.ready, ojs_store.lease, ojs_store.later");
+    is($node->safe_psql('postgres', "select ojs.work_open('alone', 'w'); set statement_timeout = '20 s'; select count(*) $call"), "\n0", "after a rebuild in place a call returns: $call");
+}
+$node->stop;
 done_testing();

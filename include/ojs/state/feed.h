@@ -14,6 +14,7 @@ enum { feed_rebuilt_at, feed_took, feed_jobs, feed_cause, feed_columns };
 struct Feed {
     bool stands;   /* the hot set holds every open job */
     bool restored; /* it did, but rows came into the logged tables past it */
+    TransactionId rebuilt_by; /* invalid: it was not */
     bool ours;     /* what is said so was written by this very transaction, or the tables were made by it */
 };
 Feed read_feed();

@@ -42,7 +42,11 @@ bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &j
  * Nothing for one that has ended. */
 void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 
-/* The same, and from then on its hot rows bear `flag`. False: the job has ended, or does not exist. */
+/* Locks the row that says where the job is, if it is in one of `states`. Returns false if another transaction has it and
+ * `wait` is false. */
+bool hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait);
+
+/* As hold_open(), and from then on its hot rows bear `flag`. False: the job has ended, or does not exist. */
 bool flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now);
 
 /* Where the job stands by a snapshot of this moment. */
