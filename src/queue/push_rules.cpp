@@ -174,7 +174,6 @@ tidy_queues(TimestampTz now)
     if (now >= tidied_at && now - tidied_at < tidy_every_us)
         return;
     with_spi([] {
-        set_for_body("enable_seqscan", "off"); /* plans are saved when tables may still be empty */
         (void)execute_latest(merge_rows);
         (void)execute_latest(merge_counts);
         report_same_ids();

@@ -144,7 +144,6 @@ begin_round(TimestampTz now)
 {
     forgetting.n = 0;
     with_spi([&] {
-        by_index();
         auto n = static_cast<int>(execute_latest(dropped_queues, {TimestampTzGetDatum(dropped_before(now)), Int32GetDatum(Round::most)}));
         for (int i = 0; i < n; i++) {
             bool null;
@@ -167,7 +166,6 @@ end_round(TimestampTz now)
     if (forgetting.n == 0)
         return;
     with_spi([&] {
-        by_index();
         Datum ids[Round::most];
         std::transform(forgetting.dropped, forgetting.dropped + forgetting.n, ids, [](int64 id) { return Int64GetDatum(id); });
         ArrayType *array = construct_array(ids, forgetting.n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
