@@ -57,7 +57,7 @@ select ok(pg_temp.sample('ojs_job_duration_seconds_sum{queue="met",type="mail.se
 select is((select count(*) from string_to_table(ojs.metrics(), e'\n') line where line ~ '^ojs_queue_depth\{queue="met"'), 8::bigint, 'OBS-02: the depth by each of the eight states');
 select is_empty($$ select line from string_to_table(rtrim(ojs.metrics(), e'\n'), e'\n') line
     where line !~ '^# (HELP ojs_[a-z_]+ [^\n]+|TYPE ojs_[a-z_]+ (counter|gauge|histogram))$' and line !~ '^ojs_[a-z_]+(\{[a-z]+="[^"\\]*"(,[a-z]+="[^"\\]*")*\})? [0-9.e+-]+$' $$, 'OBS-02: each line is of the text format');
-select is_empty($$ select l[1] from regexp_matches(ojs.metrics(), '[{,]([a-z_]+)="', 'g') l where l[1] not in ('queue', 'type', 'state', 'le', 'duty') $$, 'OBS-02: labels are queue, type, state and duty, and le of buckets');
+select is_empty($$ select l[1] from regexp_matches(ojs.metrics(), '[{,]([a-z_]+)="', 'g') l where l[1] not in ('queue', 'type', 'state', 'le', 'duty', 'of') $$, 'OBS-02: labels are queue, type, state, duty and of, and le of buckets');
 select is_empty($$ select split_part(line, ' ', 1) from string_to_table(ojs.metrics(), e'\n') line where line <> '' and line !~ '^#' group by 1 having count(*) > 1 $$, 'OBS-02: no sample comes twice');
 select is_empty($$ select family from (select substring(line from '^# TYPE (\S+)') as family from string_to_table(ojs.metrics(), e'\n') line) f where family is not null group by 1 having count(*) > 1 $$,
     'OBS-02: each family has its type once');
