@@ -88,10 +88,10 @@ create function pg_temp.bulk(what text) returns text language sql as $$
     select string_agg((data - 'by')::text, ' ' order by time) from ojs.events where type = 'bulk.' || what || '.completed'
 $$;
 select ojs.cancel_many(jsonb_build_object('ids', jsonb_build_array(pg_temp.pushed('b'), pg_temp.pushed('b'), gen_random_uuid()))) is null \g /dev/null
-select is(pg_temp.bulk('cancel'), '{"by": "postgres", "total": 3, "skipped": 1, "cancelled": 2}', 'BLK-03 EVT-03: bulk.cancel.completed');
+select is(pg_temp.bulk('cancel'), '{"total": 3, "skipped": 1, "cancelled": 2}', 'BLK-03 EVT-03: bulk.cancel.completed');
 select ojs.retry_many('{"queue": "x"}', true) is null, ojs.delete_many('{"queue": "b"}', true) is null \g /dev/null
-select is(pg_temp.bulk('retry'), '{"by": "postgres", "total": 2, "retried": 2, "skipped": 0}', 'BLK-03 EVT-03: bulk.retry.completed'),
-    is(pg_temp.bulk('delete'), '{"by": "postgres", "total": 2, "deleted": 2, "skipped": 0}', 'BLK-03 EVT-03: bulk.delete.completed');
+select is(pg_temp.bulk('retry'), '{"total": 2, "retried": 2, "skipped": 0}', 'BLK-03 EVT-03: bulk.retry.completed'),
+    is(pg_temp.bulk('delete'), '{"total": 2, "deleted": 2, "skipped": 0}', 'BLK-03 EVT-03: bulk.delete.completed');
 select is(source || ' ' || subject, 'ojs://' || current_database() || '/api/cancel cancel', 'EVT-01: by the API') from ojs.events where type = 'bulk.cancel.completed';
 select pg_temp.http('POST', '/ojs/v1/jobs/bulk', '{"jobs": [{"type": "a.b", "args": []}, {"type": "", "args": []}]}') is null \g /dev/null
 select is(pg_temp.bulk('enqueue'), '{"total": 2, "failed": 1, "atomicity": "partial", "succeeded": 1}', 'BLK-01 EVT-03: bulk.enqueue.completed');
