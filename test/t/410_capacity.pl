@@ -38,8 +38,8 @@ my $setup = q{
     exception when sqlstate 'OJ601' then
         get stacked diagnostics detail = pg_exception_detail;
         insert into odd select detail
-        where coalesce((detail::jsonb #>> '{details,depth}')::int + (detail::jsonb #>> '{details,jobs}')::int <= (detail::jsonb #>> '{details,bound}')::int,
-            (detail::jsonb #>> '{details,depth_bytes}')::int + (detail::jsonb #>> '{details,job_bytes}')::int <= (detail::jsonb #>> '{details,bound_bytes}')::int);
+        where coalesce((detail::jsonb #>> '{details,depth}')::int + (detail::jsonb #>> '{details,jobs}')::int <= (detail::jsonb #>> '{details,bound}')::int, true)
+            and coalesce((detail::jsonb #>> '{details,depth_bytes}')::int + (detail::jsonb #>> '{details,job_bytes}')::int <= (detail::jsonb #>> '{details,bound_bytes}')::int, true);
     end $$;
     -- What waits in one snapshot, and what may.
     create view beyond as
