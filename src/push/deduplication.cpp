@@ -14,6 +14,8 @@ namespace ojs
 namespace
 {
 
+constexpr int64 longest_insert_us = 10000; /* of one that need not wait for another transaction */
+
 /* Columns of ojs_store.deduplication. */
 enum { col_queue, col_key, col_job_id, col_expires_at };
 
@@ -54,6 +56,9 @@ constinit Statement insert_marker = {
 
 constinit Statement update_marker = {
     "update ojs_store.deduplication set job_id = $3 where queue = $1 and key = $2", {INT8OID, TEXTOID, UUIDOID}, nullptr};
+
+constinit Statement lengthen_marker = {
+    "update ojs_store.deduplication set expires_at = $3 where queue = $1 and key = $2", {INT8OID, TEXTOID, TIMESTAMPTZOID}, nullptr};
 
 constinit Statement delete_marker = {
     "delete from ojs_store.deduplication where queue = $1 and key = $2", {INT8OID, TEXTOID}, nullptr};
@@ -119,8 +124,12 @@ take_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 tt
                                                           TimestampTzGetDatum(at + ttl_ms * 1000),
                                                           TimestampTzGetDatum(at)}) > 0;
         });
-        if (marker.taken)
-            return marker;
+        if (!marker.taken)
+            continue;
+        TimestampTz taken_at = now();
+        if (taken_at - at > longest_insert_us) /* it has waited: a key's time begins when it is taken */
+            change_own(lengthen_marker, {Int64GetDatum(queue), key_text, TimestampTzGetDatum(taken_at + ttl_ms * 1000)});
+        return marker;
     }
 }
 

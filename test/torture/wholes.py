@@ -129,7 +129,7 @@ class Wholes:
     def check_settings(self):
         """What a session has set, and nobody else sets, is there when it looks."""
         for op in self.h.ops:
-            if op.kind == "read_setting" and op.status == "ok" and op.result != str(op.args["value"]):
+            if op.kind == "read_setting" and op.status == "ok" and op.result != (op.args["value"] and str(op.args["value"])):
                 self.bad("no setting is lost to another's", f"{op.client} set {op.args['key']} to {op.args['value']}, and read"
                          f" {op.result}")
 

@@ -469,7 +469,7 @@ class Round:
         time.sleep(3.2)
         queues = self.queues()
         if self.world.has("create_queue"):
-            self.control.execute("select ojs.configure_queue('paced', '{\"rate_limit\": null}')")
+            drain.configure("paced", "rate_limit", None)
         if self.world.has("resume_queue"):
             for queue in self.world.extra:
                 drain.simple("resume_queue", queue)
