@@ -285,7 +285,9 @@ class Promises(Wholes):
             if mine is None:
                 continue
             for claim in known:
-                if claim.deliveries > mine.deliveries and claim.op.era >= op.era and claim.op.t1 > op.t0:
+                # without a lease id, the call may have ended the lease of a claim that ran at the same time
+                after = claim.op.t1 > op.t0 if self.token_given(op) else claim.op.t0 > op.t1
+                if claim.deliveries > mine.deliveries and claim.op.era >= op.era and after:
                     if self.clock_max(claim.op.t1) < due:
                         self.bad("no retry before its time", f"given back until {due:.3f}, handed to"
                                  f" {claim.op.client} at {self.clock_max(claim.op.t1):.3f} at most", id)

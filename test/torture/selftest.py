@@ -80,9 +80,10 @@ class Story:
             self.done(job, "completed", t)
         return self
 
-    def fail(self, t, who, job, lease, state="retryable", due=None, attempt=1):
-        return self.call(t, who, "fail", {"id": job, "l": lease, "w": who, "my": lease, "fatal": False,
-                                          "requeue": False, "delay": None}, [state, attempt, due])
+    def fail(self, t, who, job, lease, state="retryable", due=None, attempt=1, named=True, took=0.01):
+        args = {"id": job, "l": lease if named else None, "w": who if named else None, "my": lease, "fatal": False,
+                "requeue": False, "delay": None}
+        return self.call(t, who, "fail", args, [state, attempt, due], took=took)
 
     def extend(self, t, who, job, lease, seconds):
         return self.call(t, who, "extend", {"id": job, "l": lease, "w": who, "my": lease, "for": seconds}, ["active"])
@@ -148,6 +149,13 @@ def extended_by_who_named_nobody(s):
     s.push(1, "a").give(2, "w1", "a", "l1", 1).give(4, "w2", "a", "l2", 60, attempt=2, deliveries=2)
     s.call(5, "w1", "extend", {"id": "a", "l": None, "w": None, "my": "l1", "for": 1}, ["active"])
     s.ack(7, "w2", "a", "l2", error="OJ311").give(8, "w1", "a", "l3", attempt=3, deliveries=3).ack(9, "w1", "a", "l3")
+
+
+@story(None)
+def failed_by_who_named_no_lease(s):
+    s.push(1, "a").give(2, "w1", "a", "l1", 1).fail(3, "w1", "a", "l1", due=4.0, attempt=2, named=False, took=0.3)
+    s.give(3.1, "w2", "a", "l2", attempt=2, deliveries=2).give(4.5, "w3", "a", "l3", attempt=3, deliveries=3)
+    s.ack(5, "w3", "a", "l3")
 
 
 @story("a durable lease survives a crash")
