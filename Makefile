@@ -75,13 +75,15 @@ PG_CXXFLAGS = -std=c++20 -fno-rtti -fno-threadsafe-statics -fvisibility=hidden -
 	-Wall -Wextra -MMD -MP $(if $(filter true,$(CI)),-Werror)
 SHLIB_LINK = -lcrypto -lstdc++
 
-# `make installcheck` needs a running server that has ojs installed (and pgTAP, or its part is left out).
+# `make installcheck` needs a running server that has ojs installed (and pgTAP, or its part is left out). pg_regress looks
+# for sql, specs and expected in one folder.
+REGRESS_PREP = build/pg_regress
 REGRESS = api
-REGRESS_OPTS = --inputdir=test/regress
+REGRESS_OPTS = --inputdir=build/pg_regress
 ISOLATION = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
-ISOLATION_OPTS = --inputdir=test --load-extension=ojs
-PGTAP = $(sort $(wildcard test/sql/*.sql))
-PROVE_TESTS = $(sort $(wildcard test/t/*.pl))
+ISOLATION_OPTS = --inputdir=build/pg_regress --load-extension=ojs
+PGTAP = $(sort $(wildcard test/pgtap/*.sql))
+PROVE_TESTS = $(sort $(wildcard test/tap/*.pl))
 
 # Bitcode for JIT inlining brings nothing to functions that work on tables, and asks for a second compiler.
 override with_llvm = no
@@ -99,7 +101,7 @@ endif
 
 ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
-PG_PROVE_FLAGS += -I $(CURDIR)/test/t
+PG_PROVE_FLAGS += -I $(CURDIR)/test/tap
 
 # Server headers are not ours to warn about.
 override CPPFLAGS := $(patsubst -I$(shell $(PG_CONFIG) --includedir-server),-isystem $(shell $(PG_CONFIG) --includedir-server),$(CPPFLAGS))
@@ -140,6 +142,12 @@ ifneq ($(PREVIOUS),)
 $(UPDATE_SCRIPT_SQL): sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
 	$(call assemble,alter extension ojs update to '\''$(EXTVERSION)'\'',sql/versions/next.sql $(SQL_CODE) $(SQL_LAST),s/^create \(function\|view\|trigger\)/create or replace \1/)
 endif
+
+build/pg_regress:
+	mkdir -p $@
+	ln -sfn ../../test/regress $@/sql
+	ln -sfn ../../test/specs $@/specs
+	ln -sfn ../../expected $@/expected
 
 FORCE:
 .PHONY: FORCE help quickstart dev test test-one conformance lint format gateway bench torture freeze installcheck-pgtap list-sql
@@ -207,7 +215,7 @@ freeze: $(DATA_built) ## at a release: keep this version's scripts for ever
 	sed -i '/^--/!d' sql/versions/next.sql
 
 installcheck-pgtap:
-	test/pgtap $(PGTAP)
+	test/lib/pgtap $(PGTAP)
 
 # For test/lint.
 list-sql:

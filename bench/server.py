@@ -61,7 +61,7 @@ class Server:
         self.owner = pwd.getpwnam("postgres") if os.getuid() == 0 else None
         if self.owner:
             os.chown(self.dir, self.owner.pw_uid, self.owner.pw_gid)
-        self.pg_config = run(ROOT / "test/private-postgres", self.dir / "pg", pg_config)
+        self.pg_config = run(ROOT / "test/lib/private-postgres", self.dir / "pg", pg_config)
         self.bin = pathlib.Path(self.pg_config).parent
         if extension:
             self.build_extension(flags)

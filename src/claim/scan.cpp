@@ -7,7 +7,7 @@
  *           select ctid from ojs_store.ready where queue = $1 order by npriority, place limit $2 for update skip locked))
  *       returning *)
  *   insert into ojs_store.lease select …, random token from taken returning …;
- * test/sql/claim_oracle.sql holds the two against each other.
+ * test/pgtap/claim_oracle.sql holds the two against each other.
  *
  * Claims leave dead index entries at the front of the queue, which vacuum cannot remove while an old snapshot lives.
  * Two things keep a claim from wading through them: it marks the entries it meets as dead (store::begin, kill_dead),
