@@ -131,10 +131,12 @@ select
         end) as settled_by,
     (select q.name from ojs_store.queue q where q.id = coalesce(told.queue, job.queue) limit 1) as queue,
     job.type as job_type, job.meta ->> 'trace_id' as trace_id, job.created_at, job.scheduled_at, job.expires_at,
-    job.max_attempts, job.options, told.kind, told.attempt, told.due_at, told.started_at, told.worker, told.error, told.result
+    job.max_attempts, job.options, told.kind, told.attempt, told.due_at, told.started_at, told.worker, told.error, told.result,
+    numbers.read_at
 from (
-    -- The next transaction id, in two parts: of a row, 32 bits are known.
-    select next & -4294967296 as epoch, next & 4294967295 as low
+    -- The next transaction id, in two parts: of a row, 32 bits are known. And the time: where the columns of the events call a
+    -- volatile function, a query that does not ask for them computes them all the same.
+    select next & -4294967296 as epoch, next & 4294967295 as low, ojs_store.now() as read_at
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
     offset 0
 ) numbers,
@@ -195,7 +197,7 @@ select
         when e.type = 'job.completed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
             -- A result is shown as long as its job asks for: result_ttl in seconds, -1 for ever, 7 days by default.
             'result', case when coalesce((e.options ->> 'result_ttl')::numeric, 604800) < 0
-                or e.at + coalesce((e.options ->> 'result_ttl')::float8, 604800) * interval '1 second' > ojs_store.now() then e.result end)
+                or e.at + coalesce((e.options ->> 'result_ttl')::float8, 604800) * interval '1 second' > e.read_at then e.result end)
         when e.type = 'job.failed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
             'error', n.error || jsonb_build_object('retryable', e.kind in (1, 3)) || n.stack_trace)
         when e.type = 'job.retrying' then jsonb_build_object('attempt', n.attempt, 'max_attempts', e.max_attempts,
