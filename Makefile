@@ -31,6 +31,7 @@ SQL_CODE = \
 	sql/events.sql \
 	sql/results.sql \
 	sql/once.sql \
+	sql/lists.sql \
 	sql/bulk.sql \
 	sql/replay.sql \
 	sql/hooks.sql \

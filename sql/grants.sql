@@ -72,6 +72,8 @@ grant execute on function
 to ojs_admin;
 grant execute on function ojs.cancel_many(jsonb, boolean), ojs.retry_many(jsonb, boolean), ojs.delete_many(jsonb, boolean) to ojs_admin;
 grant execute on function ojs.dead_letter_stats(text) to ojs_observer, ojs_admin;
+grant execute on function ojs.list_jobs(text, text, text, text, int) to ojs_observer, ojs_admin;
+grant execute on function ojs_store.listed_ids(jsonb, int, bigint), ojs_store.count_listed(jsonb) to ojs_observer, ojs_admin;
 grant select on ojs.dead_letters to ojs_observer, ojs_admin;
 
 -- Queues
@@ -152,11 +154,11 @@ grant execute on function ojs_http.no_such_worker to ojs_worker, ojs_observer, o
 grant execute on function
     ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.info_flat,
     ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page, ojs_http.query_time,
-    ojs_http.query_args, ojs_http.job_page, ojs_http.chosen_jobs, ojs_http.is_like,
+    ojs_http.query_args, ojs_http.job_page, ojs_http.list_filter, ojs_http.dead_letter_filter,
     ojs_http.admin_jobs, ojs_http.admin_stats, ojs_http.admin_queues, ojs_http.admin_queue, ojs_http.admin_workers,
     ojs_http.queues, ojs_http.queue, ojs_http.queue_stats, ojs_http.queue_config, ojs_http.default_policy, ojs_http.topic,
     ojs_http.worker, ojs_http.worker_health, ojs_http.worker_json, ojs_http.worker_named,
-    ojs_http.dead_letters, ojs_http.dead_letter, ojs_http.dead_letter_named, ojs_http.chosen_dead_letters, ojs_http.admin_dead_letters,
+    ojs_http.dead_letters, ojs_http.dead_letter, ojs_http.dead_letter_named, ojs_http.admin_dead_letters,
     ojs_http.dead_letter_stats, ojs_http.crons, ojs_http.cron, ojs_http.cron_json, ojs_http.no_such_cron,
     ojs_http.rate_limits, ojs_http.rate_limit, ojs_http.rate_limit_json
 to ojs_observer, ojs_admin;

@@ -30,58 +30,43 @@ begin
     return given;
 end $$;
 
--- Whether a type is what a filter says: the same, or beginning as what stands before its *.
-create function ojs_http.is_like(type text, pattern text) returns boolean
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select case when pattern like '%*' then starts_with(type, left(pattern, -1)) else coalesce(type = nullif(pattern, ''), true) end
-$$;
-
 -- JOBS -------------------------------------------------------------------------------------------------------------
 
--- A page of the jobs that a query finds, sorted as the request asks. What does not fit is shown abridged.
-create function ojs_http.job_page(request ojs_http.request, query text) returns ojs_http.response
+-- What a list is to show, for ojs_store.listed_ids().
+create function ojs_http.list_filter(request ojs_http.request, more jsonb) returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_strip_nulls(more || jsonb_build_object('queue', nullif(request.query ->> 'queue', ''), 'type', nullif(request.query ->> 'type', ''),
+        'since', ojs_http.query_time(request, 'since'), 'until', ojs_http.query_time(request, 'until')))
+$$;
+
+-- A page of such jobs, sorted as the request asks. What does not fit is shown abridged.
+create function ojs_http.job_page(request ojs_http.request, filter jsonb) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     sort text := coalesce(ojs_http.query_word(request, 'sort', 'created_at', 'scheduled_at', 'priority'), 'created_at');
-    direction text := coalesce(ojs_http.query_word(request, 'order', 'asc', 'desc'), 'desc');
+    direction text := ojs_http.query_word(request, 'order', 'asc', 'desc');
     entries jsonb[];
-    total bigint;
 begin
-    execute format($query$
-        with found as (
-            select row(j.*)::ojs.job as job, j.id, j.%1$I as key from (%3$s) j
-        ), page as (
-            select ojs.envelope(job) as job, key, id from found order by key %2$s nulls last, id %2$s limit $2 offset $3
-        ), sized as (
-            select *, sum(pg_column_size(job)) over (order by key %2$s nulls last, id %2$s) as bytes from page
-        )
-        select (select array_agg(case when s.bytes <= ojs_http.most_bytes() then s.job else ojs_http.abridged(s.job) end order by s.key %2$s nulls last, s.id %2$s) from sized s),
-            (select count(*) from found)
-        $query$, sort, direction, query)
-    into entries, total
-    using request, ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request);
-    return ojs_http.numbered_page(request, entries, total);
-end $$;
-
-create function ojs_http.chosen_jobs(request ojs_http.request) returns setof ojs.job
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    of_queue text := nullif(request.query ->> 'queue', '');
-    of_type text := request.query ->> 'type';
-    state_is text := ojs_http.query_word(request, 'state', 'available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded');
-    since timestamptz := coalesce(ojs_http.query_time(request, 'since'), '-infinity');
-    until timestamptz := coalesce(ojs_http.query_time(request, 'until'), 'infinity');
-begin
-    return query select j.* from ojs.jobs j
-        where (of_queue is null or j.queue = of_queue) and ojs_http.is_like(j.type, of_type) and (state_is is null or j.state = state_is)
-            and j.created_at between since and until;
+    select array_agg(case when sized.bytes <= ojs_http.most_bytes() then sized.job else ojs_http.abridged(sized.job) end order by sized.n) into entries
+    from (
+        select page.job, page.n, sum(pg_column_size(page.job)) over (order by page.n) as bytes
+        from (
+            select ojs.envelope(looked.job) as job, listed.n
+            from ojs_store.listed_ids(filter || jsonb_build_object('sort', sort, 'ascending', coalesce(direction = 'asc', false)),
+                ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request)) with ordinality as listed(id, n)
+            cross join lateral (select ojs_store.look(listed.id) as job offset 0) looked
+            where (looked.job).id is not null
+        ) page
+    ) sized;
+    return ojs_http.numbered_page(request, entries, ojs_store.count_listed(filter));
 end $$;
 
 create function ojs_http.admin_jobs(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_http.upkeep();
-    return ojs_http.job_page(request, 'select * from ojs_http.chosen_jobs($1)');
+    return ojs_http.job_page(request, ojs_http.list_filter(request, jsonb_build_object('state',
+        ojs_http.query_word(request, 'state', 'available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded'))));
 end $$;
 
 -- QUEUES -----------------------------------------------------------------------------------------------------------
@@ -179,25 +164,15 @@ exception when data_exception then
     perform ojs_http.raise('INVALID_PAYLOAD', 'args must be JSON', '{"field": "args"}', 'Give ?args={"customer":7}, encoded.');
 end $$;
 
--- Those that the query string describes.
-create function ojs_http.chosen_dead_letters(request ojs_http.request) returns setof ojs.job
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    of_queue text := nullif(request.query ->> 'queue', '');
-    of_type text := request.query ->> 'type';
-    of_error text := nullif(request.query ->> 'error_type', '');
-    containing jsonb := ojs_http.query_args(request);
-    since timestamptz := coalesce(ojs_http.query_time(request, 'since'), '-infinity');
-    until timestamptz := coalesce(ojs_http.query_time(request, 'until'), 'infinity');
-begin
-    return query select d.* from ojs.dead_letters d
-        where (of_queue is null or d.queue = of_queue) and ojs_http.is_like(d.type, of_type) and (of_error is null or d.error ->> 'type' = of_error)
-            and (containing is null or d.args @> containing) and d.discarded_at between since and until;
-end $$;
+create function ojs_http.dead_letter_filter(request ojs_http.request) returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.list_filter(request, jsonb_build_object('dead_letters', true, 'error_type', nullif(request.query ->> 'error_type', ''),
+        'args', ojs_http.query_args(request)))
+$$;
 
 create function ojs_http.admin_dead_letters(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.job_page(request, 'select * from ojs_http.chosen_dead_letters($1)')
+    select ojs_http.job_page(request, ojs_http.dead_letter_filter(request))
 $$;
 
 -- With how long they are kept: those of the queue, or of all queues that say nothing themselves.

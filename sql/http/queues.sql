@@ -208,24 +208,25 @@ declare
     most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
     skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
     after uuid := ojs_http.page_key(request, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+    filter jsonb := ojs_http.dead_letter_filter(request);
     entries jsonb[];
     keys text[];
-    total bigint;
     shown int;
 begin
-    with found as materialized (
-        select d as job, d.id from ojs_http.chosen_dead_letters(request) d
-    ), page as (
-        select ojs.envelope(job) as job, id from found where after is null or id < after order by id desc limit most + 1 offset skipped
+    with page as (
+        select ojs.envelope(looked.job) as job, listed.id, listed.place
+        from ojs_store.listed_ids(filter || jsonb_strip_nulls(jsonb_build_object('beyond', after)), most + 1, skipped) with ordinality as listed(id, place)
+        cross join lateral (select ojs_store.look(listed.id) as job offset 0) looked
+        where (looked.job).id is not null
     ), fitting as (
         -- One is shown however large it is, and the one after the last says that there is more.
-        select *, coalesce(sum(pg_column_size(job)) over (order by id desc rows between unbounded preceding and 1 preceding), 0) < ojs_http.most_bytes() as fits,
-            row_number() over (order by id desc) as place from page
+        select *, coalesce(sum(pg_column_size(job)) over (order by place rows between unbounded preceding and 1 preceding), 0) < ojs_http.most_bytes() as fits
+        from page
     )
-    select (select array_agg(f.job order by f.id desc) from fitting f where f.fits), (select array_agg(f.id::text order by f.id desc) from fitting f),
-        least(most, (select max(f.place) from fitting f where f.fits)), (select count(*) from found)
-    into entries, keys, shown, total;
-    return ojs_http.page('jobs', entries[:shown], keys, total, most, skipped, shown);
+    select (select array_agg(f.job order by f.place) from fitting f where f.fits), (select array_agg(f.id::text order by f.place) from fitting f),
+        least(most, (select count(*) from fitting f where f.fits))
+    into entries, keys, shown;
+    return ojs_http.page('jobs', entries[:shown], keys, ojs_store.count_listed(filter), most, skipped, shown);
 end $$;
 
 -- The dead letter of the path; NOT_FOUND for any other job, too.

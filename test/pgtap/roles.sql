@@ -22,7 +22,7 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
     ('claim ack ack_many ack_and_claim fail nack nack_many extend extend_many beat work_open work_next work_close progress checkpoint get_checkpoint '
         || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker', 'w'),
     ('ready', 'pwo'),
-    ('health metrics queue_info queue_stats explain_job events dead_letter_stats', 'o'),
+    ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs', 'o'),
     ('tick start_worker retry discard delete_job cancel_many retry_many delete_many create_queue configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events register_hook unregister_hook set_rate_limit schedule unschedule create_workflow workflow '
         || 'cancel_workflow reset', ''),
@@ -41,9 +41,9 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('info', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress '
         || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
-    ('metrics maintenance system_config events info_flat cursor_of page_key page page_start numbered_page query_time query_args job_page chosen_jobs is_like '
+    ('metrics maintenance system_config events info_flat cursor_of page_key page page_start numbered_page query_time query_args job_page list_filter '
         || 'admin_jobs admin_stats admin_queues admin_queue admin_workers queues queue queue_stats queue_config default_policy topic worker worker_health worker_json '
-        || 'worker_named dead_letters dead_letter dead_letter_named chosen_dead_letters admin_dead_letters dead_letter_stats crons cron cron_json no_such_cron '
+        || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters dead_letter_stats crons cron cron_json no_such_cron '
         || 'rate_limits rate_limit rate_limit_json', 'o'),
     ('retry discard delete_job selection filter_times only changed_job take_back_jobs do_many do_bulk bulk take_key keep_answer free_key cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk admin_cancel_bulk '
         || 'admin_retry_bulk admin_delete_bulk delete_all purge_asked purge_queue purge_dead_letters retry_dead_letters retry_dead_letter delete_dead_letter '
