@@ -1,8 +1,9 @@
 /*
- * indexes.cpp: index entries where a table has other indexes than ours.
+ * indexes.cpp: index entries.
  *
- * Ours are plain. But whoever administers the database may add one, of an expression or of some of the rows, and REINDEX
- * CONCURRENTLY has two of one index for a while: a row that is missing in the new one would be missing for good.
+ * Most of our indexes are plain: B-trees of columns, over all rows. They need nothing of the executor. But whoever administers
+ * the database may add another kind, and REINDEX CONCURRENTLY has two of one index for a while: a row that is missing in the
+ * new one would be missing for good.
  */
 #include "ojs/store/store.h"
 
@@ -18,15 +19,27 @@ only_ours(Relation rel)
     return one;
 }
 
-bool
-all_plain(CatalogIndexState indexes)
+static bool
+is_plain(Relation index)
 {
-    for (int i = 0; i < indexes->ri_NumIndices; i++) {
-        const IndexInfo *index = indexes->ri_IndexRelationInfo[i];
-        if (index->ii_Expressions != NIL || index->ii_Predicate != NIL || index->ii_ExclusionOps != nullptr)
-            return false;
+    return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indimmediate && !index->rd_index->indisexclusion &&
+           heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, nullptr) &&
+           heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, nullptr);
+}
+
+static void
+open_indexes(Table &table)
+{
+    Home home(table.context, table.owner);
+    table.indexes = RelationGetIndexList(table.rel);
+    table.all_plain = true;
+    for (int i = 0; i < list_length(table.indexes); i++) {
+        ListCell *cell = list_nth_cell(table.indexes, i);
+        Relation index = index_open(lfirst_oid(cell), RowExclusiveLock);
+        lfirst(cell) = index;
+        table.all_plain &= is_plain(index);
     }
-    return true;
+    home.leave();
 }
 
 /* The unique indexes on the first column alone: ours, and its copies. */
@@ -43,7 +56,7 @@ keys_of(const ResultRelInfo *indexes)
 }
 
 bool
-insert_entries(Relation rel, TupleTableSlot *slot, bool unless_there)
+insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there)
 {
     EState *state = CreateExecutorState();
     auto *indexes = makeNode(ResultRelInfo);
@@ -55,6 +68,43 @@ insert_entries(Relation rel, TupleTableSlot *slot, bool unless_there)
     ExecCloseIndices(indexes);
     FreeExecutorState(state);
     return !conflict;
+}
+
+void
+insert_entries(Table &table, HeapTuple tuple, ItemPointer tid)
+{
+    TupleDesc columns = RelationGetDescr(table.rel);
+    if (table.indexes == NIL)
+        open_indexes(table);
+    if (!table.all_plain) {
+        TupleTableSlot *slot = MakeSingleTupleTableSlot(columns, &TTSOpsHeapTuple);
+        ExecStoreHeapTuple(tuple, slot, false);
+        slot->tts_tid = *tid;
+        (void)insert_any_entries(table.rel, slot, false);
+        ExecDropSingleTupleTableSlot(slot);
+        return;
+    }
+    for (int i = 0; i < list_length(table.indexes); i++) {
+        auto *index = static_cast<Relation>(list_nth(table.indexes, i));
+        Form_pg_index form = index->rd_index;
+        Datum values[INDEX_MAX_KEYS];
+        bool nulls[INDEX_MAX_KEYS];
+        if (!form->indisready)
+            continue;
+        for (int k = 0; k < form->indnatts; k++)
+            values[k] = heap_getattr(tuple, form->indkey.values[k], columns, &nulls[k]);
+        /* B-trees want no more description of the index than its relation. */
+        (void)index_insert(index, values, nulls, tid, table.rel, form->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false,
+                           nullptr);
+    }
+}
+
+void
+close_indexes(Table &table)
+{
+    for (int i = 0; i < list_length(table.indexes); i++)
+        index_close(static_cast<Relation>(list_nth(table.indexes, i)), NoLock);
+    list_free(table.indexes);
 }
 
 } // namespace ojs::store

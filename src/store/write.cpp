@@ -59,8 +59,7 @@ release(Table &table, LOCKMODE mode)
 {
     Home home(table.context, table.owner);
     ExecDropSingleTupleTableSlot(table.slot);
-    if (table.indexes != nullptr)
-        CatalogCloseIndexes(table.indexes);
+    close_indexes(table);
     table_close(table.rel, mode);
     home.leave();
     table = {};
@@ -78,47 +77,12 @@ close_and_unlock(Table &table, LOCKMODE mode)
     release(table, mode);
 }
 
-static CatalogIndexState
-indexes_of(Table &table)
-{
-    if (table.indexes == nullptr) {
-        Home home(table.context, table.owner);
-        table.indexes = CatalogOpenIndexes(table.rel);
-        table.all_plain = all_plain(table.indexes);
-        home.leave();
-    }
-    return table.indexes;
-}
-
-/* All entries of a tuple that is in the table by now. */
-static void
-insert_all_entries(Table &table, HeapTuple tuple)
-{
-    TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
-    ExecStoreHeapTuple(tuple, slot, false);
-    (void)insert_entries(table.rel, slot, false);
-    ExecDropSingleTupleTableSlot(slot);
-}
-
 void
 insert(Table &table, HeapTuple tuple)
 {
-    CatalogIndexState indexes = indexes_of(table);
-    if (table.all_plain)
-        CatalogTupleInsertWithInfo(table.rel, tuple, indexes);
-    else {
-        simple_heap_insert(table.rel, tuple);
-        insert_all_entries(table, tuple);
-    }
+    simple_heap_insert(table.rel, tuple);
+    insert_entries(table, tuple, &tuple->t_self);
     watch(table, tuple, 1);
-}
-
-/* Of a row that is toasted, inserting many tells its place to the slot only, and then makes the index entries of the tuple: they
- * would lead nowhere. No catalog has such rows, so such a row goes alone. */
-static bool
-must_be_toasted(HeapTuple tuple)
-{
-    return HeapTupleHasExternal(tuple) || tuple->t_len > TOAST_TUPLE_THRESHOLD;
 }
 
 void
@@ -126,35 +90,25 @@ insert_many(Table &table, HeapTuple *tuples, int n)
 {
     if (n == 0)
         return;
-    CatalogIndexState indexes = indexes_of(table);
-    if (n == 1 || !table.all_plain) {
-        for (int i = 0; i < n; i++)
-            insert(table, tuples[i]);
+    if (n == 1) {
+        insert(table, tuples[0]);
         return;
     }
     /* A descriptor of our own: the relation's is reference counted, and a thousand slots of it make resource
      * bookkeeping quadratic. */
     TupleDesc desc = CreateTupleDescCopy(RelationGetDescr(table.rel));
     auto **slots = static_cast<TupleTableSlot **>(palloc(sizeof(TupleTableSlot *) * n));
-    auto *together = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
-    int n_together = 0;
     for (int i = 0; i < n; i++) {
-        if (must_be_toasted(tuples[i])) {
-            insert(table, tuples[i]);
-            continue;
-        }
-        TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-        ExecStoreHeapTuple(tuples[i], slot, false);
-        slots[n_together] = slot;
-        together[n_together++] = tuples[i];
+        slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+        ExecStoreHeapTuple(tuples[i], slots[i], false);
     }
-    CatalogTuplesMultiInsertWithInfo(table.rel, slots, n_together, indexes);
-    for (int i = 0; i < n_together; i++) {
-        together[i]->t_self = slots[i]->tts_tid;
-        watch(table, together[i], 1);
+    heap_multi_insert(table.rel, slots, n, GetCurrentCommandId(true), 0, nullptr);
+    for (int i = 0; i < n; i++) {
+        tuples[i]->t_self = slots[i]->tts_tid; /* of a row that is toasted, only the slot says it */
+        insert_entries(table, tuples[i], &tuples[i]->t_self);
+        watch(table, tuples[i], 1);
         ExecDropSingleTupleTableSlot(slots[i]);
     }
-    pfree(together);
     pfree(slots);
     FreeTupleDesc(desc);
 }
@@ -242,16 +196,10 @@ take_waiting(Table &table, ItemPointer tid)
 void
 replace(Table &table, ItemPointer tid, HeapTuple tuple)
 {
-    CatalogIndexState indexes = indexes_of(table);
-    if (table.all_plain) {
-        tuple->t_self = *tid;
-        CatalogTupleUpdateWithInfo(table.rel, tid, tuple, indexes);
-        return;
-    }
     TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
     ExecStoreHeapTuple(tuple, slot, false);
     if (update_tuple(table.rel, tid, slot))
-        (void)insert_entries(table.rel, slot, false);
+        insert_entries(table, tuple, &slot->tts_tid);
     ExecDropSingleTupleTableSlot(slot);
 }
 
@@ -260,7 +208,7 @@ static bool
 insert_key(Table &table, Idx index, TupleTableSlot *slot, IndexUniqueCheck check)
 {
     if (!only_ours(table.rel))
-        return insert_entries(table.rel, slot, check == UNIQUE_CHECK_PARTIAL);
+        return insert_any_entries(table.rel, slot, check == UNIQUE_CHECK_PARTIAL);
     Relation index_rel = index_open(index_oid(index), RowExclusiveLock);
     Datum values[INDEX_MAX_KEYS];
     bool nulls[INDEX_MAX_KEYS];

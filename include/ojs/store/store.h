@@ -75,8 +75,8 @@ struct Table {
     Relation rel;
     Rel which;
     TupleTableSlot *slot;      /* what the last read left here */
-    CatalogIndexState indexes; /* opened at the first insert */
-    bool all_plain;            /* these need no executor */
+    List *indexes;             /* open relations, from the first insert on */
+    bool all_plain;            /* these need no executor (indexes.cpp) */
 };
 static_assert(std::is_trivially_destructible_v<Table>);
 
@@ -167,12 +167,13 @@ void replace(Table &table, ItemPointer tid, HeapTuple tuple);
 bool insert_unless_there(Table &table, Idx index, HeapTuple tuple);
 void replace_keyed(Table &table, Idx index, ItemPointer tid, HeapTuple tuple);
 
-/* For these verbs (indexes.cpp): whether the table has only the index that we made; whether none of its indexes is of an
- * expression or of some of the rows; and the entries of a row in whatever indexes there are. insert_entries() is false if,
- * `unless_there`, a row with the same first column may be there in a unique one. */
+/* For these verbs (indexes.cpp): whether the table has only the index that we made; the entries of a row in all indexes of the
+ * table; and the same for any kind of index, by the executor: returns false if, `unless_there`, a row with the same first
+ * column may be there in a unique one. */
 bool only_ours(Relation rel);
-bool all_plain(CatalogIndexState indexes);
-bool insert_entries(Relation rel, TupleTableSlot *slot, bool unless_there);
+void insert_entries(Table &table, HeapTuple tuple, ItemPointer tid);
+bool insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there);
+void close_indexes(Table &table); /* keeps their locks until the transaction ends */
 
 /* --- reading --- */
 
