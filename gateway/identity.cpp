@@ -29,13 +29,11 @@ digest_of(std::string_view text)
 
 } // namespace
 
-/* A line of the token file is a token, or a token and a role. */
-Identity::Identity(const IdentityOptions &options) : options(options)
+/* A line of the file is a token, or a token and a role. */
+std::vector<Identity::Token>
+Identity::read_tokens() const
 {
-    if (!options.jwt_key.empty())
-        verifier.emplace(options.jwt_key, options.jwt_audience, options.jwt_role_claim);
-    if (options.token_file.empty())
-        return;
+    std::vector<Token> tokens;
     std::istringstream file(read_file(options.token_file, true));
     for (std::string line; std::getline(file, line);) {
         std::istringstream words(line);
@@ -50,10 +48,35 @@ Identity::Identity(const IdentityOptions &options) : options(options)
     }
     if (tokens.empty())
         throw std::runtime_error("no token is in " + options.token_file);
+    return tokens;
+}
+
+Identity::Identity(const IdentityOptions &options) : options(options)
+{
+    reload();
+}
+
+void
+Identity::reload()
+{
+    auto fresh = std::make_shared<Secrets>();
+    if (!options.jwt_key.empty())
+        fresh->verifier.emplace(options.jwt_key, options.jwt_audience, options.jwt_role_claim);
+    if (!options.token_file.empty())
+        fresh->tokens = read_tokens();
+    std::lock_guard lock(mutex);
+    secrets = std::move(fresh);
+}
+
+std::shared_ptr<const Identity::Secrets>
+Identity::current() const
+{
+    std::lock_guard lock(mutex);
+    return secrets;
 }
 
 std::optional<std::string>
-Identity::role_of_bearer(const Request &request) const
+Identity::Secrets::role_of_bearer(const Request &request) const
 {
     const std::string *header = request.header("Authorization");
     if (header == nullptr || header->size() < 7 || !same_text(std::string_view(*header).substr(0, 7), "Bearer "))
@@ -71,8 +94,9 @@ std::string
 Identity::role_of(const Request &request, const Peer &peer) const
 {
     std::string role;
-    if (!tokens.empty() || verifier) {
-        std::optional<std::string> of_bearer = role_of_bearer(request);
+    std::shared_ptr<const Secrets> secrets = current();
+    if (!secrets->tokens.empty() || secrets->verifier) {
+        std::optional<std::string> of_bearer = secrets->role_of_bearer(request);
         if (!of_bearer)
             throw Refusal{401,
                           "unauthenticated",
@@ -92,7 +116,7 @@ Identity::role_of(const Request &request, const Peer &peer) const
             ;
         else if (named == 1 && !trimmed(*request.header(options.role_header)).empty())
             role = trimmed(*request.header(options.role_header));
-        else if (named > 0 || tokens.empty())
+        else if (named > 0 || secrets->tokens.empty())
             throw Refusal{401, "unauthenticated", "PERMISSION_DENIED", "the proxy has not named one role",
                           "Have the proxy set " + options.role_header + "."};
     }

@@ -3,6 +3,8 @@
  */
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +31,9 @@ public:
     /* Throws std::runtime_error. */
     explicit Identity(const IdentityOptions &options);
 
+    /* Reads the files of the options again, for all requests from then on. Throws std::runtime_error; nothing changes then. */
+    void reload();
+
     /* The role; empty: that of the gateway's own connection. Throws Refusal: 401, 403. */
     std::string role_of(const Request &request, const Peer &peer) const;
     /* Headers that are for the gateway alone. */
@@ -39,11 +44,17 @@ private:
         std::string digest;
         std::string role;
     };
-    std::optional<std::string> role_of_bearer(const Request &request) const;
+    struct Secrets {
+        std::vector<Token> tokens;
+        std::optional<JwtVerifier> verifier;
+        std::optional<std::string> role_of_bearer(const Request &request) const;
+    };
+    std::vector<Token> read_tokens() const;
+    std::shared_ptr<const Secrets> current() const;
 
     const IdentityOptions options;
-    std::vector<Token> tokens;
-    std::optional<JwtVerifier> verifier;
+    mutable std::mutex mutex;
+    std::shared_ptr<const Secrets> secrets;
 };
 
 } // namespace gateway

@@ -29,7 +29,7 @@ main(int n, char **words)
 
         int received;
         while (sigwait(&signals, &received) == 0 && received == SIGHUP)
-            server.reopen_log();
+            server.reload();
         if (!server.stop())
             _Exit(1); /* a thread that does not end uses the server */
     } catch (const std::runtime_error &problem) {

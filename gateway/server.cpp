@@ -49,14 +49,6 @@ too_busy(const char *what)
     return {503, "backend_error", "UNAVAILABLE", what, "Try again.", "Retry-After: 1"};
 }
 
-bool
-is_probe(const Request &request)
-{
-    std::string_view path = request.path();
-    return (request.method == "GET" || request.method == "HEAD") &&
-           (path == "/health" || path == "/ready" || path == "/ojs/v1/health" || path == "/ojs/v1/ready");
-}
-
 /* Prefer: wait=N (RFC 7240), in whole seconds. */
 seconds
 preferred_wait(const Request &request)
@@ -154,7 +146,7 @@ Server::Server(Options given)
     : options(std::move(given)), identity(options.identity), listener(listen_at(options.listen)),
       hosts(host_names(options, listener)), log(options.access_log),
       clients({options.connections, per_address_limit(options, listener), options.max_bodies}),
-      pool(options.database, options.pool, options.timeout), probes(options.database, 1, options.timeout),
+      pool(options.database, options.pool, options.timeout), probes(options.database, options.timeout),
       ear(options.database, room)
 {
     allow_files(options);
@@ -168,6 +160,17 @@ void
 Server::start()
 {
     acceptor = std::thread(&Server::accept_clients, this);
+}
+
+void
+Server::reload()
+{
+    log.reopen();
+    try {
+        identity.reload();
+    } catch (const std::runtime_error &problem) {
+        complain(std::string(problem.what()) + "; the secrets stay as they were");
+    }
 }
 
 void
@@ -278,7 +281,7 @@ void
 Server::admit(const Client &client, const RequestReader &reader, Exchange &exchange) const
 {
     const Request &request = exchange.request;
-    if (client.reserved && !is_probe(request))
+    if (client.reserved && !Probes::is_probe(request))
         throw too_busy("too many connections are open");
     if (!std::ranges::all_of(request.method, [](char c) { return c >= 'A' && c <= 'Z'; }))
         throw bad_request("the method is not in upper case", "Send GET, POST and so on.");
@@ -337,10 +340,12 @@ Answer
 Server::ask(const Client &client, const Exchange &exchange)
 {
     const Request &request = exchange.request;
+    if (Probes::is_plain(request))
+        return probes.ask(request, exchange.role, exchange.id);
     const Call call = call_of(exchange);
     Clock::time_point begun = Clock::now();
     unsigned long heard = room.heard();
-    Answer answer = (is_probe(request) ? probes : pool).call(call);
+    Answer answer = pool.call(call);
 
     auto waits = [&] { return answer.found_nothing || would_wait(answer) > milliseconds(0); };
     if (!waits())

@@ -14,6 +14,7 @@
 #include "http.h"
 #include "identity.h"
 #include "log.h"
+#include "probes.h"
 #include "waiting.h"
 
 namespace gateway
@@ -46,7 +47,8 @@ public:
     void start();
     /* Takes no more connections and finishes the requests that are under way. Returns false if one did not end. */
     bool stop();
-    void reopen_log() { log.reopen(); }
+    /* Reads the secrets again, and opens the access log anew. */
+    void reload();
 
 private:
     struct Exchange;
@@ -63,13 +65,13 @@ private:
     void write_log(const Client &client, const Exchange &exchange);
 
     const Options options;
-    const Identity identity;
+    Identity identity;
     const Listener listener;
     const std::vector<std::string> hosts;
     AccessLog log;
     Clients clients;
     Pool pool;
-    Pool probes; /* a connection for /health and /ready alone */
+    Probes probes;
     WaitingRoom room;
     Ear ear;
     std::atomic<bool> stopping = false;
