@@ -178,7 +178,7 @@ lint: ## check layers, symbols, settings, SQL parts and versions
 format: ## format the C++ files
 	clang-format -i $(wildcard src/*.cpp src/*/*.cpp include/ojs/*/*.h gateway/*.cpp gateway/*.h)
 
-gateway: ## build the HTTP server build/ojs-gateway (docs/gateway.md)
+gateway: ## build the HTTP server build/ojs-gateway (docs/how-to/gateway.md)
 	@scripts/install-deps gateway
 	@$(MAKE) --no-print-directory build/ojs-gateway
 

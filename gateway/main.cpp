@@ -1,5 +1,5 @@
 /*
- * main.cpp: ojs-gateway: from HTTP to ojs.http in PostgreSQL. docs/gateway.md explains it.
+ * main.cpp: ojs-gateway: from HTTP to ojs.http in PostgreSQL. docs/how-to/gateway.md explains it.
  */
 #include <csignal>
 #include <cstdio>

@@ -15,7 +15,7 @@ namespace
 {
 
 constexpr const char *usage =
-    "ojs-gateway: serves the Open Job Spec HTTP binding out of PostgreSQL (docs/gateway.md).\n"
+    "ojs-gateway: serves the Open Job Spec HTTP binding out of PostgreSQL (docs/how-to/gateway.md).\n"
     "\n"
     "  --listen WHERE           HOST:PORT or unix:PATH; 127.0.0.1:8080; port 0 takes a free one\n"
     "  --host NAME              a name that requests may give as Host; may be repeated; any without it, but at a\n"

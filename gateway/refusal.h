@@ -12,7 +12,7 @@ namespace gateway
 struct Refusal {
     int status;
     const char *code; /* as clients compare it */
-    const char *name; /* in the catalogue, docs/errors.md */
+    const char *name; /* in the catalogue, docs/reference/errors.md */
     std::string message;
     std::string hint;
     std::string headers = ""; /* further ones, lines "Name: value" */

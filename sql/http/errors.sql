@@ -183,7 +183,7 @@ create function ojs_http.no_route(method text, path text, allowed text, request_
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select case when allowed is null then
         ojs_http.reply(404, ojs_http.error_body('not_found', 'NOT_FOUND', 'there is nothing at this path', false,
-            '{"resource_type": "path"}', 'Jobs are at /ojs/v1/jobs; docs/http.md lists all paths.', request_id))
+            '{"resource_type": "path"}', 'Jobs are at /ojs/v1/jobs; docs/reference/http.md lists all paths.', request_id))
     else
         ojs_http.reply(405, ojs_http.error_body('x_method_not_allowed', 'METHOD_NOT_ALLOWED',
             format('this path does not take the method %s', left(method, 16)), false, jsonb_build_object('allowed', allowed),

@@ -269,7 +269,7 @@ read_settings(const Jsonb *given, std::string_view name, Given *out)
     each_member(root_of(given), [&](std::string_view key, const JsonbValue &value) {
         const Setting *setting = setting_named(key);
         if (setting == nullptr)
-            raise_field(invalid, clipped(key), "The settings of queues are listed in docs/queues.md.",
+            raise_field(invalid, clipped(key), "The settings of queues are listed in docs/how-to/queues.md.",
                         "%s is no setting of a queue", clipped(key));
         Given one = {setting->stored, value};
         if (value.type != jbvNull)

@@ -121,7 +121,7 @@ my @quiet = (conf => "ojs.worker = off\n");
     $new->stop;
 }
 
-# Logical replication and switching over, as docs/upkeep.md has it.
+# Logical replication and switching over, as docs/how-to/upkeep.md has it.
 {
     my $old = old_server('logical_old', conf => "wal_level = logical\nmax_wal_senders = 10\n");
     my $new = server('logical_new', preload => 1, streaming => 'logical', @quiet);

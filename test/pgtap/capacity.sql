@@ -230,7 +230,7 @@ select is(headers ->> 'X-OJS-Queue-Pressure', '1', 'HTTP-08: and of the other') 
 
 -- Size ---------------------------------------------------------------------------------------------------------------
 
--- What docs/backpressure.md says that the size of a job is.
+-- What docs/how-to/backpressure.md says that the size of a job is.
 -- A value that was built by an expression is neither compressed nor short.
 create function pg_temp.size_of(value jsonb) returns int language plpgsql as $$
 declare

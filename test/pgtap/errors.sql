@@ -1,8 +1,8 @@
--- errors.sql: every error of docs/errors.md can be provoked and is reported as that page says, and no other code is raised
+-- errors.sql: every error of docs/reference/errors.md can be provoked and is reported as that page says, and no other code is raised
 -- anywhere: ERR-06, ERR-07, R-67. A new code needs a row on the page, one in src/pg/error.cpp, and one in `provocation` below.
 begin;
 select no_plan();
-\set page `cat ../../docs/errors.md`
+\set page `cat ../../docs/reference/errors.md`
 \set catalogue `cat ../../src/pg/error.cpp`
 \set code `cat ../../src/*/*.cpp`
 \set sql `cat ../../sql/[a-z_]*.sql ../../sql/http/*.sql`
@@ -21,7 +21,7 @@ union
 select distinct found[1] from regexp_matches(:'sql', 'ojs_store\.raise\(''(\w+)''', 'g') as found;
 
 select cmp_ok((select count(*) from documented), '>=', 28::bigint, 'the page can be read');
-select set_eq('select sqlstate, code, retryable from documented', 'select * from catalogued', 'ERR-06 ERR-07: docs/errors.md says what src/pg/error.cpp says');
+select set_eq('select sqlstate, code, retryable from documented', 'select * from catalogued', 'ERR-06 ERR-07: docs/reference/errors.md says what src/pg/error.cpp says');
 select set_eq('select code from documented where not reserved', 'select code from raised', 'ERR-06: what the page lists is raised somewhere, and what is raised is listed');
 
 -- What provokes each of them: statements of which the last fails, and the members that `details` must have.

@@ -2,7 +2,7 @@
 begin;
 select no_plan();
 \ir helpers.psql
-\set page `cat ../../docs/delivery-guarantees.md`
+\set page `cat ../../docs/explanation/delivery-guarantees.md`
 
 -- Said ---------------------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-# The pg_cron recipe of docs/upkeep.md, with the real pg_cron (PGX-06). pg_cron before 1.5 knows whole minutes only, so
+# The pg_cron recipe of docs/how-to/upkeep.md, with the real pg_cron (PGX-06). pg_cron before 1.5 knows whole minutes only, so
 # this waits for the next one.
 # Runs long: pg_cron begins with the minute.
 use strict;

@@ -1,4 +1,4 @@
-"""promises.py: what is checked of each job, one method per kind of promise. See docs/reliability.md."""
+"""promises.py: what is checked of each job, one method per kind of promise. See docs/explanation/reliability.md."""
 
 import bisect
 from collections import defaultdict

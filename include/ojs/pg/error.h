@@ -3,7 +3,7 @@
  *
  * Every error carries an OJS code, an SQLSTATE of class OJ, a message that names
  * the field or the job, a DETAIL in JSON ({"code", "retryable", "details"}) and
- * a HINT. docs/errors.md is the reader's copy of the table in error.cpp.
+ * a HINT. docs/reference/errors.md is the reader's copy of the table in error.cpp.
  */
 #pragma once
 

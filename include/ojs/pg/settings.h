@@ -1,5 +1,5 @@
 /*
- * settings.h: the ojs.* settings. docs/settings.md is the reader's copy.
+ * settings.h: the ojs.* settings. docs/reference/settings.md is the reader's copy.
  */
 #pragma once
 

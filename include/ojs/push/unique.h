@@ -1,5 +1,5 @@
 /*
- * unique.h: uniqueness of jobs, and deduplication keys. What both promise, and why it holds: docs/unique-jobs.md.
+ * unique.h: uniqueness of jobs, and deduplication keys. What both promise, and why it holds: docs/how-to/unique-jobs.md.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /*
- * retention.h: removing what has been kept long enough. What is kept how long, and why: docs/retention.md. Whoever is at
+ * retention.h: removing what has been kept long enough. What is kept how long, and why: docs/how-to/retention.md. Whoever is at
  * a row is not waited for.
  */
 #pragma once
