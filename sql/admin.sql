@@ -5,6 +5,14 @@ language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_retry';
 comment on function ojs.retry(uuid, jsonb)
     is 'Makes a discarded job available again with a new budget of attempts, or a retryable one at once';
 
+create function ojs_http.retry_ended(job_id uuid, overrides jsonb) returns ojs.job
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_retry_ended';
+
+create function ojs.set_priority(job_id uuid, priority int) returns ojs.job
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_set_priority';
+comment on function ojs.set_priority(uuid, int)
+    is 'Gives a job that is available or scheduled another priority; among those of it, it lines up as if it came now';
+
 create function ojs.discard(job_id uuid, reason text default null) returns ojs.job
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_discard';
 comment on function ojs.discard(uuid, text) is 'Ends an open job that nobody holds as discarded';

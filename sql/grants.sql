@@ -67,6 +67,7 @@ grant execute on function ojs.events(text, text[], text[], text[], int), ojs_sto
 grant execute on function
     ojs.retry(uuid, jsonb),
     ojs.discard(uuid, text),
+    ojs.set_priority(uuid, int),
     ojs.delete_job(uuid),
     ojs.set_worker_state(text, text)
 to ojs_admin;
@@ -120,7 +121,7 @@ grant execute on function
     ojs_http.values_in, ojs_http.abridged, ojs_http.would_wait, ojs_http.may_wait, ojs_http.most_bytes, ojs_http.bytes_of,
     ojs_http.field_in, ojs_http.hint_of, ojs_http.rfc3339, ojs_http.upkeep,
     ojs_http.object, ojs_http.field, ojs_http.text_field, ojs_http.number_field, ojs_http.texts_field, ojs_http.job_id, ojs_http.job_named,
-    ojs_http.query_number, ojs_http.query_word, ojs_http.query_list, ojs_http.no_such_job,
+    ojs_http.query_number, ojs_http.query_word, ojs_http.query_list, ojs_http.no_such_job, ojs_http.only,
     ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.unsupported
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs_http.tick_without_worker to ojs_producer, ojs_worker, ojs_admin;
@@ -145,6 +146,7 @@ grant execute on function
     ojs_http.envelope, ojs_http.fetch, ojs_http.outcome, ojs_http.ack, ojs_http.nack, ojs_http.heartbeat, ojs_http.obey_test_directive,
     ojs_http.register_worker, ojs_http.deregister_worker,
     ojs_http.progress_and_checkpoint, ojs_http.report_progress, ojs_http.set_progress,
+    ojs_http.worker_progress, ojs_http.save_step, ojs_http.resume,
     ojs_http.checkpoint, ojs_http.save_checkpoint, ojs_http.delete_checkpoint,
     ojs_http.topic_claim, ojs_http.topic_ack, ojs_http.topic_nack, ojs_http.topic_extend
 to ojs_worker, ojs_admin;
@@ -152,7 +154,8 @@ grant execute on function ojs_http.no_such_worker to ojs_worker, ojs_observer, o
 
 -- Observing
 grant execute on function
-    ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.info_flat,
+    ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.admin_job, ojs_http.maintenance_json, ojs_http.throughput,
+    ojs_http.stats_history, ojs_http.history_of, ojs_http.cron_page, ojs_http.cron_flat, ojs_http.cron_item,
     ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page, ojs_http.query_time,
     ojs_http.query_args, ojs_http.job_page, ojs_http.list_filter, ojs_http.dead_letter_filter,
     ojs_http.admin_jobs, ojs_http.admin_stats, ojs_http.admin_queues, ojs_http.admin_queue, ojs_http.admin_workers,
@@ -166,7 +169,8 @@ to ojs_observer, ojs_admin;
 -- Administration
 grant execute on function
     ojs_http.retry, ojs_http.discard, ojs_http.delete_job,
-    ojs_http.selection, ojs_http.filter_times, ojs_http.only, ojs_http.changed_job, ojs_http.take_back_jobs, ojs_http.do_many, ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer, ojs_http.free_key,
+    ojs_http.change_job, ojs_http.retry_ended, ojs_http.change_cron,
+    ojs_http.selection, ojs_http.filter_times, ojs_http.changed_job, ojs_http.take_back_jobs, ojs_http.do_many, ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer, ojs_http.free_key,
     ojs_http.cancel_bulk, ojs_http.retry_bulk, ojs_http.delete_bulk, ojs_http.must_confirm, ojs_http.admin_bulk,
     ojs_http.admin_cancel_bulk, ojs_http.admin_retry_bulk, ojs_http.admin_delete_bulk,
     ojs_http.delete_all, ojs_http.purge_asked, ojs_http.purge_queue, ojs_http.purge_dead_letters, ojs_http.retry_dead_letters,

@@ -7,8 +7,8 @@ create function ojs_store.limit_numbers(
 ) returns record
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_limit_numbers';
 
-create function ojs_store.check_limit_key(key text) returns void
-language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_check_limit_key';
+create function ojs_store.check_limit(key text, config jsonb) returns void
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_check_limit';
 
 -- What a queue's settings, the default policy's among them, say of its own key.
 create function ojs_store.queue_limit(config jsonb) returns jsonb
@@ -176,7 +176,7 @@ create function ojs.set_rate_limit(key text, config jsonb, until timestamptz def
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 begin
-    perform ojs_store.check_limit_key(key);
+    perform ojs_store.check_limit(key, config);
     perform ojs_store.limit_numbers(config, null);
     if until <= ojs_store.now() then
         perform ojs_store.raise('INVALID_PAYLOAD', 'until is in the past', '{"field": "until"}', 'Give a time to come, or null for good.');

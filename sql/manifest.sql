@@ -5,11 +5,9 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
         'batch_enqueue', true, 'atomic_enqueue_many', true,
         'native_deduplication', true, 'native_retrial', true,
-        'unique_jobs', jsonb_build_object('strength', 'strong', 'mechanism',
-            'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of the '
-            'push until that ends, and the states of the jobs it names are looked up under that lock'),
+        'unique_jobs', true,
         'delayed_jobs', true, 'job_ttl', true, 'priority_queues', true, 'retry_policies', true,
-        'cron_jobs', true, 'dead_letter', true, 'pause_resume', true, 'rate_limiting', true,
+        'cron_jobs', true, 'cron', true, 'dead_letter', true, 'pause_resume', true, 'rate_limiting', true,
         'schema_validation', false, 'workflows', false)
 $$;
 comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';
@@ -30,7 +28,9 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),
         'conformance_level', 2, 'conformance_tier', 'runtime',
         'protocols', jsonb_build_array('http'), 'backend', 'postgres',
-        'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong',
+        'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong', 'unique_job_mechanism',
+            'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of the '
+            'push until that ends, and the states of the jobs it names are looked up under that lock',
         'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default', 'at-least-once', 'events', 'at-least-once',
             'ordering', jsonb_build_object('fifo', 'within a queue, among jobs of equal priority, for a single worker that takes one job at a time',
                 'none', jsonb_build_array('across workers', 'across priorities', 'across retries and redeliveries'))),

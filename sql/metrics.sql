@@ -10,6 +10,12 @@ create function ojs_store.shared_hour(
 ) returns setof record
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_shared_hour';
 
+create function ojs_store.shared_parts(
+    ids bigint[],
+    out at timestamptz, out enqueued bigint, out completed bigint, out failed bigint, out run_us bigint, out waits bigint, out wait_us bigint
+) returns setof record
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_shared_parts';
+
 create function ojs_store.queue_seqs(id bigint, out earliest bigint, out head bigint) returns record
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_queue_seqs';
 
@@ -66,6 +72,37 @@ begin
         left join (
             select s.queue, (avg(s.waited_us) / 1000)::float8 as waited_ms from ojs_store.first_starts(since) s group by 1
         ) waits on waits.queue = q.id;
+end $$;
+
+-- What happened in each stretch of `step` from `since` to `until`. The last hour by five minutes comes from shared memory; all
+-- else is counted in the jobs that are kept.
+create function ojs_store.history(ids bigint[], step interval, since timestamptz, until timestamptz)
+returns table (at timestamptz, enqueued bigint, completed bigint, failed bigint, avg_run_ms numeric, avg_wait_ms numeric)
+language plpgsql volatile parallel unsafe rows 100 set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+    if step = interval '5 min' and since >= ojs_store.now() - interval '65 min' and ojs_store.figures_kept() and not pg_is_in_recovery() then
+        return query
+            select s.at, coalesce(sum(p.enqueued), 0)::bigint, coalesce(sum(p.completed), 0)::bigint, coalesce(sum(p.failed), 0)::bigint,
+                round(sum(p.run_us) / nullif(sum(p.completed), 0) / 1000, 3), round(sum(p.wait_us) / nullif(sum(p.waits), 0) / 1000, 3)
+            from generate_series(date_bin(step, since, timestamptz '2000-01-01 00:00:00+00'), until, step) s(at)
+            left join ojs_store.shared_parts(ids) p on p.at = s.at
+            group by s.at order by s.at;
+        return;
+    end if;
+    return query
+        with pushed as (
+            select date_bin(step, j.created_at, timestamptz '2000-01-01 00:00:00+00') as at, count(*) as n from ojs_store.job j
+            where j.created_at >= since and j.created_at <= until and j.queue = any (ids) group by 1
+        ), ended as (
+            select date_bin(step, d.finished_at, timestamptz '2000-01-01 00:00:00+00') as at, count(*) filter (where d.state = 4) as completed,
+                count(*) filter (where d.state = 7) as failed, avg(extract(epoch from d.finished_at - d.started_at) * 1000) filter (where d.state = 4) as ms
+            from ojs_store.done d where d.finished_at >= since and d.finished_at <= until and d.queue = any (ids) group by 1
+        )
+        select s.at, coalesce(p.n, 0), coalesce(e.completed, 0), coalesce(e.failed, 0), round(e.ms, 3), null::numeric
+        from generate_series(date_bin(step, since, timestamptz '2000-01-01 00:00:00+00'), until, step) s(at)
+        left join pushed p on p.at = s.at left join ended e on e.at = s.at
+        order by s.at;
 end $$;
 
 -- METRICS ----------------------------------------------------------------------------------------------------------

@@ -71,6 +71,12 @@ end $$;
 
 -- QUEUES -----------------------------------------------------------------------------------------------------------
 
+create function ojs_http.throughput(completed_last_hour numeric, failed_last_hour numeric) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object('processed_per_minute', round(coalesce(completed_last_hour, 0) / 60, 3),
+        'failed_per_minute', round(coalesce(failed_last_hour, 0) / 60, 3))
+$$;
+
 -- All queues together; rates are means over the last hour.
 create function ojs_http.admin_stats(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -84,13 +90,39 @@ begin
         'jobs', jsonb_build_object('available', coalesce(sum(s.available), 0), 'active', coalesce(sum(s.active), 0),
             'scheduled', coalesce(sum(s.scheduled), 0), 'retryable', coalesce(sum(s.retryable), 0), 'pending', coalesce(sum(s.pending), 0),
             'completed', coalesce(sum(s.completed), 0), 'cancelled', coalesce(sum(s.cancelled), 0), 'discarded', coalesce(sum(s.discarded), 0)),
-        'throughput', jsonb_build_object('processed_per_minute', round(coalesce(sum(s.completed_last_hour), 0) / 60, 3),
-            'failed_per_minute', round(coalesce(sum(s.failed_last_hour), 0) / 60, 3)),
+        'throughput', ojs_http.throughput(sum(s.completed_last_hour), sum(s.failed_last_hour)),
         'maintenance', ojs.health() -> 'maintenance' <> 'null',
         'uptime_seconds', floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time())),
         'computed_at', ojs_http.rfc3339(ojs_http.now()))
     into stats from ojs.queue_stats() s;
     return ojs_http.reply(200, stats);
+end $$;
+
+create function ojs_http.history_of(queue text, step interval, since timestamptz, until timestamptz) returns jsonb
+language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('timestamp', ojs_http.rfc3339(h.at), 'processed', h.completed, 'failed', h.failed,
+        'enqueued', h.enqueued, 'avg_duration_ms', h.avg_run_ms, 'avg_wait_ms', h.avg_wait_ms)) order by h.at), '[]')
+    from ojs_store.history(array(select ojs_store.queue_id(q.name) from ojs.queues q where queue is null or q.name = queue), step, since, until) h
+$$;
+
+-- At most 1500 points: a day by minutes, say.
+create function ojs_http.stats_history(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    period text := coalesce(ojs_http.query_word(request, 'period', '1m', '5m', '1h', '1d'), '5m');
+    step interval := case period when '1m' then '1 min' when '5m' then '5 min' when '1h' then '1 hour' else '1 day' end;
+    of_queue text := nullif(request.query ->> 'queue', '');
+    until timestamptz := coalesce(ojs_http.query_time(request, 'until'), ojs_http.now());
+    since timestamptz := coalesce(ojs_http.query_time(request, 'since'), until - interval '1 hour');
+begin
+    if since > until or (until - since) / 1500 > step then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'since and until do not name a stretch of 1500 periods at most', '{"field": "since"}', 'Ask for less, or by longer periods.');
+    end if;
+    if of_queue is not null then
+        perform ojs.queue_info(of_queue);
+    end if;
+    perform ojs_http.upkeep();
+    return ojs_http.reply(200, jsonb_build_object('period', period, 'data', ojs_http.history_of(of_queue, step, since, until)));
 end $$;
 
 create function ojs_http.admin_queues(request ojs_http.request) returns ojs_http.response
@@ -100,12 +132,12 @@ declare
 begin
     perform ojs_http.upkeep();
     select array_agg(jsonb_build_object('name', p.name, 'state', p.state, 'paused', p.state = 'paused', 'created_at', ojs_http.rfc3339(p.created_at),
-        'counts', (select to_jsonb(s) - '{queue,paused,computed_at}'::text[] from ojs.queue_stats(p.name) s)) order by p.name)
+        'counts', to_jsonb(s) - '{queue,paused,computed_at}'::text[], 'throughput', ojs_http.throughput(s.completed_last_hour, s.failed_last_hour)) order by p.name)
     into entries
     from (
         select * from ojs.queues order by name
         limit ojs_http.query_number(request, 'per_page', 20, 1, 100) offset ojs_http.page_start(request)
-    ) p;
+    ) p, ojs.queue_stats(p.name) s;
     return ojs_http.numbered_page(request, entries, (select count(*) from ojs.queues));
 end $$;
 
@@ -119,6 +151,7 @@ begin
     found_queue := ojs_http.queue(request);
     queue := found_queue.body;
     return ojs_http.reply(200, queue || jsonb_build_object('counts', (queue -> 'stats') - '{queue,depth}'::text[], 'configuration', queue -> 'config',
+        'throughput', ojs_http.throughput((queue #> '{stats,completed_last_hour}')::numeric, (queue #> '{stats,failed_last_hour}')::numeric),
         'paused', queue -> 'state' = '"paused"'));
 end $$;
 
@@ -200,7 +233,10 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp set in
         'throttle', case when r.throttle is not null then jsonb_build_object('limit', r.throttle, 'period', r.throttle_period::text,
             'next_allowed_at', ojs_http.rfc3339(r.next_allowed_at)) end,
         'paused_until', ojs_http.rfc3339(r.paused_until), 'override', r.override, 'override_expires_at', ojs_http.rfc3339(r.override_until),
-        'waiting_count', r.waiting))
+        'waiting_count', r.waiting,
+        -- The narrowest in two words, as the admin UI shows it.
+        'limit', coalesce(r.rate, r.throttle, r.concurrency), 'period', coalesce(r.rate_period, r.throttle_period)::text,
+        'active', r.active, 'waiting', r.waiting))
 $$;
 
 create function ojs_http.rate_limits(request ojs_http.request) returns ojs_http.response

@@ -37,6 +37,45 @@ begin
     return ojs_http.reply(page.status, page.body || jsonb_build_object('cron_jobs', page.body -> 'crons', 'count', jsonb_array_length(page.body -> 'crons')));
 end $$;
 
+-- As the admin UI lists them.
+create function ojs_http.cron_item(c ojs.crons) returns jsonb
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.cron_json(c) || jsonb_build_object('id', c.name, 'schedule', c.expression, 'meta', coalesce(c.job -> 'meta', '{}'),
+        'queue', coalesce(c.job #> '{options,queue}', c.job -> 'queue', '"default"'))
+$$;
+
+create function ojs_http.cron_page(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    entries jsonb[];
+begin
+    select array_agg(ojs_http.cron_item(p.entry) order by p.name) into entries
+    from (
+        select c as entry, c.name from ojs.crons c order by c.name
+        limit ojs_http.query_number(request, 'per_page', 20, 1, 100) offset ojs_http.page_start(request)
+    ) p;
+    return ojs_http.numbered_page(request, entries, (select count(*) from ojs.crons));
+end $$;
+
+create function ojs_http.cron_flat(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    entry jsonb;
+begin
+    select ojs_http.cron_item(c) into entry from ojs.crons c where c.name = request.names[1];
+    if entry is null then
+        perform ojs_http.no_such_cron(request.names[1]);
+    end if;
+    return ojs_http.reply(200, entry);
+end $$;
+
+create function ojs_http.change_cron(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_http.schedule(request);
+    return ojs_http.cron_flat(request);
+end $$;
+
 create function ojs_http.cron(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

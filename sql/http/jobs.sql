@@ -157,10 +157,32 @@ begin
         case when job ->> 'state' not in ('completed', 'cancelled', 'discarded') then '{"Retry-After": "1"}' else '{}' end::jsonb);
 end $$;
 
-create function ojs_http.info_flat(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(r.status, r.body -> 'job') from ojs_http.info(request) r
-$$;
+-- As the Admin API shows a job: what it does not have is there, too.
+create function ojs_http.admin_job(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job jsonb := (ojs_http.info(request)).body -> 'job';
+begin
+    return ojs_http.reply(200, '{"errors": [], "result": null}' || job || jsonb_build_object('retry_policy', job -> 'retry', 'metadata', (select jsonb_object_agg(name, job -> name)
+            from unnest('{created_at,enqueued_at,started_at,scheduled_at,completed_at,cancelled_at,discarded_at}'::text[]) name)));
+end $$;
+
+-- Of a job that waits the priority may change.
+create function ojs_http.change_job(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    id uuid := ojs_http.job_named(request, null);
+    priority numeric := ojs_http.field(body, 'priority', 'number', true)::numeric;
+    job jsonb;
+begin
+    perform ojs_http.only(body, 'priority');
+    if priority <> trunc(priority) or abs(priority) > 1000000 then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'priority must be a whole number', '{"field": "priority"}', 'Give a number from -100 to 100.');
+    end if;
+    job := ojs.envelope(ojs.set_priority(id, priority::int));
+    return ojs_http.reply(200, job || jsonb_build_object('job', job));
+end $$;
 
 create function ojs_http.cancel(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -173,15 +195,18 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         ojs.envelope(ojs.activate(ojs_http.job_named(request, null))) || jsonb_build_object('previous_state', 'pending')))
 $$;
 
+-- Under /admin a cancelled job, too, is tried again: the Admin API wants it so.
 create function ojs_http.retry(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
+    id uuid := ojs_http.job_named(request, null);
+    admin boolean := request.path ~ '^/ojs/v1/admin/jobs/';
     body jsonb := ojs_http.object(request, false);
     override jsonb := coalesce(ojs_http.field(body, 'override', 'object'), body - 'override');
     job jsonb;
 begin
     perform ojs_http.check_args(override, null) where override -> 'args' <> 'null';
-    job := ojs.envelope(ojs.retry(ojs_http.job_named(request, null), override));
+    job := ojs.envelope(case when admin then ojs_http.retry_ended(id, coalesce(override, '{}')) else ojs.retry(id, override) end);
     return ojs_http.reply(200, jsonb_build_object('job', job || jsonb_strip_nulls(jsonb_build_object('re_enqueued_at', job -> 'enqueued_at'))));
 end $$;
 

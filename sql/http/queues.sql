@@ -83,7 +83,7 @@ declare
 begin
     perform ojs_http.upkeep();
     info := ojs.queue_info(request.names[1]);
-    return ojs_http.reply(200, jsonb_build_object('queue', info -> 'queue', 'status', info -> 'state', 'stats', info -> 'stats',
+    return ojs_http.reply(200, (info -> 'stats') || jsonb_build_object('queue', info -> 'queue', 'status', info -> 'state', 'stats', info -> 'stats',
         'computed_at', info -> 'stats' -> 'computed_at'));
 end $$;
 
@@ -153,16 +153,26 @@ begin
     return ojs_http.reply(200, ojs_http.queue_is(request.names[1], 'draining', 'draining_since'));
 end $$;
 
--- The same without the wrapper, for administrators.
+-- The same without the wrapper, for administrators, and only of a queue that is there.
 create function ojs_http.pause_queue_flat(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, r.body -> 'queue' || (r.body - 'queue')) from ojs_http.pause_queue(request) r
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    told jsonb;
+begin
+    perform ojs.queue_info(request.names[1]);
+    told := (ojs_http.pause_queue(request)).body;
+    return ojs_http.reply(200, told -> 'queue' || (told - 'queue'));
+end $$;
 
 create function ojs_http.resume_queue_flat(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, r.body -> 'queue' || (r.body - 'queue')) from ojs_http.resume_queue(request) r
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    told jsonb;
+begin
+    perform ojs.queue_info(request.names[1]);
+    told := (ojs_http.resume_queue(request)).body;
+    return ojs_http.reply(200, told -> 'queue' || (told - 'queue'));
+end $$;
 
 create function ojs_http.purge_queue(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

@@ -80,6 +80,31 @@ begin
     return ojs_http.reply(200, ojs.checkpoint(ojs_http.job_named(request, null), body -> 'state'));
 end $$;
 
+-- As durable handlers of the SDKs save: a step with what it replays. All of it is the checkpoint.
+create function ojs_http.save_step(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+begin
+    perform ojs_http.only(body, 'state', 'step_index', 'metadata');
+    return ojs_http.reply(200, ojs.checkpoint(ojs_http.job_named(request, null), body));
+end $$;
+
+-- And as they ask for it when they begin again. A checkpoint that was saved in the other form is the state of a step.
+create function ojs_http.resume(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+    saved jsonb := ojs_http.progress_and_checkpoint(id);
+begin
+    if saved is null then
+        perform ojs_http.no_such_job(id);
+    end if;
+    saved := nullif(saved -> 'checkpoint', 'null');
+    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'has_checkpoint', saved is not null) || case when saved is null then '{}'
+        else jsonb_build_object('checkpoint', case when saved ? 'step_index' then saved else jsonb_build_object('state', saved) end) end);
+end $$;
+
 create function ojs_http.delete_checkpoint(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

@@ -24,6 +24,7 @@ begin atomic
         ('POST', '/ojs/v1/jobs/bulk/retry', 'retry_bulk'),
         ('POST', '/ojs/v1/jobs/bulk/delete', 'delete_bulk'),
         ('GET', '/ojs/v1/jobs/:id', 'info'),
+        ('PATCH', '/ojs/v1/jobs/:id', 'change_job'),
         ('DELETE', '/ojs/v1/jobs/:id', 'cancel'),
         ('POST', '/ojs/v1/jobs/:id/cancel', 'cancel'),
         ('POST', '/ojs/v1/jobs/:id/activate', 'activate'),
@@ -75,7 +76,9 @@ begin atomic
         ('GET', '/ojs/v1/rate-limits/:key', 'rate_limit'),
         ('PUT', '/ojs/v1/rate-limits/:key', 'set_rate_limit'),
         ('DELETE', '/ojs/v1/rate-limits/:key', 'unset_rate_limit'),
+        ('DELETE', '/ojs/v1/rate-limits/:key/override', 'unset_rate_limit'),
         ('GET', '/ojs/v1/admin/stats', 'admin_stats'),
+        ('GET', '/ojs/v1/admin/stats/history', 'stats_history'),
         ('GET', '/ojs/v1/admin/queues', 'admin_queues'),
         ('GET', '/ojs/v1/admin/queues/:name', 'admin_queue'),
         ('DELETE', '/ojs/v1/admin/queues/:name', 'drop_queue'),
@@ -89,7 +92,8 @@ begin atomic
         ('POST', '/ojs/v1/admin/jobs/bulk/cancel', 'admin_cancel_bulk'),
         ('POST', '/ojs/v1/admin/jobs/bulk/retry', 'admin_retry_bulk'),
         ('POST', '/ojs/v1/admin/jobs/bulk/delete', 'admin_delete_bulk'),
-        ('GET', '/ojs/v1/admin/jobs/:id', 'info_flat'),
+        ('GET', '/ojs/v1/admin/jobs/:id', 'admin_job'),
+        ('PATCH', '/ojs/v1/admin/jobs/:id', 'change_job'),
         ('POST', '/ojs/v1/admin/jobs/:id/cancel', 'cancel'),
         ('POST', '/ojs/v1/admin/jobs/:id/retry', 'retry'),
         ('POST', '/ojs/v1/admin/jobs/:id/discard', 'discard'),
@@ -116,6 +120,18 @@ begin atomic
         ('POST', '/v0/topics/:queue/ack', 'topic_ack'),
         ('POST', '/v0/topics/:queue/nack', 'topic_nack'),
         ('POST', '/v0/topics/:queue/extend', 'topic_extend'),
+        -- Official clients ask for these; no document has them. The doubled paths are how two SDKs send them.
+        ('POST', '/ojs/v1/workers/progress', 'worker_progress'),
+        ('GET', '/ojs/v1/checkpoints/:id/resume', 'resume'),
+        ('POST', '/ojs/v1/checkpoints/:id', 'save_step'),
+        ('DELETE', '/ojs/v1/checkpoints/:id', 'delete_checkpoint'),
+        ('GET', '/ojs/v1/ojs/v1/checkpoints/:id/resume', 'resume'),
+        ('POST', '/ojs/v1/ojs/v1/checkpoints/:id', 'save_step'),
+        ('DELETE', '/ojs/v1/ojs/v1/checkpoints/:id', 'delete_checkpoint'),
+        ('GET', '/ojs/v1/crons', 'cron_page'),
+        ('GET', '/ojs/v1/crons/:name', 'cron_flat'),
+        ('PATCH', '/ojs/v1/crons/:name', 'change_cron'),
+        ('DELETE', '/ojs/v1/crons/:name', 'unschedule'),
         -- What this version has not.
         ('GET', '/v0/topics/:queue/work', 'unsupported'),
         ('POST', '/ojs/v1/workflows', 'unsupported'),
@@ -303,7 +319,8 @@ begin
         response.headers := response.headers || jsonb_strip_nulls(jsonb_build_object('OJS-Would-Wait', ojs_http.would_wait(given, response.body)));
     end if;
     status := response.status;
-    headers := jsonb_build_object('Content-Type', 'application/openjobspec+json', 'OJS-Version', '1.0', 'X-Request-Id', request_id)
+    -- A client that names its version of OJS may be an SDK that takes only what names application/json for JSON.
+    headers := jsonb_build_object('Content-Type', 'application/openjobspec+json' || case when given ? 'ojs-version' then '; alias="application/json"' else '' end, 'OJS-Version', '1.0', 'X-Request-Id', request_id)
         || coalesce(response.headers, '{}');
     body := case when upper(method) = 'HEAD' or status = 204 then '' else coalesce(response.content, response.body::text, '') end;
     return next;

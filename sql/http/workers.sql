@@ -31,7 +31,8 @@ begin
     loop
         begin
             select jsonb_agg(c.job), sum(pg_column_size(c.job)) into more, bytes
-            from (select ojs_http.envelope(claimed) as job
+            -- Without `timeout`, which one SDK reads as milliseconds: timeout_ms says it.
+            from (select case when claimed.timeout is null then ojs_http.envelope(claimed) else ojs_http.envelope(claimed) - 'timeout' end as job
                 from ojs.claim(queues, worker, least(wanted, portion)::int, lease, missing_ok => true) claimed) c;
         exception when sqlstate 'OJ600' then
             exit when jobs <> '[]'; -- what was claimed counts, whatever the queue's claim_rate says of more
@@ -136,6 +137,20 @@ begin
         'server_time', ojs_http.rfc3339(ojs_http.now())));
 end $$;
 
+-- The same by SDKs that report in percent, of a job that the body names.
+create function ojs_http.worker_progress(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    percent numeric := ojs_http.field(body, 'percentage', 'number')::numeric;
+begin
+    request.names := array[ojs_http.job_named(request, body)::text];
+    if percent is not null then
+        request.body := body - 'percentage' || jsonb_build_object('progress', percent / 100);
+    end if;
+    return ojs_http.set_progress(request);
+end $$;
+
 create function ojs_http.no_such_worker(worker text) returns void
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select ojs_http.raise('NOT_FOUND', format('worker %s does not exist', left(worker, 64)),
@@ -165,7 +180,7 @@ end $$;
 
 create function ojs_http.worker_json(w ojs.workers) returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_strip_nulls(jsonb_build_object('id', w.worker, 'state', w.status, 'reported_state', w.state, 'directive', w.directive,
+    select jsonb_strip_nulls(jsonb_build_object('id', w.worker, 'state', case w.status when 'dead' then 'stale' else w.status end, 'status', w.status, 'reported_state', w.state, 'directive', w.directive,
         'hostname', w.hostname, 'pid', w.pid, 'version', w.info -> 'version', 'queues', coalesce(w.queues, '{}'), 'concurrency', w.concurrency, 'active_jobs', w.active_jobs,
         'started_at', coalesce(w.info -> 'started_at', to_jsonb(ojs_http.rfc3339(w.registered_at))),
         'registered_at', ojs_http.rfc3339(w.registered_at), 'last_heartbeat_at', ojs_http.rfc3339(w.last_seen_at), 'metadata', w.info))

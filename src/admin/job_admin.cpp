@@ -1,6 +1,6 @@
 /*
- * job_admin.cpp: ojs.retry, ojs.discard, ojs.delete_job: what an administrator may do to a job past its normal life; and how
- * SQL removes jobs.
+ * job_admin.cpp: ojs.retry, ojs.discard, ojs.delete_job, ojs.set_priority: what an administrator may do to a job; and how SQL
+ * removes jobs.
  */
 #include "ojs/job/retry_policy.h"
 #include "ojs/pg/args.h"
@@ -34,6 +34,8 @@ constinit Statement rewrite_job = {R"sql(
     where id = $1
     returning ctid, exists (select from ojs_store.checkpoint where job_id = $1) or exists (select from ojs_store.progress where job_id = $1)
 )sql", {UUIDOID, JSONBOID, JSONBOID, JSONBOID, INT4OID, INT8OID, TIMESTAMPTZOID, TEXTOID, BOOLOID}, nullptr};
+
+constinit Statement write_priority = {"update ojs_store.job set priority = $2 where id = $1 returning ctid", {UUIDOID, INT2OID}, nullptr};
 
 constinit Statement record_act = {
     "select ojs_store.record_act($1, $2::text, jsonb_strip_nulls(jsonb_build_object('job_id', $2, 'queue', $3, 'reason', $4)))",
@@ -184,9 +186,22 @@ record_revival(Tables &tables, const DoneRow &row, TimestampTz at)
     store::insert(tables.event(), form(tables.event().rel, event));
 }
 
-/* `rule`: by which it is brought back; null: by hand. */
+/* A cancelled job goes on as one that was activated: nothing had failed. */
+void
+record_return(Tables &tables, const DoneRow &row, TimestampTz at)
+{
+    EventRow event = {};
+    event.job_id = row.job_id;
+    event.at = at;
+    event.kind = EventKind::activated;
+    event.attempt = 0;
+    event.deliveries = row.deliveries;
+    store::insert(tables.event(), form(tables.event().rel, event));
+}
+
+/* `rule`: by which it is brought back; null: by hand. `cancelled_too`: and not only a discarded or retryable job. */
 Datum
-bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
+bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule, bool cancelled_too = false)
 {
     TimestampTz at = now();
     Tables tables;
@@ -200,7 +215,8 @@ bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
                      store::take_waiting(tables.later(), &place.tid) == store::Outcome::ok;
     if (retryable)
         row = place.row;
-    else if (take_done(tables, id, State::discarded, done)) {
+    else if (take_done(tables, id, State::discarded, done) ||
+             (cancelled_too && take_done(tables, id, State::cancelled, done))) {
         row.queue = done.queue;
         row.deliveries = done.deliveries;
     } else
@@ -218,7 +234,10 @@ bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule)
     bool rewrites = !retryable || queue != row.queue || changes.args != nullptr || changes.meta != nullptr || changes.retry != nullptr;
     row.queue = queue;
     if (!retryable) {
-        record_revival(tables, done, at);
+        if (done.state == State::cancelled)
+            record_return(tables, done, at);
+        else
+            record_revival(tables, done, at);
         no_dead_letter(tables, id);
     }
     if (rewrites) {
@@ -297,6 +316,53 @@ OJS_FUNCTION(ojs_retry)
     store::begin_write("ojs.retry()");
     ensure_hot_set();
     return bring_back(job_id_arg(fcinfo, 0), PG_ARGISNULL(1) ? no_overrides() : PG_GETARG_JSONB_P(1), nullptr);
+}
+
+/* ojs_http.retry_ended(job_id uuid, overrides jsonb) returns ojs.job: a cancelled one, too, as the Admin API wants it */
+OJS_FUNCTION(ojs_retry_ended)
+{
+    store::begin_write("ojs.http()");
+    ensure_hot_set();
+    return bring_back(job_id_arg(fcinfo, 0), PG_GETARG_JSONB_P(1), nullptr, true);
+}
+
+/* A job that waits lines up anew among those of its new priority. */
+OJS_FUNCTION(ojs_set_priority)
+{
+    store::begin_write("ojs.set_priority()");
+    ensure_hot_set();
+    const pg_uuid_t &id = job_id_arg(fcinfo, 0);
+    if (PG_ARGISNULL(1))
+        raise_field(Code::invalid_payload, "priority", "Give a number from -100 to 100.", "priority must not be null");
+    int32 priority = PG_GETARG_INT32(1);
+    validate_priority(priority);
+    TimestampTz at = now();
+    Tables tables;
+    Place place;
+
+    for (;;) {
+        place = locate(tables, id);
+        bool waits = place.table == &tables.ready() ||
+                     (place.table == &tables.later() && (place.row.kind == LaterKind::scheduled || place.row.kind == LaterKind::released));
+        if (!waits || place.seen == store::Row::arriving)
+            raise_state(tables, id, "change the priority of", Needs::pending, at);
+        if (store::take_waiting(*place.table, &place.tid) == store::Outcome::ok)
+            break;
+        CHECK_FOR_INTERRUPTS();
+    }
+    LaterRow &row = place.row;
+    with_spi([&] {
+        bool null;
+        (void)execute_latest(write_priority, {UUIDPGetDatum(&id), Int16GetDatum(static_cast<int16>(priority))});
+        row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(cell(0, 1, &null)));
+    });
+    CommandCounterIncrement();
+    row.npriority = static_cast<int16>(-priority);
+    if (place.table == &tables.ready())
+        make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
+    else
+        store::insert(tables.later(), form(tables.later().rel, row));
+    return answer_now(tables, id, at);
 }
 
 /* ojs_store.replay(job_id uuid, rule text) returns ojs.job: a dead letter, whose row of `done` the caller has locked (DLQ-10) */

@@ -188,6 +188,44 @@ OJS_FUNCTION(ojs_shared_hour)
     return (Datum)0;
 }
 
+/* ojs_store.shared_parts(ids bigint[], out at timestamptz, out enqueued bigint, out completed bigint, out failed bigint, out run_us
+ * bigint, out waits bigint, out wait_us bigint) returns setof record: the five minutes of the last hour, as far as something
+ * happened in them; without preload none. What this transaction has done is not in it. */
+OJS_FUNCTION(ojs_shared_parts)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    Database *database = figures != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
+    if (database == nullptr)
+        return (Datum)0;
+    Datum *ids;
+    bool *id_nulls;
+    int n;
+    Oid table = store::relation_oid(store::Rel::ready);
+    int64 now_part = now() / part_us;
+    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &id_nulls, &n);
+    learn_hour_before(*database, table);
+    for (int i = 0; i < n; i++) {
+        PartOfHour parts[parts_of_hour + 1] = {};
+        LWLockAcquire(figures->lock, LW_SHARED);
+        int q = find_queue_figures(table, DatumGetInt64(ids[i]));
+        if (q >= 0) {
+            SpinLockAcquire(&figures->queues[q].mutex);
+            memcpy(parts, figures->queues[q].parts, sizeof parts);
+            SpinLockRelease(&figures->queues[q].mutex);
+        }
+        LWLockRelease(figures->lock);
+        for (const PartOfHour &part : parts) {
+            if (part.number < now_part - parts_of_hour || part.number > now_part)
+                continue;
+            Datum values[] = {TimestampTzGetDatum(part.number * part_us), Int64GetDatum(part.enqueued), Int64GetDatum(part.completed),
+                              Int64GetDatum(part.failed), Int64GetDatum(part.completed_us), Int64GetDatum(part.waits), Int64GetDatum(part.wait_us)};
+            bool nulls[lengthof(values)] = {};
+            tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        }
+    }
+    return (Datum)0;
+}
+
 namespace
 {
 

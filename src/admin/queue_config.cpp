@@ -148,6 +148,17 @@ queue_value(const JsonbValue &value, std::string_view own, const char *field)
     return value;
 }
 
+/* Dashboards write 24h and 7d. */
+JsonbValue
+retention_text(const JsonbValue &value, const char *field)
+{
+    int64 ms;
+    if (value.type != jbvString || !parse_short_duration_ms(text_of(value), ms))
+        return duration_text(value, field);
+    bool days = ms % INT64CONST(86400000) == 0 && ms > 0;
+    return json_text(days ? psprintf("P" INT64_FORMAT "D", ms / INT64CONST(86400000)) : psprintf("PT" INT64_FORMAT "S", ms / 1000));
+}
+
 JsonbValue
 retention_value(const JsonbValue &value, const char *field)
 {
@@ -159,7 +170,7 @@ retention_value(const JsonbValue &value, const char *field)
         if (key != "completed" && key != "discarded" && key != "cancelled")
             raise_field(invalid, name, "It has completed, discarded and cancelled.", "%s is no setting", name);
         if (member.type != jbvNull)
-            out.add(key, duration_text(member, name));
+            out.add(key, retention_text(member, name));
     });
     return json_of(out.finish());
 }
@@ -231,6 +242,7 @@ setting_value(const Setting &setting, std::string_view own, const JsonbValue &va
         if (find_member(value.val.binary.data, "key", member))
             raise_field(invalid, "rate_limit.key", "Leave it out: the limits of a queue have the key queue:NAME.",
                         "rate_limit.key cannot be set for a queue");
+        check_limit_members(value.val.binary.data);
         check_rate_limit(value);
         return value;
     case Kind::patterns:

@@ -20,12 +20,15 @@ period_datum(int64 us)
 
 } // namespace
 
-/* ojs_store.check_limit_key(key text) returns void */
-OJS_FUNCTION(ojs_check_limit_key)
+/* ojs_store.check_limit(key text, config jsonb) returns void: as an administrator sets it */
+OJS_FUNCTION(ojs_check_limit)
 {
     if (PG_ARGISNULL(0))
         raise_field(Code::invalid_payload, "key", "Name the key of a rate limit.", "key must not be null");
     check_limit_key(view(PG_GETARG_TEXT_PP(0)), "key");
+    Jsonb *config = jsonb_or_null(fcinfo, 1);
+    if (config != nullptr && is_object(config))
+        check_limit_members(root_of(config));
     PG_RETURN_VOID();
 }
 

@@ -391,6 +391,8 @@ add_to(Series &series, const Happened &what)
 void
 add_to(PartOfHour &part, const Happened &what)
 {
+    if (what.cell == cell_enqueued)
+        part.enqueued += what.n;
     if (what.cell < cell_wait)
         return;
     switch (sum_of(what.cell)) {

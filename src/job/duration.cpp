@@ -189,6 +189,23 @@ parse_timestamp(std::string_view text, TimestampTz now, const char *field)
         "%s is not a timestamp: \"%s\"", field, clipped(text));
 }
 
+bool
+parse_short_duration_ms(std::string_view text, int64 &ms)
+{
+    Cursor c = cursor(text);
+    int64 count;
+    if (!c.number(max_duration_ms, count))
+        return false;
+    int64 unit = c.accept('s')   ? 1000
+                 : c.accept('m') ? 60000
+                 : c.accept('h') ? 3600000
+                 : c.accept('d') ? INT64CONST(86400000)
+                 : c.accept('w') ? 7 * INT64CONST(86400000)
+                                 : 0;
+    ms = unit == 0 || count > max_duration_ms / unit ? max_duration_ms : count * unit;
+    return unit != 0 && c.done();
+}
+
 int64
 parse_duration_ms(std::string_view text, Code code, const char *field)
 {

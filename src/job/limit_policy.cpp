@@ -40,7 +40,9 @@ period_us(const JsonbValue &value, const char *field)
     for (const Word &word : words)
         if (text_of(value) == word.word)
             return word.seconds * USECS_PER_SEC;
-    int64 ms = parse_duration_ms(text_of(value), invalid, field);
+    int64 ms;
+    if (!parse_short_duration_ms(text_of(value), ms))
+        ms = parse_duration_ms(text_of(value), invalid, field);
     if (ms <= 0 || ms > PG_INT64_MAX / 1000 / 1000)
         raise_field(invalid, field, "Give a duration such as PT1M.", "%s must be positive", field);
     return ms * 1000;
@@ -123,9 +125,31 @@ read_limit(const JsonbContainer *object, const LimitPolicy &base)
             if (!find_member(object, "period", period))
                 raise_field(invalid, "rate_limit.period", "Give a duration such as PT1M.", "rate_limit.period is missing");
             policy.rate = {count_of(member, "rate_limit.rate", 0), period_us(period, "rate_limit.period")};
+        } else if (name == "limit" && member.type == jbvNull)
+            policy.rate = {0, 0};
+        else if (name == "limit") { /* {"limit": 100, "period": "PT1M"}, as the Admin API has it */
+            if (find_member(object, "rate", period) || find_member(object, "max_per_second", period))
+                raise_field(invalid, "rate_limit.limit", "Give the rate once.", "rate_limit.limit and another rate exclude each other");
+            if (!find_member(object, "period", period))
+                raise_field(invalid, "rate_limit.period", "Give a duration such as PT1M.", "rate_limit.period is missing");
+            policy.rate = {count_of(member, "rate_limit.limit", 0), period_us(period, "rate_limit.period")};
         }
     });
     return policy;
+}
+
+void
+check_limit_members(const JsonbContainer *object)
+{
+    each_member(object, [](std::string_view name, const JsonbValue &) {
+        constexpr std::string_view known[] = {"key", "concurrency", "rate", "throttle", "max_per_second", "limit", "period", "on_limit"};
+        if (std::find(std::begin(known), std::end(known), name) == std::end(known))
+            raise_field(invalid, clipped(name), "Its members are concurrency, rate, throttle, max_per_second, limit, period and on_limit.",
+                        "a rate limit has no member \"%s\"", clipped(name));
+    });
+    JsonbValue value;
+    if (find_member(object, "period", value) && !find_member(object, "rate", value) && !find_member(object, "limit", value))
+        raise_field(invalid, "rate_limit.period", "Give the limit, too.", "rate_limit.period is given without a limit");
 }
 
 void

@@ -131,6 +131,33 @@ read_period(const JsonbValue &value, UniquePolicy &policy)
 }
 
 void
+read_period_ms(const JsonbValue &value, UniquePolicy &policy)
+{
+    constexpr const char *field = "unique.period_ms";
+    int64 ms = 0;
+    if (value.type == jbvNull)
+        return;
+    if (policy.period_ms)
+        raise_field(invalid, field, "Give the period once.", "unique.period and %s exclude each other", field);
+    if (value.type != jbvNumeric || !number_of(value, 0, ms) || ms <= 0 || ms > max_duration_ms)
+        raise_field(invalid, field, "Give milliseconds.", "%s must be a positive whole number", field);
+    policy.period_ms = ms;
+}
+
+/* Whether an array holds nothing but names of dimensions, and something. */
+bool
+names_dimensions(const JsonbValue &value)
+{
+    bool all = is_array(value) && JsonContainerSize(value.val.binary.data) > 0;
+    if (all)
+        each_element(value.val.binary.data, [&all](const JsonbValue &element) {
+            std::string_view name = element.type == jbvString ? text_of(element) : std::string_view();
+            all = all && (name == "type" || name == "queue" || name == "args" || name == "meta");
+        });
+    return all;
+}
+
+void
 read_on_conflict(const JsonbValue &value, UniquePolicy &policy)
 {
     constexpr const char *field = "unique.on_conflict";
@@ -249,7 +276,7 @@ read_unique_policy(const Jsonb *json)
         raise_field(invalid, "unique", "Give a JSON object such as {\"keys\": [\"type\", \"args\"]}.",
                     "unique must be an object");
 
-    bool has_key = false, has_keys = false;
+    bool has_key = false, has_keys = false, key_names_args = false;
     each_member(&json->root, [&](std::string_view member, const JsonbValue &v) {
         if (member == "keys") {
             read_keys(v, policy);
@@ -257,13 +284,19 @@ read_unique_policy(const Jsonb *json)
         } else if (member == "args_keys") {
             policy.args_keys = read_names(v, "unique.args_keys");
             has_keys |= v.type != jbvNull;
+        } else if (member == "key" && names_dimensions(v)) { /* as the Python SDK has it */
+            read_keys(v, policy);
+            has_key = true;
+            key_names_args = policy.by_args;
         } else if (member == "key" && v.type != jbvNull) { /* the older spelling */
             policy.args_keys = read_names(v, "unique.key");
-            has_key = true;
+            has_key = key_names_args = true;
         } else if (member == "meta_keys") {
             policy.meta_keys = read_names(v, "unique.meta_keys");
         } else if (member == "period") {
             read_period(v, policy);
+        } else if (member == "period_ms") { /* as the Go SDK has it */
+            read_period_ms(v, policy);
         } else if (member == "states") {
             read_states(v, policy);
         } else if (member == "on_conflict") {
@@ -278,7 +311,7 @@ read_unique_policy(const Jsonb *json)
     if (has_key && has_keys)
         raise_field(invalid, "unique.key", "Use keys and args_keys alone.",
                     "unique.key stands for keys and args_keys, and excludes them");
-    policy.by_args |= has_key;
+    policy.by_args |= key_names_args;
     if (policy.by_meta && policy.meta_keys.n == 0)
         raise_field(invalid, "unique.meta_keys", "Name the members of meta that count.",
                     "unique.keys has \"meta\", so unique.meta_keys must not be empty");

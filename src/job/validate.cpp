@@ -362,6 +362,14 @@ set_tags(Envelope &e, ArrayType *tags)
 }
 
 void
+validate_priority(int priority)
+{
+    if (priority < min_priority || priority > max_priority)
+        raise_field(Code::invalid_payload, "priority", "Higher is served first; the default is 0.",
+                    "priority must be a whole number from -100 to 100, or HIGH, NORMAL or LOW");
+}
+
+void
 validate(Envelope &e)
 {
     for (Jsonb **json : {&e.args, &e.meta, &e.retry, &e.uniq})
@@ -371,9 +379,7 @@ validate(Envelope &e)
         raise_bad_id();
     check_type(e);
     validate_queue_name(e.queue);
-    if (e.priority < min_priority || e.priority > max_priority)
-        raise_field(Code::invalid_payload, "priority", "Higher is served first; the default is 0.",
-                    "priority must be a whole number from -100 to 100, or HIGH, NORMAL or LOW");
+    validate_priority(e.priority);
 
     int64 bound = check_args(e) + check_meta(e);
     check_times(e);

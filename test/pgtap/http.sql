@@ -24,7 +24,7 @@ select is(pg_temp.error('GET', path), '404 not_found', 'HTTP-10: no such path: '
 from unnest(array['/', '', '/ojs', '/ojs/v1', '/ojs/v1/', '/ojs/v2/jobs', '/ojs/v1/job', '/ojs/v1/jobs/', '/ojs/v1/jobs/a/b', '//ojs/v1/jobs', '/ojs/v1/jobs//ack',
     'ojs/v1/jobs', '/ojs/v1/jobs/../jobs', '/OJS/v1/jobs', '/ojs/v1/jobs%2F', '?/ojs/v1/jobs', '/ojs/:', '/ojs/v1/jobs/:/ack/:']) path;
 select is(pg_temp.error('PUT', '/ojs/v1/jobs'), '405 x_method_not_allowed', 'HTTP-10: another method');
-select is(pg_temp.http('PATCH', '/ojs/v1/jobs/1') -> 'headers' ->> 'Allow', 'DELETE, GET, HEAD, OPTIONS', 'HTTP-10: 405 says what is allowed');
+select is(pg_temp.http('BREW', '/ojs/v1/jobs/1') -> 'headers' ->> 'Allow', 'DELETE, GET, HEAD, OPTIONS, PATCH', 'HTTP-10: 405 says what is allowed');
 select is((select concat_ws(' ', status, headers ->> 'Allow', body) from ojs.http('OPTIONS', '/ojs/v1/jobs')), '204 OPTIONS, POST ', 'HTTP-10: OPTIONS says it, too');
 select is(pg_temp.error('OPTIONS', '/nothing'), '404 not_found', 'HTTP-10: but not of a path that is none');
 select is(pg_temp.error('BREW', '/health'), '405 x_method_not_allowed', 'HTTP-10: a method that is none');
@@ -59,7 +59,7 @@ select is(pg_temp.error('GET', '/ojs/manifest', null, '{"OJS-Version": "2.0"}'),
 select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}', '{"X-OJS-Tenant": "acme"}'), '422 unsupported', 'a tenant, where there are none, is refused: nobody is to think that his jobs are kept apart');
 select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}', jsonb_build_object('OJS-Requires-Extension', uri)), want, 'MAN-01: an extension that a request needs: ' || uri)
 from (values ('urn:ojs:ext:durable-execution', '201'), ('urn:ojs:ext:experimental:progress', '201'), ('urn:ojs:ext:progress', '422 unsupported'), ('urn:ojs:ext:encryption', '422 unsupported'), ('urn:ojs:ext:durable-execution, urn:ojs:ext:experimental:progress', '201'), ('urn:ojs:ext:durable-execution,urn:ojs:ext:encryption', '422 unsupported'), ('', '201')) e (uri, want);
-select is(ojs.manifest() - '{capabilities,payload_limits,extensions}'::text[], jsonb_build_object('specversion', '1.0', 'ojs_version', '1.0', 'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),
+select is(ojs.manifest() - '{capabilities,payload_limits,extensions,unique_job_mechanism}'::text[], jsonb_build_object('specversion', '1.0', 'ojs_version', '1.0', 'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),
     'conformance_level', 2, 'conformance_tier', 'runtime', 'protocols', '["http"]'::jsonb, 'backend', 'postgres', 'unique_job_strength', 'strong', 'endpoints', ojs.manifest() -> 'endpoints',
     'delivery', '{"guarantees": ["at-least-once", "at-most-once"], "default": "at-least-once", "events": "at-least-once"}'::jsonb || jsonb_build_object('ordering', ojs.manifest() #> '{delivery,ordering}')), 'MAN-01: the manifest');
 select is_empty($$ select e from ojs.manifest() m, jsonb_path_query(m, '$.extensions.*[*]') e where not e ?& '{name,uri,version}' or e ->> 'uri' not like '%:' || (e ->> 'name') $$, 'MAN-01: extensions have a name, a URI and a version');
@@ -74,7 +74,7 @@ select pg_temp.got('body.job.id') as id \gset
 select is(pg_temp.got('headers.Location'), '/ojs/v1/jobs/' || :'id', 'HTTP-05: Location');
 select is(pg_temp.http('GET', '/ojs/v1/jobs/' || :'id') -> 'body' -> 'job', ojs.info(:'id'), 'HTTP-01: a job is its envelope');
 select is(pg_temp.http('GET', '/ojs/v1/jobs/' || upper(:'id')) -> 'status', '200', 'HTTP-01: in any case of the id');
-select is(pg_temp.http('GET', '/ojs/v1/admin/jobs/' || :'id') -> 'body', ojs.info(:'id'), 'HTTP-12: without a wrapper for administrators');
+select ok((pg_temp.http('GET', '/ojs/v1/admin/jobs/' || :'id') -> 'body') @> ojs.info(:'id'), 'HTTP-12: without a wrapper for administrators');
 select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/workers/fetch', '{"queues": ["nowhere", "http"], "worker_id": "w1", "visibility_timeout_ms": 60000}')) \g /dev/null
 select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.jobs.0.id') = :'id', pg_temp.got('body.jobs.0.state'), pg_temp.got('body.jobs.0.attempt')), '200 t active 1', 'HTTP-06: fetched');
 select is(pg_temp.got('body.jobs.0.lease_id'), pg_temp.token(:'id'), 'HTTP-06: with the id of its lease');

@@ -220,7 +220,7 @@ from (values
     ('{"key": ""}', 'rate_limit.key'), ('{"key": "-a"}', 'rate_limit.key'), ('{"key": "a b"}', 'rate_limit.key'), ('{"key": 1}', 'rate_limit.key'),
     ('{"concurrency": -1}', 'rate_limit.concurrency'), ('{"concurrency": 1.5}', 'rate_limit.concurrency'), ('{"concurrency": "3"}', 'rate_limit.concurrency'),
     ('{"rate": {"limit": 1}}', 'rate_limit.rate.period'), ('{"rate": {"period": "PT1S"}}', 'rate_limit.rate.limit'), ('{"rate": 1}', 'rate_limit.period'),
-    ('{"rate": {"limit": 1, "period": "1s"}}', 'rate_limit.rate.period'), ('{"rate": {"limit": 1, "period": "PT0S"}}', 'rate_limit.rate.period'),
+    ('{"rate": {"limit": 1, "period": "1 s"}}', 'rate_limit.rate.period'), ('{"rate": {"limit": 1, "period": "PT0S"}}', 'rate_limit.rate.period'),
     ('{"throttle": {"limit": 0, "period": "PT1S"}}', 'rate_limit.throttle.limit'), ('{"on_limit": "explode"}', 'rate_limit.on_limit'), ('3', 'rate_limit'), ('[3]', 'rate_limit'),
     ('{"max_per_second": -1}', 'rate_limit.max_per_second')
 ) t (bad, field);

@@ -23,7 +23,7 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
         || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker', 'w'),
     ('ready', 'pwo'),
     ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs', 'o'),
-    ('tick start_worker retry discard delete_job cancel_many retry_many delete_many create_queue configure_queue pause_queue resume_queue drain_queue '
+    ('tick start_worker retry discard set_priority delete_job cancel_many retry_many delete_many create_queue configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events register_hook unregister_hook set_rate_limit schedule unschedule create_workflow workflow '
         || 'cancel_workflow reset', ''),
     ('http', 'pwo'),
@@ -33,19 +33,19 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
 create temp table http_calls (name text, callers text);
 insert into http_calls select unnest(string_to_array(names, ' ')), callers from (values
     ('routes handlers_by_path find_route check_headers check_body headers_of time_value duration_value values_in abridged would_wait may_wait most_bytes bytes_of field_in hint_of query_word read_headers read_query decoded request_id reply no_route problem status_of error_body raise now rfc3339 '
-        || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list no_such_job manifest extensions health ready unsupported', 'pwo'),
+        || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list no_such_job only manifest extensions health ready unsupported', 'pwo'),
     ('tick_without_worker', 'pw'),
     ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk pushed_items tried_items item_error nothing_done '
         || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers take_push_key keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results', 'p'),
     ('info', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
-    ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress '
+    ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress worker_progress save_step resume '
         || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
-    ('metrics maintenance system_config events info_flat cursor_of page_key page page_start numbered_page query_time query_args job_page list_filter '
+    ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of cron_page cron_flat cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page list_filter '
         || 'admin_jobs admin_stats admin_queues admin_queue admin_workers queues queue queue_stats queue_config default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters dead_letter_stats crons cron cron_json no_such_cron '
         || 'rate_limits rate_limit rate_limit_json', 'o'),
-    ('retry discard delete_job selection filter_times only changed_job take_back_jobs do_many do_bulk bulk take_key keep_answer free_key cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk admin_cancel_bulk '
+    ('retry discard delete_job selection filter_times changed_job change_job retry_ended change_cron take_back_jobs do_many do_bulk bulk take_key keep_answer free_key cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk admin_cancel_bulk '
         || 'admin_retry_bulk admin_delete_bulk delete_all purge_asked purge_queue purge_dead_letters retry_dead_letters retry_dead_letter delete_dead_letter '
         || 'delete_dead_letter_flat create_queue configure_queue with_bound queue_is pause_queue resume_queue pause_queue_flat resume_queue_flat drain_queue '
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker resume_worker terminate_worker forget_worker '

@@ -26,7 +26,7 @@ constexpr int64 duration_bounds[n_duration_buckets - 1] = {5000,    10000,    25
 /* What happened to a queue's jobs in five minutes. */
 struct PartOfHour {
     int64 number; /* of five minutes since 2000 */
-    int64 completed, completed_us, failed, waits, wait_us;
+    int64 completed, completed_us, failed, waits, wait_us, enqueued;
 };
 
 struct QueueFigures {

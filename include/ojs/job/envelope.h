@@ -68,6 +68,7 @@ void set_tags(Envelope &envelope, ArrayType *tags);
 
 /* Checks everything that can be checked without a table; fills max_attempts and flags. */
 void validate(Envelope &envelope);
+void validate_priority(int priority);
 
 /* INVALID_QUEUE for what cannot be a queue's name. */
 void validate_queue_name(std::string_view name, const char *field = "queue");
@@ -94,6 +95,8 @@ constexpr int64 max_duration_ms = INT64CONST(36525) * 86400000;
  * Raise with `field`. A timestamp raises INVALID_PAYLOAD. */
 TimestampTz parse_timestamp(std::string_view text, TimestampTz now, const char *field);
 int64 parse_duration_ms(std::string_view text, Code code, const char *field);
+/* A duration as dashboards write it: a whole number and s, m, h, d or w, such as 24h. False: it is none. */
+bool parse_short_duration_ms(std::string_view text, int64 &ms);
 int64 parse_delay_ms(std::string_view text, const char *field); /* a time from now: refused beyond 100 years */
 int64 interval_ms(const Interval *interval); /* days of 24 h, months of 30 days; parts of a millisecond count as one */
 int64 interval_arg_ms(const Interval *interval, const char *field); /* the same of a parameter, which must not be

@@ -44,6 +44,9 @@ each_limit(const JsonbValue &rate_limit, Visit visit)
         visit(read_limit(rate_limit.val.binary.data));
 }
 
+/* Refuses members that mean nothing. Jobs may have such; what an administrator sets may not. */
+void check_limit_members(const JsonbContainer *object);
+
 /* Refuses what is no rate limit, or no list of them. */
 void check_rate_limit(const JsonbValue &value);
 
