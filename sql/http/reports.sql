@@ -120,7 +120,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 #variable_conflict use_variable
 declare
     id uuid := ojs_http.job_named(request, null);
-    waits boolean := request.query ->> 'wait' = '' or ojs_http.query_word(request, 'wait', 'true', 'false', '1', '0') in ('true', '1');
+    waits boolean := coalesce(request.query ->> 'wait' = ''
+        or ojs_http.query_word(request, 'wait', 'true', 'false', '1', '0') in ('true', '1'), false);
     longest int := ojs_http.query_number(request, 'timeout', 30, 0, 30);
     job jsonb;
 begin

@@ -415,7 +415,14 @@ select ojs.ack(:'done', '{"n": 1}') is null as a, ojs.ack(:'expired', '[2]') is 
 select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/jobs/' || :'done' || '/result')) \g /dev/null
 select is(pg_temp.got('status') || pg_temp.got('body.state') || pg_temp.got('body.result.n') || pg_temp.got('body.result_size_bytes') || (pg_temp.got('body.job_id') = :'done'), '200completed18true', 'RES-02: a result, and what is said of it');
 select is(pg_temp.http('GET', '/ojs/v1/jobs/' || :'dead' || '/result') #>> '{body,error,type}', 'E', 'RES-03: the error of a job that failed');
+set track_functions = 'all';
 select is(pg_temp.http('GET', '/ojs/v1/jobs/' || :'open' || '/result') -> 'body' -> 'result', 'null', 'RES-03: none yet');
+select is((select calls from pg_stat_xact_user_functions where funcname = 'wait_result' and schemaname = 'ojs'), null,
+    'asking for a result does not wait for it (RES-03)');
+select is(pg_temp.error('GET', '/ojs/v1/jobs/' || :'done' || '/result?wait'), '200', 'asking with ?wait does (RES-03)');
+select is((select calls from pg_stat_xact_user_functions where funcname = 'wait_result' and schemaname = 'ojs'), 1::bigint,
+    'and that shows in the calls (RES-03)');
+reset track_functions;
 select is(pg_temp.error('GET', '/ojs/v1/jobs/' || :'open' || '/result?wait=true&timeout=0'), '408 x_wait_timeout', 'RES-03: waited in vain'), is(pg_temp.error('GET', '/ojs/v1/jobs/' || :'done' || '/result?wait=true'), '200', 'RES-03: no wait for one that has ended'),
     is(pg_temp.error('GET', '/ojs/v1/jobs/01a1fe98-d88c-7353-99b6-b56eba94d8eb/result'), '404 not_found', 'RES-03: no such job');
 select is(pg_temp.http('POST', '/ojs/v1/jobs/results', jsonb_build_object('ids', array[:'done', :'open', '01a1fe98-d88c-7353-99b6-b56eba94d8eb'])) #> '{body,results}',
