@@ -392,7 +392,7 @@ OJS_FUNCTION(ojs_discard)
             continue;
         }
         read_job(tables, id, place.row.job_tid, job);
-        discard(tables, job, place.row.queue, place.row.attempt, place.row.deliveries, "discarded", reason, at);
+        discard(tables, job, place.row, "discarded", reason, at);
         record_act_on("job_discarded", id, place.row.queue, reason);
         break;
     }

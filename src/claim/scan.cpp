@@ -134,8 +134,7 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
         std::optional<Expiry> expiry = expiry_of(job, ready.deliveries);
         if (expiry && expiry->at <= walk.now) {
             store::note_write(true);
-            (void)expire(walk.tables, job,
-                         end_waiting(job.id, ready.queue, ready.attempt, ready.deliveries, walk.now), *expiry);
+            (void)expire(walk.tables, job, end_waiting(ready, walk.now), *expiry);
             return;
         }
     }
@@ -151,20 +150,17 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
     taken.job = ExecCopySlotHeapTuple(walk.tables.job().slot);
 
     lease = {};
-    lease.job_id = ready.job_id;
+    static_cast<HotRow &>(lease) = ready;
     lease.lease_ms = lease_length(walk, queue, job);
     lease.deadline = walk.now + lease.lease_ms * 1000;
     lease.stop_at = stop_at_of(job, walk.now);
     /* Upkeep looks for nothing below what it has passed, so no lease may come up sooner than the shortest one. */
     lease.reap_at = std::max(std::min(lease.deadline, lease.stop_at), walk.now + min_lease_ms * 1000);
     lease.token = static_cast<int64>(random64());
-    lease.queue = ready.queue;
     lease.claimed_at = walk.now;
-    lease.job_tid = ready.job_tid;
-    lease.npriority = ready.npriority;
     lease.flags = (ready.flags & ~lease_flags) | queue.lease_flags;
-    lease.attempt = ready.attempt + 1;
-    lease.deliveries = ready.deliveries + 1;
+    lease.attempt++;
+    lease.deliveries++;
     lease.session = walk.request.session;
     lease.worker = walk.request.worker;
     count_started(job, lease);
@@ -191,8 +187,7 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
     if (verdict == LimitVerdict::wait || store::take(walk.tables.ready(), tid) != store::Outcome::ok)
         return false;
     if (verdict == LimitVerdict::drop)
-        discard(walk.tables, job, ready.queue, ready.attempt, ready.deliveries, "rate_limited",
-                "the job was dropped at its rate limit", walk.now);
+        discard(walk.tables, job, ready, "rate_limited", "the job was dropped at its rate limit", walk.now);
     else
         put_off(walk.tables, ready, again_at);
     return false;
@@ -414,8 +409,7 @@ show_or_discard(Walk &walk, const Taken &taken, const JobRow &job, Datum *values
     LeaseRow lease;
     if (take_lease(walk.tables, job.id, {}, lease)) {
         trace(walk.tables, lease, LeaseStep::failed, walk.now);
-        discard(walk.tables, job, lease.queue, lease.attempt, lease.deliveries, "not_renderable",
-                "the job cannot be shown to a worker", walk.now);
+        discard(walk.tables, job, lease, "not_renderable", "the job cannot be shown to a worker", walk.now);
         ereport(WARNING, (errmsg("job %s cannot be shown to a worker and is discarded: %s",
                                  DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job.id))), error->message)));
     }

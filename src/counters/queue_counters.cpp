@@ -27,26 +27,27 @@ Alarms *alarms;
 namespace
 {
 
-/* Columns lie where the row layouts in sql/tables.sql put them: all before these are of fixed width and not null. */
-constexpr int job_id_at = 0;  /* in ready and later */
-constexpr int job_tid_at = 32;
-constexpr int flags_at_in_ready = 40;
-constexpr int flags_at_in_later = 44;
-constexpr int queue_at_in_ready = 16;
-constexpr int queue_at_in_later = 16;
-constexpr int kind_at_in_later = 40;
-constexpr int queue_at_in_lease = 40;
-constexpr int queue_at_in_done = 24;
-constexpr int state_at_in_done = 40; /* 8 more where started_at, before it, is not null */
-constexpr int started_at_in_done = 5;
-
-template <typename T>
-T
-column(HeapTupleHeader row, int at)
+/* A column that lies always at the same place. */
+template <typename Row, auto member>
+auto
+column(HeapTupleHeader row)
 {
-    T value;
-    memcpy(&value, reinterpret_cast<const char *>(row) + row->t_hoff + at, sizeof value);
+    constexpr int offset = offset_of<Row>(member);
+    std::remove_cvref_t<decltype(std::declval<Row>().*member)> value;
+    memcpy(&value, reinterpret_cast<const char *>(row) + row->t_hoff + offset, sizeof value);
     return value;
+}
+
+/* It lies behind started_at, which may be null. */
+State
+state_of_done(HeapTupleHeader row)
+{
+    constexpr int number = number_of<DoneRow>(&DoneRow::started_at);
+    constexpr int offset = offset_of<DoneRow>(&DoneRow::started_at);
+    bool null = (row->t_infomask & HEAP_HASNULL) && att_isnull(number, row->t_bits);
+    State state;
+    memcpy(&state, reinterpret_cast<const char *>(row) + row->t_hoff + offset + (null ? 0 : sizeof(TimestampTz)), sizeof state);
+    return state;
 }
 
 /* --- the end of a transaction --- */
@@ -271,16 +272,16 @@ where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where)
 {
     switch (rel) {
     case store::Rel::ready:
-        queue = column<int64>(row, queue_at_in_ready);
+        queue = column<ReadyRow, &ReadyRow::queue>(row);
         where = Where::ready;
         return true;
     case store::Rel::lease:
-        queue = column<int64>(row, queue_at_in_lease);
+        queue = column<LeaseRow, &LeaseRow::queue>(row);
         where = Where::leased;
         return true;
     case store::Rel::later:
-        queue = column<int64>(row, queue_at_in_later);
-        switch (static_cast<LaterKind>(column<int16>(row, kind_at_in_later))) {
+        queue = column<LaterRow, &LaterRow::queue>(row);
+        switch (column<LaterRow, &LaterRow::kind>(row)) {
         case LaterKind::scheduled:
             where = Where::scheduled;
             return true;
@@ -297,9 +298,8 @@ where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where)
             return false;
         }
     default: {
-        bool null = (row->t_infomask & HEAP_HASNULL) && att_isnull(started_at_in_done, row->t_bits);
-        queue = column<int64>(row, queue_at_in_done);
-        auto state = static_cast<State>(column<int16>(row, state_at_in_done + (null ? 0 : 8)));
+        queue = column<DoneRow, &DoneRow::queue>(row);
+        State state = state_of_done(row);
         where = state == State::completed   ? Where::completed
                 : state == State::cancelled ? Where::cancelled
                                             : Where::discarded;
@@ -311,12 +311,13 @@ where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where)
 bool
 sized(store::Rel rel, HeapTupleHeader row, SizedJob &job)
 {
-    if (rel != store::Rel::ready && rel != store::Rel::later)
-        return false;
-    if (!(column<int32>(row, rel == store::Rel::ready ? flags_at_in_ready : flags_at_in_later) & job_sized))
-        return false;
-    job = {column<pg_uuid_t>(row, job_id_at), column<ItemPointerData>(row, job_tid_at)};
-    return true;
+    auto sized_in = [&]<typename Row>(const Row *) {
+        job = {column<Row, &Row::job_id>(row), column<Row, &Row::job_tid>(row)};
+        return (column<Row, &Row::flags>(row) & job_sized) != 0;
+    };
+    if (rel == store::Rel::ready)
+        return sized_in(static_cast<ReadyRow *>(nullptr));
+    return rel == store::Rel::later && sized_in(static_cast<LaterRow *>(nullptr));
 }
 
 /* By tables of its own: callers hold on to what is in theirs. */

@@ -254,14 +254,8 @@ hold(Placing &placing, const LaterRow &row, TupleTableSlot *slot)
 {
     auto value = [slot](int column) { return slot->tts_values[column - 1]; };
     Held held = {};
-    held.lease.job_id = row.job_id;
-    held.lease.queue = row.queue;
+    static_cast<HotRow &>(held.lease) = row;
     held.lease.claimed_at = DatumGetTimestampTz(value(o_started_at));
-    held.lease.job_tid = row.job_tid;
-    held.lease.npriority = row.npriority;
-    held.lease.flags = row.flags;
-    held.lease.attempt = row.attempt;
-    held.lease.deliveries = row.deliveries;
     if (!slot->tts_isnull[o_due_at - 1])
         held.deadline = DatumGetTimestampTz(value(o_due_at));
     MemoryContext old = MemoryContextSwitchTo(placing.context);
@@ -291,10 +285,7 @@ place(Placing &placing, TupleTableSlot *slot)
 
     if (given(o_kind) && DatumGetInt16(value(o_kind)) == 0) {
         Begun one = {};
-        one.row.job_id = row.job_id;
-        one.row.queue = row.queue;
-        one.row.attempt = row.attempt;
-        one.row.deliveries = row.deliveries;
+        one.row = end_waiting(row, now());
         if (given(o_started_at))
             one.row.started_at = DatumGetTimestampTz(value(o_started_at));
         one.flags = row.flags;
@@ -309,15 +300,7 @@ place(Placing &placing, TupleTableSlot *slot)
         row.due_at = DatumGetTimestampTz(value(o_due_at));
         put(*placing.later, row);
     } else {
-        ReadyRow ready = {};
-        ready.job_id = row.job_id;
-        ready.queue = row.queue;
-        ready.place = DatumGetInt64(value(o_seq));
-        ready.job_tid = row.job_tid;
-        ready.npriority = row.npriority;
-        ready.flags = row.flags;
-        ready.attempt = row.attempt;
-        ready.deliveries = row.deliveries;
+        ReadyRow ready = {row, DatumGetInt64(value(o_seq))};
         if (row.deliveries == 0)
             put(*placing.ready, ready);
         else
@@ -390,8 +373,6 @@ discard_begun(Placing &placing)
     for (int64 i = 0; i < placing.begun.n; i++) {
         CHECK_FOR_INTERRUPTS();
         Begun &begun = placing.begun.items[i];
-        begun.row.finished_at = at;
-        begun.row.state = State::discarded;
         begun.row.error = server_error("worker_death", "the server lost the lease of a job that may run at most once",
                                        begun.row.attempt, at);
         finish(tables, begun.row, begun.flags);

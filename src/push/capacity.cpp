@@ -320,8 +320,7 @@ drop_oldest(Tables &tables, int64 queue, Load more, TimestampTz now)
         if (!read_taken_job(tables, oldest.row.job_id, oldest.row.job_tid, job))
             continue;
         int64 size = size_of_stored(tables.job().slot);
-        discard(tables, job, queue, oldest.row.attempt, oldest.row.deliveries, "overflow",
-                "the job was dropped to make room in its queue", now);
+        discard(tables, job, oldest.row, "overflow", "the job was dropped to make room in its queue", now);
         if (job.flags & job_sized)
             more.bytes -= size;
     }

@@ -120,15 +120,7 @@ first_state(const JobRow &job, TimestampTz now)
 LaterRow
 later_row(const JobRow &job, ItemPointerData tid, LaterKind kind, TimestampTz due_at)
 {
-    LaterRow row = {};
-    row.job_id = job.id;
-    row.queue = job.queue;
-    row.due_at = due_at;
-    row.job_tid = tid;
-    row.npriority = static_cast<int16>(-job.priority);
-    row.kind = kind;
-    row.flags = job.flags;
-    return row;
+    return {hot_row_of(job, tid), due_at, kind};
 }
 
 /* Of the first, the rules have been applied; they change sizes. */
@@ -226,13 +218,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         standing.deduplicated = false;
         count_pushed(job);
         if (standing.state == State::available) {
-            ReadyRow row = {};
-            row.job_id = job.id;
-            row.queue = job.queue;
-            row.place = job.seq;
-            row.job_tid = tuples[i]->t_self;
-            row.npriority = static_cast<int16>(-job.priority);
-            row.flags = job.flags;
+            ReadyRow row = {hot_row_of(job, tuples[i]->t_self), job.seq};
             ready[n_ready++] = form(tables.ready().rel, row);
             standing.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1);

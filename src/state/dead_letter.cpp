@@ -75,24 +75,12 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
     JobRow copy = copy_for(target, queue, job, ready, now);
     HeapTuple tuple = form(tables.job().rel, copy);
     bool trace = !queue.delete_on_ack || !leaves_no_trace(job, State::discarded);
-    DoneRow end = {};
-    end.job_id = job.id;
-    end.finished_at = now;
-    end.queue = queue.id;
-    end.attempt = ready.attempt;
-    end.deliveries = ready.deliveries;
-    end.state = State::discarded;
+    DoneRow end = end_waiting(ready, now);
     end.error = error_of_move(queue, copy, ready, now);
 
     store::note_write(target.durable); /* both come back together, or neither */
     store::insert(tables.job(), tuple);
-    ReadyRow row = {};
-    row.job_id = copy.id;
-    row.queue = target.id;
-    row.place = copy.seq;
-    row.job_tid = tuple->t_self;
-    row.npriority = static_cast<int16>(-copy.priority);
-    row.flags = copy.flags;
+    ReadyRow row = {hot_row_of(copy, tuple->t_self), copy.seq};
     store::insert(tables.ready(), form(tables.ready().rel, row));
     wake_queue(target.id, target.name, 1);
     count_pushed(copy);

@@ -20,13 +20,7 @@ locate(Tables &tables, const pg_uuid_t &id)
         ReadyRow ready;
         read(tables.ready().slot, ready);
         place.table = &tables.ready();
-        place.row.job_id = ready.job_id;
-        place.row.queue = ready.queue;
-        place.row.job_tid = ready.job_tid;
-        place.row.npriority = ready.npriority;
-        place.row.flags = ready.flags;
-        place.row.attempt = ready.attempt;
-        place.row.deliveries = ready.deliveries;
+        static_cast<HotRow &>(place.row) = ready;
         if (place.seen != store::Row::arriving)
             return place;
     }
@@ -122,13 +116,7 @@ take_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, DoneRo
     was = state_of(tables, place, now);
     if (!(states & state_bit(was)))
         return false;
-    end = {};
-    end.job_id = id;
-    end.finished_at = now;
-    end.queue = place.row.queue;
-    end.attempt = place.row.attempt;
-    end.deliveries = place.row.deliveries;
-    end.state = State::cancelled;
+    end = end_waiting(place.row, now, State::cancelled);
     flags = place.row.flags;
     return store::take_waiting(*place.table, &place.tid) == store::Outcome::ok;
 }

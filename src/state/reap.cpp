@@ -141,8 +141,7 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
         else {
             CommandCounterIncrement(); /* this pass may have made it available */
             if (store::take(*place.table, &place.tid) == store::Outcome::ok) {
-                const LaterRow &was = place.row; /* the reminder goes with it */
-                (void)expire(tables, job, end_waiting(id, was.queue, was.attempt, was.deliveries, now), *expiry);
+                (void)expire(tables, job, end_waiting(place.row, now), *expiry); /* the reminder goes with it */
                 return true;
             }
         }

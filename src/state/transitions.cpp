@@ -44,16 +44,9 @@ record(Tables &tables, const LeaseRow &lease, EventKind kind, std::optional<Time
 void
 put_later(Tables &tables, const LeaseRow &lease, LaterKind kind, TimestampTz due_at, int32 attempt)
 {
-    LaterRow row = {};
-    row.job_id = lease.job_id;
-    row.queue = lease.queue;
-    row.due_at = due_at;
-    row.job_tid = lease.job_tid;
-    row.npriority = lease.npriority;
-    row.kind = kind;
-    row.flags = lease.flags | job_has_events;
+    LaterRow row = {lease, due_at, kind};
+    row.flags |= job_has_events;
     row.attempt = attempt;
-    row.deliveries = lease.deliveries;
     store::Table &table = tables.later();
     store::insert(table, form(table.rel, row));
 }
@@ -75,14 +68,8 @@ waiting(const LeaseRow &lease, State state, int32 attempt)
 DoneRow
 end_of(const LeaseRow &lease, State state, TimestampTz now)
 {
-    DoneRow row = {};
-    row.job_id = lease.job_id;
-    row.finished_at = now;
-    row.queue = lease.queue;
-    row.attempt = lease.attempt;
-    row.deliveries = lease.deliveries;
+    DoneRow row = end_waiting(lease, now, state);
     row.started_at = lease.claimed_at;
-    row.state = state;
     row.worker = lease.worker;
     return row;
 }
@@ -102,49 +89,19 @@ place_of_returned()
     return returned_base + store::next_seq();
 }
 
-template <typename Row>
-static void
-into_ready(Tables &tables, const Row &row, int64 place)
+void
+make_ready(Tables &tables, const HotRow &row, int64 place)
 {
-    ReadyRow ready = {};
-    ready.job_id = row.job_id;
-    ready.queue = row.queue;
-    ready.place = place;
-    ready.job_tid = row.job_tid;
-    ready.npriority = row.npriority;
-    ready.flags = row.flags;
-    ready.attempt = row.attempt;
-    ready.deliveries = row.deliveries;
+    ReadyRow ready = {row, place};
     store::Table &table = tables.ready();
     store::insert(table, form(table.rel, ready));
     wake(row.queue);
 }
 
 void
-make_ready(Tables &tables, const LaterRow &row, int64 place)
-{
-    into_ready(tables, row, place);
-}
-
-void
-make_ready(Tables &tables, const LeaseRow &row, int64 place)
-{
-    into_ready(tables, row, place);
-}
-
-void
 put_off(Tables &tables, const ReadyRow &row, TimestampTz until)
 {
-    LaterRow later = {};
-    later.job_id = row.job_id;
-    later.queue = row.queue;
-    later.due_at = until;
-    later.job_tid = row.job_tid;
-    later.npriority = row.npriority;
-    later.kind = LaterKind::scheduled;
-    later.flags = row.flags;
-    later.attempt = row.attempt;
-    later.deliveries = row.deliveries;
+    LaterRow later = {row, until, LaterKind::scheduled};
     store::insert(tables.later(), form(tables.later().rel, later));
 }
 
@@ -281,15 +238,15 @@ release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
 }
 
 DoneRow
-end_waiting(const pg_uuid_t &id, int64 queue, int32 attempt, int32 deliveries, TimestampTz now)
+end_waiting(const HotRow &hot, TimestampTz now, State state)
 {
     DoneRow row = {};
-    row.job_id = id;
+    row.job_id = hot.job_id;
     row.finished_at = now;
-    row.queue = queue;
-    row.attempt = attempt;
-    row.deliveries = deliveries;
-    row.state = State::discarded;
+    row.queue = hot.queue;
+    row.attempt = hot.attempt;
+    row.deliveries = hot.deliveries;
+    row.state = state;
     return row;
 }
 
@@ -318,11 +275,10 @@ end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, Times
 }
 
 void
-discard(Tables &tables, const JobRow &job, int64 queue, int32 attempt, int32 deliveries, const char *error_type,
-        const char *message, TimestampTz now)
+discard(Tables &tables, const JobRow &job, const HotRow &hot, const char *error_type, const char *message, TimestampTz now)
 {
-    DoneRow row = end_waiting(job.id, queue, attempt, deliveries, now);
-    row.error = server_error(error_type, message, attempt, now);
+    DoneRow row = end_waiting(hot, now);
+    row.error = server_error(error_type, message, hot.attempt, now);
     finish(tables, row, job.flags);
 }
 

@@ -63,6 +63,13 @@ template <int n> struct Columns {
     void put(int64 v) { put(Int64GetDatum(v)); }
     void put(int32 v) { put(Int32GetDatum(v)); }
     void put(int16 v) { put(Int16GetDatum(v)); }
+    template <typename E>
+        requires std::is_enum_v<E>
+    void
+    put(E v)
+    {
+        put(static_cast<int16>(v));
+    }
     void
     put(const std::optional<int64> &v)
     {
@@ -194,305 +201,69 @@ const Shape shapes[static_cast<int>(store::Rel::count)] = {
     {lengthof(deduplication_types), deduplication_types},
     {lengthof(idempotency_types), idempotency_types}};
 
+template <typename Row>
 HeapTuple
-form(Relation rel, const JobRow &row)
+form(Relation rel, const Row &row)
 {
-    Columns<16> c;
-    c.put(row.id);
-    c.put(row.seq);
-    c.put(row.queue);
-    c.put(row.created_at);
-    c.put(row.flags);
-    c.put(row.max_attempts);
-    c.put(row.priority);
-    c.put(static_cast<const void *>(row.type));
-    c.put(static_cast<const void *>(row.args));
-    c.put(static_cast<const void *>(row.meta));
-    c.put(row.scheduled_at);
-    c.put(row.expires_at);
-    c.put(row.timeout_ms);
-    c.put(static_cast<const void *>(row.retry));
-    c.put(static_cast<const void *>(row.uniq));
-    c.put(static_cast<const void *>(row.options));
-    return c.form(rel);
+    return Row::columns(row, [rel](const auto &...column) {
+        Columns<sizeof...(column)> c;
+        (c.put(column), ...);
+        return c.form(rel);
+    });
 }
 
+template <typename Row>
 void
-read(TupleTableSlot *slot, JobRow &row)
+read(TupleTableSlot *slot, Row &row)
 {
-    Reader r(slot);
-    r.take(row.id);
-    r.take(row.seq);
-    r.take(row.queue);
-    r.take(row.created_at);
-    r.take(row.flags);
-    r.take(row.max_attempts);
-    r.take(row.priority);
-    r.take(row.type);
-    r.take(row.args);
-    r.take(row.meta);
-    r.take(row.scheduled_at);
-    r.take(row.expires_at);
-    r.take(row.timeout_ms);
-    r.take(row.retry);
-    r.take(row.uniq);
-    r.take(row.options);
+    Row::columns(row, [slot](auto &...column) {
+        Reader r(slot);
+        (r.take(column), ...);
+    });
 }
 
-HeapTuple
-form(Relation rel, const EventRow &row)
-{
-    Columns<9> c;
-    c.put(row.job_id);
-    c.put(row.at);
-    c.put(row.due_at);
-    c.put(static_cast<int16>(row.kind));
-    c.put(row.attempt);
-    c.put(row.deliveries);
-    c.put(row.started_at);
-    c.put(static_cast<const void *>(row.worker));
-    c.put(static_cast<const void *>(row.data));
-    return c.form(rel);
-}
+template HeapTuple form(Relation, const JobRow &);
+template HeapTuple form(Relation, const EventRow &);
+template HeapTuple form(Relation, const DoneRow &);
+template HeapTuple form(Relation, const ReadyRow &);
+template HeapTuple form(Relation, const LeaseRow &);
+template HeapTuple form(Relation, const LaterRow &);
+template HeapTuple form(Relation, const CheckpointRow &);
+template HeapTuple form(Relation, const LimitUseRow &);
+template void read(TupleTableSlot *, JobRow &);
+template void read(TupleTableSlot *, EventRow &);
+template void read(TupleTableSlot *, DoneRow &);
+template void read(TupleTableSlot *, ReadyRow &);
+template void read(TupleTableSlot *, LeaseRow &);
+template void read(TupleTableSlot *, LaterRow &);
+template void read(TupleTableSlot *, CheckpointRow &);
+template void read(TupleTableSlot *, ProgressRow &);
+template void read(TupleTableSlot *, LimitUseRow &);
 
-void
-read(TupleTableSlot *slot, EventRow &row)
-{
-    Reader r(slot);
-    r.take(row.job_id);
-    r.take(row.at);
-    r.take(row.due_at);
-    r.take(row.kind);
-    r.take(row.attempt);
-    r.take(row.deliveries);
-    r.take(row.started_at);
-    r.take(row.worker);
-    r.take(row.data);
-}
-
-HeapTuple
-form(Relation rel, const DoneRow &row)
-{
-    Columns<11> c;
-    c.put(row.job_id);
-    c.put(row.finished_at);
-    c.put(row.queue);
-    c.put(row.attempt);
-    c.put(row.deliveries);
-    c.put(row.started_at);
-    c.put(static_cast<int16>(row.state));
-    c.put(row.flags);
-    c.put(static_cast<const void *>(row.worker));
-    c.put(static_cast<const void *>(row.result));
-    c.put(static_cast<const void *>(row.error));
-    return c.form(rel);
-}
-
-void
-read(TupleTableSlot *slot, DoneRow &row)
-{
-    Reader r(slot);
-    r.take(row.job_id);
-    r.take(row.finished_at);
-    r.take(row.queue);
-    r.take(row.attempt);
-    r.take(row.deliveries);
-    r.take(row.started_at);
-    r.take(row.state);
-    r.take(row.flags);
-    r.take(row.worker);
-    r.take(row.result);
-    r.take(row.error);
-}
-
-HeapTuple
-form(Relation rel, const ReadyRow &row)
-{
-    Columns<8> c;
-    c.put(row.job_id);
-    c.put(row.queue);
-    c.put(row.place);
-    c.put(row.job_tid);
-    c.put(row.npriority);
-    c.put(row.flags);
-    c.put(row.attempt);
-    c.put(row.deliveries);
-    return c.form(rel);
-}
-
-void
-read(TupleTableSlot *slot, ReadyRow &row)
-{
-    Reader r(slot);
-    r.take(row.job_id);
-    r.take(row.queue);
-    r.take(row.place);
-    r.take(row.job_tid);
-    r.take(row.npriority);
-    r.take(row.flags);
-    r.take(row.attempt);
-    r.take(row.deliveries);
-}
-
-HeapTuple
-form(Relation rel, const LeaseRow &row)
-{
-    Columns<16> c;
-    c.put(row.job_id);
-    c.put(row.reap_at);
-    c.put(row.deadline);
-    c.put(row.token);
-    c.put(row.queue);
-    c.put(row.claimed_at);
-    c.put(row.stop_at);
-    c.put(row.beat_at);
-    c.put(row.lease_ms);
-    c.put(row.job_tid);
-    c.put(row.npriority);
-    c.put(row.flags);
-    c.put(row.attempt);
-    c.put(row.deliveries);
-    c.put(row.session);
-    c.put(static_cast<const void *>(row.worker));
-    return c.form(rel);
-}
-
-void
-read(TupleTableSlot *slot, LeaseRow &row)
-{
-    Reader r(slot);
-    r.take(row.job_id);
-    r.take(row.reap_at);
-    r.take(row.deadline);
-    r.take(row.token);
-    r.take(row.queue);
-    r.take(row.claimed_at);
-    r.take(row.stop_at);
-    r.take(row.beat_at);
-    r.take(row.lease_ms);
-    r.take(row.job_tid);
-    r.take(row.npriority);
-    r.take(row.flags);
-    r.take(row.attempt);
-    r.take(row.deliveries);
-    r.take(row.session);
-    r.take(row.worker);
-}
-
-HeapTuple
-form(Relation rel, const LaterRow &row)
-{
-    Columns<9> c;
-    c.put(row.job_id);
-    c.put(row.queue);
-    c.put(row.due_at);
-    c.put(row.job_tid);
-    c.put(row.npriority);
-    c.put(static_cast<int16>(row.kind));
-    c.put(row.flags);
-    c.put(row.attempt);
-    c.put(row.deliveries);
-    return c.form(rel);
-}
-
-void
-read(TupleTableSlot *slot, LaterRow &row)
-{
-    Reader r(slot);
-    r.take(row.job_id);
-    r.take(row.queue);
-    r.take(row.due_at);
-    r.take(row.job_tid);
-    r.take(row.npriority);
-    r.take(row.kind);
-    r.take(row.flags);
-    r.take(row.attempt);
-    r.take(row.deliveries);
-}
-
-HeapTuple
-form(Relation rel, const LimitUseRow &row)
-{
-    Columns<8> c;
-    c.put(row.key);
-    c.put(static_cast<int16>(row.kind));
-    c.put(row.at);
-    c.put(row.number);
-    c.put(row.until);
-    c.put(row.job_id);
-    c.put(row.token);
-    c.put(row.name);
-    return c.form(rel);
-}
-
-HeapTuple
-form(Relation rel, const CheckpointRow &row)
-{
-    Columns<4> c;
-    c.put(row.job_id);
-    c.put(row.sequence);
-    c.put(row.created_at);
-    c.put(static_cast<const void *>(row.state));
-    return c.form(rel);
-}
-
-void
-read(TupleTableSlot *slot, CheckpointRow &row)
-{
-    Reader r(slot);
-    r.take(row.job_id);
-    r.take(row.sequence);
-    r.take(row.created_at);
-    r.take(row.state);
-}
-
-void
-read(TupleTableSlot *slot, ProgressRow &row)
-{
-    Reader r(slot);
-    r.take(row.job_id);
-    r.take(row.started_at);
-    r.take(row.deliveries);
-    r.take(row.at);
-    r.take(row.progress);
-    r.take(row.message);
-    r.take(row.data);
-}
-
-void
-read(TupleTableSlot *slot, LimitUseRow &row)
-{
-    Reader r(slot);
-    r.take(row.key);
-    r.take(row.kind);
-    r.take(row.at);
-    r.take(row.number);
-    r.take(row.until);
-    r.take(row.job_id);
-    r.take(row.token);
-    r.take(row.name);
-}
-
+template <>
 void
 read(TupleTableSlot *slot, JobBrief &row)
 {
-    enum { created_at = 3, flags = 4, uniq = 14, n_wanted };
-    slot_getsomeattrs(slot, n_wanted);
+    constexpr int created_at = number_of<JobRow>(&JobRow::created_at);
+    constexpr int flags = number_of<JobRow>(&JobRow::flags);
+    constexpr int uniq = number_of<JobRow>(&JobRow::uniq);
+    slot_getsomeattrs(slot, uniq + 1);
     row.created_at = DatumGetTimestampTz(slot->tts_values[created_at]);
     row.flags = DatumGetInt32(slot->tts_values[flags]);
     row.uniq = slot->tts_isnull[uniq] ? nullptr : DatumGetJsonbP(slot->tts_values[uniq]);
 }
 
+template <>
 void
 read(TupleTableSlot *slot, DoneBrief &row)
 {
-    enum { job_id = 0, finished_at = 1, queue = 2, state = 6, flags = 7, n_wanted };
-    slot_getsomeattrs(slot, n_wanted);
-    row.job_id = *DatumGetUUIDP(slot->tts_values[job_id]);
-    row.finished_at = DatumGetTimestampTz(slot->tts_values[finished_at]);
-    row.queue = DatumGetInt64(slot->tts_values[queue]);
-    row.state = static_cast<State>(DatumGetInt16(slot->tts_values[state]));
-    row.flags = DatumGetInt16(slot->tts_values[flags]);
+    auto value = [slot](int column) { return slot->tts_values[column]; };
+    slot_getsomeattrs(slot, number_of<DoneRow>(&DoneRow::flags) + 1);
+    row.job_id = *DatumGetUUIDP(value(number_of<DoneRow>(&DoneRow::job_id)));
+    row.finished_at = DatumGetTimestampTz(value(number_of<DoneRow>(&DoneRow::finished_at)));
+    row.queue = DatumGetInt64(value(number_of<DoneRow>(&DoneRow::queue)));
+    row.state = static_cast<State>(DatumGetInt16(value(number_of<DoneRow>(&DoneRow::state))));
+    row.flags = DatumGetInt16(value(number_of<DoneRow>(&DoneRow::flags)));
 }
 
 static constexpr int64 fixed_size = 100; /* of a job's row, more or less: a job without arguments has a size, too */

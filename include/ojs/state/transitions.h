@@ -15,8 +15,7 @@ namespace ojs
 int64 place_of_returned();
 
 /* A hot row's way back into `ready`; wakes its queue. */
-void make_ready(Tables &tables, const LaterRow &row, int64 place);
-void make_ready(Tables &tables, const LeaseRow &row, int64 place);
+void make_ready(Tables &tables, const HotRow &row, int64 place);
 /* The opposite: a job that was ready is scheduled (SM-16). A crash forgets that, and it is put off again. */
 void put_off(Tables &tables, const ReadyRow &row, TimestampTz until);
 
@@ -45,8 +44,8 @@ void lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char 
 /* A job given back without a fault: the attempt refunded, available after `delay_ms`. */
 Standing release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now);
 
-/* A job that ends as discarded where nobody holds it; who ends it fills in the error. */
-DoneRow end_waiting(const pg_uuid_t &id, int64 queue, int32 attempt, int32 deliveries, TimestampTz now);
+/* What a job that ends where nobody holds it leaves behind; who ends it fills in the error. */
+DoneRow end_waiting(const HotRow &row, TimestampTz now, State state = State::discarded);
 
 /* Ends a job whose time is over; `row` is how it stood, and the answer how it ended. */
 DoneRow expire(Tables &tables, const JobRow &job, DoneRow row, const Expiry &expiry);
@@ -55,8 +54,7 @@ DoneRow expire(Tables &tables, const JobRow &job, DoneRow row, const Expiry &exp
 bool end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, TimestampTz now);
 
 /* Ends a job that never ran, or not now. */
-void discard(Tables &tables, const JobRow &job, int64 queue, int32 attempt, int32 deliveries, const char *error_type,
-             const char *message, TimestampTz now);
+void discard(Tables &tables, const JobRow &job, const HotRow &row, const char *error_type, const char *message, TimestampTz now);
 
 /* --- leases, as the calls that name a job see them (lease.cpp) --- */
 

@@ -1,9 +1,9 @@
 /*
  * rows.h: the rows of the tables in sql/tables.sql, as structs.
  *
- * The order of members follows the order of columns; rows.cpp turns one into
- * the other, and store/catalog.cpp compares the number of columns with what the
- * database has. Pointers inside a struct point into the slot it was read from.
+ * Each struct lists its columns() once, in the order of the table: what forms rows, reads them, and finds a column in the bytes
+ * of one goes by that list. store/catalog.cpp compares the columns' types with what the database has. Pointers inside a
+ * struct point into the slot it was read from.
  */
 #pragma once
 
@@ -81,6 +81,13 @@ struct JobRow {
     Jsonb *retry;   /* null: the system's default */
     Jsonb *uniq;    /* null: none */
     Jsonb *options; /* null: none */
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.id, r.seq, r.queue, r.created_at, r.flags, r.max_attempts, r.priority, r.type, r.args, r.meta,
+                   r.scheduled_at, r.expires_at, r.timeout_ms, r.retry, r.uniq, r.options);
+    }
 };
 
 struct EventRow {
@@ -93,6 +100,12 @@ struct EventRow {
     std::optional<TimestampTz> started_at;
     text *worker; /* or null */
     Jsonb *data;  /* or null */
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.job_id, r.at, r.due_at, r.kind, r.attempt, r.deliveries, r.started_at, r.worker, r.data);
+    }
 };
 
 struct DoneRow {
@@ -107,48 +120,71 @@ struct DoneRow {
     text *worker;  /* of the delivery that ended so, or null */
     Jsonb *result; /* or null */
     Jsonb *error;  /* or null */
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.job_id, r.finished_at, r.queue, r.attempt, r.deliveries, r.started_at, r.state, r.flags, r.worker,
+                   r.result, r.error);
+    }
 };
 
-struct ReadyRow {
+/* What each row of the hot set says of its job. */
+struct HotRow {
     pg_uuid_t job_id;
     int64 queue;
-    int64 place;
-    ItemPointerData job_tid;
+    ItemPointerData job_tid; /* of its row in `job`, most likely */
     int16 npriority;
     int32 flags;
     int32 attempt;
     int32 deliveries;
 };
 
-struct LeaseRow {
-    pg_uuid_t job_id;
+/* Of a job that has just been stored. */
+inline HotRow
+hot_row_of(const JobRow &job, const ItemPointerData &tid)
+{
+    return {job.id, job.queue, tid, static_cast<int16>(-job.priority), job.flags, 0, 0};
+}
+
+struct ReadyRow : HotRow {
+    int64 place;
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.job_id, r.queue, r.place, r.job_tid, r.npriority, r.flags, r.attempt, r.deliveries);
+    }
+};
+
+struct LeaseRow : HotRow {
     TimestampTz reap_at;
     TimestampTz deadline;
     int64 token;
-    int64 queue;
     TimestampTz claimed_at;
     TimestampTz stop_at;
     std::optional<TimestampTz> beat_at;
     int64 lease_ms;
-    ItemPointerData job_tid;
-    int16 npriority;
-    int32 flags;
-    int32 attempt;
-    int32 deliveries;
     int32 session;
     text *worker;
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.job_id, r.reap_at, r.deadline, r.token, r.queue, r.claimed_at, r.stop_at, r.beat_at, r.lease_ms,
+                   r.job_tid, r.npriority, r.flags, r.attempt, r.deliveries, r.session, r.worker);
+    }
 };
 
-struct LaterRow {
-    pg_uuid_t job_id;
-    int64 queue;
+struct LaterRow : HotRow {
     TimestampTz due_at;
-    ItemPointerData job_tid;
-    int16 npriority;
     LaterKind kind;
-    int32 flags;
-    int32 attempt;
-    int32 deliveries;
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.job_id, r.queue, r.due_at, r.job_tid, r.npriority, r.kind, r.flags, r.attempt, r.deliveries);
+    }
 };
 
 struct CheckpointRow {
@@ -156,6 +192,12 @@ struct CheckpointRow {
     int64 sequence;
     TimestampTz created_at;
     Jsonb *state;
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.job_id, r.sequence, r.created_at, r.state);
+    }
 };
 
 struct ProgressRow {
@@ -166,6 +208,12 @@ struct ProgressRow {
     Numeric progress; /* or null */
     text *message;    /* or null */
     Jsonb *data;      /* or null */
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.job_id, r.started_at, r.deliveries, r.at, r.progress, r.message, r.data);
+    }
 };
 
 /* What retention must know of a row, without looking at what may be large. */
@@ -201,6 +249,12 @@ struct LimitUseRow {
     pg_uuid_t job_id;
     int64 token; /* of the lease */
     text *name;
+
+    static constexpr auto
+    columns(auto &r, auto use)
+    {
+        return use(r.key, r.kind, r.at, r.number, r.until, r.job_id, r.token, r.name);
+    }
 };
 
 static_assert(std::is_trivially_destructible_v<JobRow> && std::is_trivially_destructible_v<LeaseRow>);
@@ -212,25 +266,48 @@ struct Shape {
 };
 extern const Shape shapes[static_cast<int>(store::Rel::count)];
 
-HeapTuple form(Relation rel, const JobRow &row);
-HeapTuple form(Relation rel, const EventRow &row);
-HeapTuple form(Relation rel, const DoneRow &row);
-HeapTuple form(Relation rel, const ReadyRow &row);
-HeapTuple form(Relation rel, const LeaseRow &row);
-HeapTuple form(Relation rel, const LaterRow &row);
-HeapTuple form(Relation rel, const CheckpointRow &row);
-HeapTuple form(Relation rel, const LimitUseRow &row);
+template <typename Row> HeapTuple form(Relation rel, const Row &row);
+template <typename Row> void read(TupleTableSlot *slot, Row &row);
+template <> void read(TupleTableSlot *slot, JobBrief &row);
+template <> void read(TupleTableSlot *slot, DoneBrief &row);
 
-void read(TupleTableSlot *slot, JobRow &row);
-void read(TupleTableSlot *slot, JobBrief &row);
-void read(TupleTableSlot *slot, EventRow &row);
-void read(TupleTableSlot *slot, DoneRow &row);
-void read(TupleTableSlot *slot, DoneBrief &row);
-void read(TupleTableSlot *slot, ReadyRow &row);
-void read(TupleTableSlot *slot, LeaseRow &row);
-void read(TupleTableSlot *slot, LaterRow &row);
-void read(TupleTableSlot *slot, CheckpointRow &row);
-void read(TupleTableSlot *slot, ProgressRow &row);
-void read(TupleTableSlot *slot, LimitUseRow &row);
+/* Calls f(number of the column, its member) for each column. */
+template <typename Row>
+constexpr void
+each_column(Row &row, auto f)
+{
+    int number = 0;
+    Row::columns(row, [&](auto &...column) { (f(number++, column), ...); });
+}
+
+/* The number of a column, from 0. */
+template <typename Row, typename Base, typename Member>
+constexpr int
+number_of(Member Base::*member)
+{
+    Row row = {};
+    int found = -1;
+    each_column(row, [&](int number, auto &column) {
+        if (static_cast<const void *>(&column) == &(row.*member))
+            found = number;
+    });
+    return found;
+}
+
+/* Where a column lies in a stored row, if all columns before it are of fixed width and not null. */
+template <typename Row, typename Base, typename Member>
+constexpr int
+offset_of(Member Base::*member)
+{
+    Row row = {};
+    int wanted = number_of<Row>(member);
+    int offset = 0;
+    each_column(row, [&](int number, auto &column) {
+        constexpr int align = alignof(decltype(column));
+        if (number <= wanted)
+            offset = (offset + align - 1) / align * align + (number < wanted ? static_cast<int>(sizeof column) : 0);
+    });
+    return offset;
+}
 
 } // namespace ojs
