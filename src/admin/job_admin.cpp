@@ -201,10 +201,9 @@ record_return(Tables &tables, const DoneRow &row, TimestampTz at)
 
 /* `rule`: by which it is brought back; null: by hand. `cancelled_too`: and not only a discarded or retryable job. */
 Datum
-bring_back(const pg_uuid_t &id, Jsonb *overrides, text *rule, bool cancelled_too = false)
+bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bool cancelled_too = false)
 {
     TimestampTz at = now();
-    Tables tables;
     JobRow job;
     DoneRow done;
     LaterRow row = {};
@@ -281,12 +280,9 @@ record_act_on(const char *act, const pg_uuid_t &id, int64 queue, const char *rea
 
 /* Removes a finished job and its history. Returns false if there is no such job; `done` is how it had ended. */
 bool
-delete_finished(const pg_uuid_t &id, DoneRow &done)
+delete_finished(Tables &tables, const pg_uuid_t &id, DoneRow &done)
 {
-    store::begin_write("ojs.delete_job()");
-    ensure_hot_set();
     TimestampTz at = now();
-    Tables tables;
     bool exists = take_done(tables, id, std::nullopt, done);
 
     if (exists)
@@ -297,8 +293,6 @@ delete_finished(const pg_uuid_t &id, DoneRow &done)
         if (stand_now(tables, id, at, job, standing))
             raise_state(tables, id, "delete", Needs::open, at);
     }
-    tables.close();
-    store::end_write();
     return exists;
 }
 
@@ -311,33 +305,26 @@ no_overrides()
 } // namespace
 
 /* A discarded job becomes available with a new budget; a retryable one at once, within its budget (SM-12). */
-OJS_FUNCTION(ojs_retry)
+OJS_CHANGE(ojs_retry, "ojs.retry()")
 {
-    store::begin_write("ojs.retry()");
-    ensure_hot_set();
-    return bring_back(job_id_arg(fcinfo, 0), PG_ARGISNULL(1) ? no_overrides() : PG_GETARG_JSONB_P(1), nullptr);
+    return bring_back(tables, job_id_arg(fcinfo, 0), PG_ARGISNULL(1) ? no_overrides() : PG_GETARG_JSONB_P(1), nullptr);
 }
 
 /* ojs_http.retry_ended(job_id uuid, overrides jsonb) returns ojs.job: a cancelled one, too, as the Admin API wants it */
-OJS_FUNCTION(ojs_retry_ended)
+OJS_CHANGE(ojs_retry_ended, "ojs.http()")
 {
-    store::begin_write("ojs.http()");
-    ensure_hot_set();
-    return bring_back(job_id_arg(fcinfo, 0), PG_GETARG_JSONB_P(1), nullptr, true);
+    return bring_back(tables, job_id_arg(fcinfo, 0), PG_GETARG_JSONB_P(1), nullptr, true);
 }
 
 /* A job that waits lines up anew among those of its new priority. */
-OJS_FUNCTION(ojs_set_priority)
+OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
 {
-    store::begin_write("ojs.set_priority()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     if (PG_ARGISNULL(1))
         raise_field(Code::invalid_payload, "priority", "Give a number from -100 to 100.", "priority must not be null");
     int32 priority = PG_GETARG_INT32(1);
     validate_priority(priority);
     TimestampTz at = now();
-    Tables tables;
     Place place;
 
     for (;;) {
@@ -366,21 +353,17 @@ OJS_FUNCTION(ojs_set_priority)
 }
 
 /* ojs_store.replay(job_id uuid, rule text) returns ojs.job: a dead letter, whose row of `done` the caller has locked (DLQ-10) */
-OJS_FUNCTION(ojs_replay)
+OJS_CHANGE(ojs_replay, "ojs_store.replay()")
 {
-    store::begin_write("ojs_store.replay()");
-    return bring_back(job_id_arg(fcinfo, 0), no_overrides(), PG_GETARG_TEXT_PP(1));
+    return bring_back(tables, job_id_arg(fcinfo, 0), no_overrides(), PG_GETARG_TEXT_PP(1));
 }
 
 /* An open job that nobody holds ends as discarded. */
-OJS_FUNCTION(ojs_discard)
+OJS_CHANGE(ojs_discard, "ojs.discard()")
 {
-    store::begin_write("ojs.discard()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     const char *reason = PG_ARGISNULL(1) ? "discarded by an administrator" : text_to_cstring(PG_GETARG_TEXT_PP(1));
     TimestampTz at = now();
-    Tables tables;
     JobRow job;
 
     for (;;) {
@@ -399,32 +382,27 @@ OJS_FUNCTION(ojs_discard)
     return answer_now(tables, id, at);
 }
 
-OJS_FUNCTION(ojs_delete_job)
+OJS_CHANGE(ojs_delete_job, "ojs.delete_job()")
 {
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     DoneRow done;
-    bool existed = delete_finished(id, done);
+    bool existed = delete_finished(tables, id, done);
     if (existed)
         record_act_on("job_deleted", id, done.queue, nullptr);
     PG_RETURN_BOOL(existed);
 }
 
 /* ojs_store.delete_finished(job_id uuid) returns boolean: as part of ojs.delete_many, which emits one event for all */
-OJS_FUNCTION(ojs_delete_finished)
+OJS_CHANGE(ojs_delete_finished, "ojs.delete_job()")
 {
     DoneRow done;
-    PG_RETURN_BOOL(delete_finished(*PG_GETARG_UUID_P(0), done));
+    PG_RETURN_BOOL(delete_finished(tables, *PG_GETARG_UUID_P(0), done));
 }
 
 /* ojs_http.take_back_jobs(worker text) returns int: as those of a dead worker */
-OJS_FUNCTION(ojs_take_back_jobs)
+OJS_CHANGE(ojs_take_back_jobs, "ojs_http.take_back_jobs()")
 {
-    store::begin_write("ojs_http.take_back_jobs()");
-    ensure_hot_set();
-    Tables tables;
     int n = take_back_from(tables, PG_GETARG_TEXT_PP(0), now());
-    tables.close();
-    store::end_write();
     PG_RETURN_INT32(n);
 }
 

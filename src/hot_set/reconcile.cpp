@@ -100,12 +100,9 @@ reconcile_if_due()
 using namespace ojs;
 
 /* ojs_store.reconcile(older_than interval default '1 minute') returns bigint */
-OJS_FUNCTION(ojs_reconcile)
+OJS_CHANGE(ojs_reconcile, "ojs_store.reconcile()")
 {
-    store::begin_write("ojs_store.reconcile()");
-    ensure_hot_set();
     TimestampTz before = now() - interval_ms(PG_GETARG_INTERVAL_P(0)) * 1000;
     int64 jobs = reconcile_hot_set(before);
-    store::end_write();
     return Int64GetDatum(std::max<int64>(jobs, 0));
 }

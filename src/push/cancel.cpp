@@ -10,14 +10,11 @@
 
 using namespace ojs;
 
-OJS_FUNCTION(ojs_cancel)
+OJS_CHANGE(ojs_cancel, "ojs.cancel()")
 {
-    store::begin_write("ojs.cancel()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     bool idempotent = !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
     TimestampTz at = now();
-    Tables tables;
     JobRow job;
     Standing standing;
     State was;
@@ -32,38 +29,25 @@ OJS_FUNCTION(ojs_cancel)
 }
 
 /* ojs_store.cancel_in(job_id uuid, states int) returns boolean: false where the job is in none of these states */
-OJS_FUNCTION(ojs_cancel_in)
+OJS_CHANGE(ojs_cancel_in, "ojs.cancel_many()")
 {
-    store::begin_write("ojs.cancel_many()");
-    ensure_hot_set();
-    Tables tables;
     State was;
     int64 queue;
     bool cancelled = cancel_in(tables, *PG_GETARG_UUID_P(0), PG_GETARG_INT32(1) & open_states, now(), was, queue);
-    tables.close();
-    store::end_write();
     PG_RETURN_BOOL(cancelled);
 }
 
 /* ojs_store.hold(job_id uuid, states int, wait boolean) returns boolean: false where another transaction has locked the job */
-OJS_FUNCTION(ojs_hold)
+OJS_CHANGE(ojs_hold, "ojs_store.hold()")
 {
-    store::begin_write("ojs_store.hold()");
-    ensure_hot_set();
-    Tables tables;
     bool held = hold_in(tables, *PG_GETARG_UUID_P(0), PG_GETARG_INT32(1), PG_GETARG_BOOL(2));
-    tables.close();
-    store::end_write();
     PG_RETURN_BOOL(held);
 }
 
-OJS_FUNCTION(ojs_activate)
+OJS_CHANGE(ojs_activate, "ojs.activate()")
 {
-    store::begin_write("ojs.activate()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     TimestampTz at = now();
-    Tables tables;
     JobRow job;
     Standing standing;
     Place place;

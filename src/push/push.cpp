@@ -213,42 +213,27 @@ only_id_json(const Answer &answer)
 
 } // namespace
 
-OJS_FUNCTION(ojs_push)
+OJS_CHANGE(ojs_push, "ojs.push()")
 {
-    store::begin_write("ojs.push()");
-    ensure_hot_set();
     TimestampTz at = now();
     Envelope envelope = from_parameters(fcinfo, at);
-    if (!admit_envelope(hooks_at(Point::enqueue), envelope, at)) {
-        store::end_write();
+    if (!admit_envelope(hooks_at(Point::enqueue), envelope, at))
         PG_RETURN_NULL();
-    }
-    Tables tables;
     Answer answer = push_one(tables, envelope, at);
-    Datum job = answer.gone ? only_id(answer) : render_job(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
-    tables.close();
-    store::end_write();
-    return job;
+    return answer.gone ? only_id(answer) : render_job(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
 }
 
-OJS_FUNCTION(ojs_push_job)
+OJS_CHANGE(ojs_push_job, "ojs.push_job()")
 {
-    store::begin_write("ojs.push_job()");
-    ensure_hot_set();
     TimestampTz at = now();
     Jsonb *json = PG_GETARG_JSONB_P(0);
     if (!JB_ROOT_IS_OBJECT(json))
         raise_field(Code::invalid_payload, "job", "Give the envelope as a JSON object.", "a job must be an object");
     Envelope envelope = empty_envelope();
     envelope_from_json(json, at, false, envelope);
-    if (!admit_envelope(hooks_at(Point::enqueue), envelope, at)) {
-        store::end_write();
+    if (!admit_envelope(hooks_at(Point::enqueue), envelope, at))
         return JsonbPGetDatum(ObjectBuilder().add("dropped", json_bool(true)).finish());
-    }
-    Tables tables;
     Answer answer = push_one(tables, envelope, at);
     Jsonb *job = answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
-    tables.close();
-    store::end_write();
     return JsonbPGetDatum(with_pressure(job));
 }

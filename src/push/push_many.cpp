@@ -465,12 +465,10 @@ put_again(ReturnSetInfo *set, const Jsonb *answer)
 
 } // namespace
 
-OJS_FUNCTION(ojs_push_many)
+OJS_CHANGE(ojs_push_many, "ojs.push_many()")
 {
     enum { p_jobs, p_key, p_ttl, p_atomicity, p_idempotency_key };
     ReturnSetInfo *set = begin_set(fcinfo);
-    store::begin_write("ojs.push_many()");
-    ensure_hot_set();
     if (PG_ARGISNULL(p_jobs))
         raise_field(Code::invalid_payload, "jobs", "Give a JSON array of job envelopes.", "jobs is missing");
     Jsonb *jobs = PG_GETARG_JSONB_P(p_jobs);
@@ -488,7 +486,6 @@ OJS_FUNCTION(ojs_push_many)
         if (answer != nullptr) {
             check_producers(call);
             put_again(set, answer);
-            store::end_write();
             return (Datum)0;
         }
         call.at = now();
@@ -503,6 +500,5 @@ OJS_FUNCTION(ojs_push_many)
         free_idempotency_key(request);
     else if (request.key != nullptr)
         keep_answer(request, answer_of(call));
-    store::end_write();
     return (Datum)0;
 }

@@ -75,10 +75,7 @@ answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &r
     standing.previous_state = remark.previous;
     if (remark.twin)
         standing.reported = with_twin(standing.reported, remark);
-    Datum answer = render_job(job, standing, queue_name(standing.queue));
-    tables.close();
-    store::end_write();
-    return answer;
+    return render_job(job, standing, queue_name(standing.queue));
 }
 
 static State

@@ -54,6 +54,7 @@ read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at,
     named.worker = text_or_null(fcinfo, worker_at);
     require_worker(named.worker, "Name the worker that holds the jobs.");
     named.ids = ids_arg(fcinfo, ids_at, "job_ids");
+    named.done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
     if (named.ids.n > max_named)
         raise(Code::batch_size_exceeded, Details().add("field", "job_ids").add("size", static_cast<int64>(named.ids.n)).add("maximum", static_cast<int64>(max_named)),
               "Split the call.", "a call may name %d jobs, not %d", max_named, named.ids.n);
@@ -85,11 +86,11 @@ locking_order(const Ids &ids)
 }
 
 Ended
-ended_of(int most)
+ended_of(int most, bool for_answer)
 {
     Ended ended = {hooks_at(Point::after_execute), nullptr, 0};
-    if (ended.hooks.n > 0)
-        ended.jobs = static_cast<Jsonb **>(palloc(sizeof(Jsonb *) * std::max(most, 1)));
+    if (for_answer || ended.hooks.n > 0)
+        ended.jobs = static_cast<Datum *>(palloc(sizeof(Datum) * std::max(most, 1)));
     return ended;
 }
 
@@ -97,36 +98,34 @@ void
 note_ended(Ended &ended, Tables &tables, const LeaseRow &lease, Standing standing)
 {
     JobRow job;
-    CommandCounterIncrement(); /* the job's history has the event that was written last */
+    if (ended.jobs == nullptr)
+        return;
     read_job(tables, lease.job_id, lease.job_tid, job);
-    ended.jobs[ended.n++] = envelope_json(DatumGetHeapTupleHeader(job_answer(tables, job, standing)));
+    ended.jobs[ended.n++] = job_answer(tables, job, standing);
 }
 
 void
 attempts_ended(const Ended &ended)
 {
+    if (ended.hooks.n == 0 || ended.n == 0)
+        return;
+    CommandCounterIncrement(); /* they see what has been written */
     for (int i = 0; i < ended.n; i++)
-        after_execute(ended.hooks, ended.jobs[i]);
-    if (ended.n > 0)
-        report_failures(ended.hooks, Point::after_execute);
+        after_execute(ended.hooks, envelope_json(DatumGetHeapTupleHeader(ended.jobs[i])));
+    report_failures(ended.hooks, Point::after_execute);
 }
 
 void
 attempt_ended(Datum job)
 {
-    Ended ended = ended_of(1);
-    if (ended.hooks.n == 0)
-        return;
-    ended.jobs[ended.n++] = envelope_json(DatumGetHeapTupleHeader(job));
-    attempts_ended(ended);
+    attempts_ended({hooks_at(Point::after_execute), &job, 1});
 }
 
 int
-complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now, Ended &ended)
+complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended &ended)
 {
     store::Table &table = tables.done();
     auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * std::max(named.ids.n, 1)));
-    auto *expiring = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
     int *order = locking_order(named.ids);
     int n = 0;
     int kept = 0;
@@ -141,8 +140,8 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
         CHECK_FOR_INTERRUPTS();
         if (strict && k > 0 && memcmp(&id, named.ids.ids[order[k - 1]], UUID_LEN) == 0)
             raise_field(Code::invalid_payload, "job_ids", "Name each job once.", "job_ids names a job twice");
-        done[i] = take_lease(tables, id, holder_of(named, i), lease);
-        if (!done[i]) {
+        named.done[i] = take_lease(tables, id, holder_of(named, i), lease);
+        if (!named.done[i]) {
             if (strict)
                 raise_state(tables, id, "ack", Needs::lease, now);
             continue;
@@ -160,27 +159,25 @@ complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampT
         DoneRow row = end_of(lease, State::completed, now);
         row.result = result_to_keep(tables, lease, result);
         count_ended(row, lease.flags);
-        if (ended.hooks.n > 0)
-            note_ended(ended, tables, lease, standing_of(row, lease.flags));
+        note_ended(ended, tables, lease, standing_of(row, lease.flags));
         if (deletes_ends && removed_at_end(tables, lease, State::completed))
             continue;
         tuples[kept++] = form(table.rel, row);
-        expiring[i] = lease.flags & job_expires;
+        if (lease.flags & job_expires)
+            forget_expiry(tables, id);
     }
     store::insert_many(table, tuples, kept);
-    for (int i = 0; i < named.ids.n; i++)
-        if (expiring[i])
-            forget_expiry(tables, *named.ids.ids[i]);
     return n;
 }
 
 Datum
-many_answer(FunctionCallInfo fcinfo, int n, const Ids &ids, const bool *done, std::optional<TimestampTz> deadline)
+many_answer(FunctionCallInfo fcinfo, int n, const Named &named, std::optional<TimestampTz> deadline)
 {
+    const Ids &ids = named.ids;
     auto *left = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(ids.n, 1)));
     int n_left = 0;
     for (int i = 0; i < ids.n; i++)
-        if (!done[i])
+        if (!named.done[i])
             left[n_left++] = *ids.ids[i];
 
     TupleDesc desc;

@@ -59,14 +59,11 @@ checkpoint_json(const pg_uuid_t &id, const Jsonb *state, int64 sequence, Timesta
 } // namespace
 
 /* The job's hot row stays locked until the caller's transaction ends: it neither ends nor is removed meanwhile. */
-OJS_FUNCTION(ojs_checkpoint)
+OJS_CHANGE(ojs_checkpoint, "ojs.checkpoint()")
 {
-    store::begin_write("ojs.checkpoint()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     Jsonb *state = jsonb_or_null(fcinfo, 1);
     TimestampTz at = now();
-    Tables tables;
 
     if (state == nullptr)
         raise_field(Code::invalid_payload, "state", "Give a JSON value; JSON's null is one.", "state must not be null");
@@ -74,8 +71,6 @@ OJS_FUNCTION(ojs_checkpoint)
     if (!flag_open(tables, id, job_reported, at))
         raise_state(tables, id, "save a checkpoint of", Needs::open, at);
     int64 sequence = save(tables, {id, 1, at, state});
-    tables.close();
-    store::end_write();
     return checkpoint_json(id, state, sequence, at);
 }
 

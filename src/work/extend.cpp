@@ -61,7 +61,7 @@ leave_once(Ids &ids)
 
 /* Extends each lease that is held, in locking order; a lease by its own length unless one is given. */
 int
-extend_all(Tables &tables, const Named &named, std::optional<int64> lease_ms, bool beat, bool *done, TimestampTz at)
+extend_all(Tables &tables, const Named &named, std::optional<int64> lease_ms, bool beat, TimestampTz at)
 {
     int *order = locking_order(named.ids);
     int n = 0;
@@ -72,8 +72,8 @@ extend_all(Tables &tables, const Named &named, std::optional<int64> lease_ms, bo
         CHECK_FOR_INTERRUPTS();
         if (again(named.ids, order, k))
             continue; /* the first counts */
-        done[i] = lock_lease(tables, *named.ids.ids[i], holder_of(named, i), lease, &tid);
-        if (!done[i])
+        named.done[i] = lock_lease(tables, *named.ids.ids[i], holder_of(named, i), lease, &tid);
+        if (!named.done[i])
             continue;
         extend_lease(tables, lease, &tid, lease_ms.value_or(lease.lease_ms), at, beat);
         n++;
@@ -95,16 +95,13 @@ was_cancelled(Tables &tables, const pg_uuid_t &id)
 
 } // namespace
 
-OJS_FUNCTION(ojs_extend)
+OJS_CHANGE(ojs_extend, "ojs.extend()")
 {
     enum { p_job_id, p_lease, p_lease_id, p_worker };
-    store::begin_write("ojs.extend()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
     int64 lease_ms = lease_arg(fcinfo, p_lease);
     Holder holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
     TimestampTz at = now();
-    Tables tables;
     LeaseRow lease;
     ItemPointerData tid;
     JobRow job;
@@ -114,44 +111,31 @@ OJS_FUNCTION(ojs_extend)
     extend_lease(tables, lease, &tid, lease_ms, at, false);
     read_job(tables, id, lease.job_tid, job);
     Standing standing = active(lease);
-    Datum answer = job_answer(tables, job, standing);
-    tables.close();
-    store::end_write();
-    return answer;
+    return job_answer(tables, job, standing);
 }
 
-OJS_FUNCTION(ojs_extend_many)
+OJS_CHANGE(ojs_extend_many, "ojs.extend_many()")
 {
     enum { p_worker, p_ids, p_lease, p_lease_ids };
-    store::begin_write("ojs.extend_many()");
-    ensure_hot_set();
     Named named = read_named(fcinfo, p_worker, p_ids, p_lease_ids, -1);
     int64 lease_ms = lease_arg(fcinfo, p_lease);
-    auto *done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
     TimestampTz at = now();
-    Tables tables;
-    int n = extend_all(tables, named, lease_ms, false, done, at);
-    tables.close();
-    store::end_write();
-    return many_answer(fcinfo, n, named.ids, done, at + lease_ms * 1000);
+    int n = extend_all(tables, named, lease_ms, false, at);
+    return many_answer(fcinfo, n, named, at + lease_ms * 1000);
 }
 
-OJS_FUNCTION(ojs_beat)
+OJS_CHANGE(ojs_beat, "ojs.beat()")
 {
     enum { p_worker, p_ids, p_state, p_info, p_lease };
-    store::begin_write("ojs.beat()");
-    ensure_hot_set();
     Named named = read_named(fcinfo, p_worker, p_ids, -1, -1);
     leave_once(named.ids);
     std::optional<int64> lease_ms;
     if (!PG_ARGISNULL(p_lease))
         lease_ms = lease_arg(fcinfo, p_lease);
     TimestampTz at = now();
-    auto *held = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
     Beat beat = note_beat(named.worker, text_or_null(fcinfo, p_state), jsonb_or_null(fcinfo, p_info), at);
 
-    Tables tables;
-    if (extend_all(tables, named, lease_ms, true, held, at) > 0 && !beat.for_jobs)
+    if (extend_all(tables, named, lease_ms, true, at) > 0 && !beat.for_jobs)
         note_beat_for_jobs(named.worker);
     auto *extended = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
     auto *cancelled = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
@@ -159,15 +143,13 @@ OJS_FUNCTION(ojs_beat)
     int n_extended = 0, n_cancelled = 0, n_lost = 0;
     for (int i = 0; i < named.ids.n; i++) {
         const pg_uuid_t &id = *named.ids.ids[i];
-        if (held[i])
+        if (named.done[i])
             extended[n_extended++] = id;
         else if (was_cancelled(tables, id))
             cancelled[n_cancelled++] = id;
         else
             lost[n_lost++] = id;
     }
-    tables.close();
-    store::end_write();
 
     TupleDesc desc;
     if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)

@@ -47,18 +47,15 @@ heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, const R
 
 } // namespace
 
-OJS_FUNCTION(ojs_fail)
+OJS_CHANGE(ojs_fail, "ojs.fail()")
 {
     enum { p_job_id, p_error, p_lease_id, p_worker, p_requeue, p_delay };
-    store::begin_write("ojs.fail()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
     Jsonb *error = jsonb_or_null(fcinfo, p_error);
     Holder holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
     bool requeue = !PG_ARGISNULL(p_requeue) && PG_GETARG_BOOL(p_requeue);
     std::optional<int64> delay_ms = delay_arg(fcinfo, p_delay);
     TimestampTz at = now();
-    Tables tables;
     LeaseRow lease;
     JobRow job;
 
@@ -77,22 +74,17 @@ OJS_FUNCTION(ojs_fail)
                                 : fail_attempt(tables, job, lease, reported, delay_ms, at);
     CommandCounterIncrement(); /* the history that is read next has the new event */
     Datum answer = job_answer(tables, job, standing);
-    tables.close();
-    store::end_write();
     attempt_ended(answer);
     return answer;
 }
 
-OJS_FUNCTION(ojs_nack)
+OJS_CHANGE(ojs_nack, "ojs.nack()")
 {
     enum { p_job_id, p_delay, p_lease_id, p_worker };
-    store::begin_write("ojs.nack()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
     Holder holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
     int64 delay_ms = delay_arg(fcinfo, p_delay).value_or(0);
     TimestampTz at = now();
-    Tables tables;
     LeaseRow lease;
     JobRow job;
 
@@ -103,41 +95,34 @@ OJS_FUNCTION(ojs_nack)
     CommandCounterIncrement();
     read_job(tables, id, lease.job_tid, job);
     Datum answer = job_answer(tables, job, standing);
-    tables.close();
-    store::end_write();
     attempt_ended(answer);
     return answer;
 }
 
-OJS_FUNCTION(ojs_nack_many)
+OJS_CHANGE(ojs_nack_many, "ojs.nack_many()")
 {
     enum { p_worker, p_ids, p_delay, p_lease_ids };
-    store::begin_write("ojs.nack_many()");
-    ensure_hot_set();
     Named named = read_named(fcinfo, p_worker, p_ids, p_lease_ids, -1);
     int64 delay_ms = delay_arg(fcinfo, p_delay).value_or(0);
     TimestampTz at = now();
-    auto *done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
     int *order = locking_order(named.ids);
     Ended ended = ended_of(named.ids.n);
-    Tables tables;
     int n = 0;
 
     for (int k = 0; k < named.ids.n; k++) {
         int i = order[k];
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
-        done[i] = take_lease(tables, *named.ids.ids[i], holder_of(named, i), lease);
-        if (!done[i])
+        named.done[i] = take_lease(tables, *named.ids.ids[i], holder_of(named, i), lease);
+        if (!named.done[i])
             continue;
         note_write_to(lease.queue);
         Standing standing = release(tables, lease, delay_ms, at);
-        if (ended.hooks.n > 0)
-            note_ended(ended, tables, lease, standing);
+        if (ended.jobs != nullptr)
+            CommandCounterIncrement(); /* the history has what was written last */
+        note_ended(ended, tables, lease, standing);
         n++;
     }
-    tables.close();
-    store::end_write();
     attempts_ended(ended);
-    return many_answer(fcinfo, n, named.ids, done, std::nullopt);
+    return many_answer(fcinfo, n, named, std::nullopt);
 }

@@ -49,11 +49,9 @@ check_report(bool number, const text *message, const Jsonb *data)
  * ojs.progress(job_id, progress, message, data), and for HTTP with (…, lease_id, worker) behind. Whoever does not hold the
  * job is not told so, and changes nothing (PRG-01): the job may just have ended.
  */
-OJS_FUNCTION(ojs_progress)
+OJS_CHANGE(ojs_progress, "ojs.progress()")
 {
     enum { p_job_id, p_progress, p_message, p_data, p_lease_id, p_worker };
-    store::begin_write("ojs.progress()");
-    ensure_hot_set();
     const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
     SpiArg number = PG_ARGISNULL(p_progress) ? SpiArg(nullptr) : SpiArg(PG_GETARG_DATUM(p_progress));
     text *message = text_or_null(fcinfo, p_message);
@@ -62,7 +60,6 @@ OJS_FUNCTION(ojs_progress)
     if (PG_NARGS() > p_lease_id)
         holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
     TimestampTz at = now();
-    Tables tables;
     LeaseRow lease;
     ItemPointerData tid;
 
@@ -83,7 +80,5 @@ OJS_FUNCTION(ojs_progress)
         if (!stand_now(tables, id, at, job, standing))
             raise_state(tables, id, "report progress of", Needs::lease, at);
     }
-    tables.close();
-    store::end_write();
     PG_RETURN_BOOL(held); /* nothing, to those that declare it so */
 }

@@ -225,15 +225,10 @@ OJS_FUNCTION(ojs_work_next)
     }
 }
 
-OJS_FUNCTION(ojs_work_close)
+OJS_CHANGE(ojs_work_close, "ojs.work_close()")
 {
     need_open();
-    store::begin_write("ojs.work_close()");
-    ensure_hot_set();
-    Tables tables;
     release_all(tables, now());
-    tables.close();
-    store::end_write();
     /* What was given stays remembered: should this transaction roll back, the session's end gives it back. */
     work.open = false;
     PG_RETURN_VOID();

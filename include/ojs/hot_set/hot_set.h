@@ -3,7 +3,9 @@
  */
 #pragma once
 
+#include "ojs/pg/guard.h"
 #include "ojs/state/feed.h"
+#include "ojs/store/tables.h"
 
 namespace ojs
 {
@@ -39,3 +41,21 @@ int64 reconcile_hot_set(TimestampTz created_before);
 void reconcile_if_due();
 
 } // namespace ojs
+
+/*
+ * Defines the SQL-callable function NAME, a call `what` that changes jobs; the body follows in braces and sees fcinfo and tables,
+ * which are closed behind it. An error leaves all of it to the end of the transaction.
+ */
+#define OJS_CHANGE(name, what)                                                                     \
+    static Datum name##_change(FunctionCallInfo fcinfo, ojs::Tables &tables);                      \
+    OJS_FUNCTION(name)                                                                             \
+    {                                                                                              \
+        ojs::store::begin_write(what);                                                             \
+        ojs::ensure_hot_set();                                                                     \
+        ojs::Tables tables;                                                                        \
+        Datum answer = name##_change(fcinfo, tables);                                              \
+        tables.close();                                                                            \
+        ojs::store::end_write();                                                                   \
+        return answer;                                                                             \
+    }                                                                                              \
+    static Datum name##_change([[maybe_unused]] FunctionCallInfo fcinfo, [[maybe_unused]] ojs::Tables &tables)

@@ -59,7 +59,7 @@ struct Remark {
     State twin_state;
 };
 
-/* The end of a call that has changed one job: closes the tables and answers the job as it stands now. */
+/* The answer of a call that has changed one job: the job as it stands now. */
 Datum answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &remark = {});
 
 } // namespace ojs

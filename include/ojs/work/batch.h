@@ -15,7 +15,8 @@ struct Named {
     Ids ids;
     Texts lease_ids;
     Jsons results;
-    text *worker;
+    text *worker; /* or null, where a single job is named */
+    bool *done;   /* which of them the call found held, and has handled */
 };
 
 /* Reads and checks the parameters; `results_at` < 0: the call has none. */
@@ -24,24 +25,22 @@ Named read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_i
 /* Positions of the ids in the order in which their rows are locked. */
 int *locking_order(const Ids &ids);
 
-/* The jobs whose attempt a call ends, for the after_execute hooks; nothing is noted where there are none. */
+/* The jobs whose attempt a call ends, for the after_execute hooks and its answer; nothing is noted where nobody asks. */
 struct Ended {
     Hooks hooks;
-    Jsonb **jobs;
+    Datum *jobs; /* of type ojs.job; null: nobody asks */
     int n;
 };
 static_assert(std::is_trivially_destructible_v<Ended>);
 
-Ended ended_of(int most);
+Ended ended_of(int most, bool for_answer = false);
 void note_ended(Ended &ended, Tables &tables, const LeaseRow &lease, Standing standing);
 /* Run the hooks, once all that the call writes is written. */
 void attempts_ended(const Ended &ended);
-void attempt_ended(Datum job); /* of a call about one job: the ojs.job that it answers */
+void attempt_ended(Datum job);
 
-/*
- * Completes the named jobs that the worker holds; done[i] says which. Strict: raises for the first it does not hold.
- */
-int complete(Tables &tables, const Named &named, bool strict, bool *done, TimestampTz now, Ended &ended);
+/* Completes the named jobs that the worker holds, and returns their number. Strict: raises for the first it does not hold. */
+int complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended &ended);
 
 inline Holder
 holder_of(const Named &named, int i)
@@ -50,7 +49,7 @@ holder_of(const Named &named, int i)
 }
 
 /* (done, skipped in request order[, deadline]) */
-Datum many_answer(FunctionCallInfo fcinfo, int n, const Ids &ids, const bool *done, std::optional<TimestampTz> deadline);
+Datum many_answer(FunctionCallInfo fcinfo, int n, const Named &named, std::optional<TimestampTz> deadline);
 
 /* A result that is too large is refused, while the job is still held (RES-01). */
 void check_result(const Jsonb *result);
