@@ -45,7 +45,7 @@ grant execute on function
     ojs.register_worker(text, jsonb),
     ojs.deregister_worker(text, boolean),
     ojs.work_open(text, text, int, interval),
-    ojs.work_next(interval),
+    ojs.work_next(interval, text),
     ojs.work_close(),
     ojs.once(text, text),
     ojs.lease_claim(text, jsonb),

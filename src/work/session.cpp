@@ -24,6 +24,7 @@ struct WorkSession {
     bool open;
     char queue[max_queue_name + 1];
     text *worker; /* in TopMemoryContext, as is `given` */
+    char client[NAMEDATALEN]; /* the application_name that opened it */
     int max;
     std::optional<int64> lease_ms;
     Delivery *given; /* max_claim of them; some may be finished meanwhile */
@@ -135,12 +136,26 @@ work_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
         opened_at_level = level - 1;
 }
 
+/* A pooler in transaction mode hands the server's session to one client after the other, and says so by application_name if
+ * these differ. Else it goes unnoticed, unless the caller names its worker. */
+bool
+is_of_another(const text *worker)
+{
+    return strcmp(work.client, application_name) != 0 || (worker != nullptr && view(worker) != view(work.worker));
+}
+
+constexpr const char *pooler_hint = "A pooler in transaction mode hands sessions from client to client: connect directly, or use ojs.claim.";
+
 void
-need_open()
+need_open(const text *worker = nullptr)
 {
     if (!work.open)
-        raise(Code::invalid_payload, Details().add("reason", "no_work_session"), "Call ojs.work_open(queue, worker) first.",
+        raise(Code::invalid_payload, Details().add("reason", "no_work_session"),
+              "Call ojs.work_open(queue, worker) first. Behind a pooler in transaction mode the next call may come to another session.",
               "this session has no work session");
+    if (is_of_another(worker))
+        raise(Code::invalid_payload, Details().add("reason", "other_client"), pooler_hint,
+              "the work session of this session was opened by another client");
 }
 
 } // namespace
@@ -148,6 +163,11 @@ need_open()
 OJS_FUNCTION(ojs_work_open)
 {
     enum { p_queue, p_worker, p_max, p_lease };
+    /* What another client has left behind: its leases run out. */
+    if (work.open && is_of_another(text_or_null(fcinfo, p_worker))) {
+        work.open = false;
+        work.n = 0;
+    }
     if (work.open)
         raise(Code::invalid_payload, Details().add("reason", "work_session_open"), "Call ojs.work_close() first.",
               "this session has a work session already");
@@ -169,6 +189,7 @@ OJS_FUNCTION(ojs_work_open)
     strlcpy(work.queue, request.queues[0].name, sizeof work.queue);
     work.max = request.max;
     work.lease_ms = request.lease_ms;
+    strlcpy(work.client, application_name, sizeof work.client);
     if (!hooked) {
         before_shmem_exit(session_ends, 0);
         RegisterXactCallback(work_xact, nullptr);
@@ -183,7 +204,7 @@ OJS_FUNCTION(ojs_work_open)
 OJS_FUNCTION(ojs_work_next)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
-    need_open();
+    need_open(text_or_null(fcinfo, 1));
     store::begin_write("ojs.work_next()");
     store::WriteMark before = store::write_mark();
     ensure_hot_set();
