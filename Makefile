@@ -134,13 +134,19 @@ endif
 # $(call assemble,SQL command that runs the script,files,sed script for the files)
 assemble = { printf '%s\n' '\echo Use "$(1)" to load this file. \quit' \
 	'set local search_path = pg_catalog, pg_temp;'; \
-	for part in $(2); do printf '\n-- %s\n\n' "$$part"; sed '$(3)' "$$part"; done; } > $@.tmp && mv $@.tmp $@
+	for part in $(2); do printf '\n-- %s\n\n' "$$part"; sed -f build/sql-names.sed -e '$(3)' "$$part" || exit 1; done; } > $@.tmp && mv $@.tmp $@
 
-$(INSTALL_SCRIPT_SQL): $(SQL_ONCE) $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
+# In SQL, LaterKind.expiry stands for the number that this name has in C++.
+NAMED_IN = $(addprefix include/ojs/,store/rows.h state/lease_log.h state/client_workers.h counters/metric_table.h) \
+	src/hot_set/rebuild.cpp sql/events.sql
+build/sql-names.sed: sql/names.awk $(NAMED_IN) build/flags
+	awk -f $< $(NAMED_IN) > $@
+
+$(INSTALL_SCRIPT_SQL): build/sql-names.sed $(SQL_ONCE) $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
 	$(call assemble,create extension ojs,$(SQL_ONCE) $(SQL_CODE) $(SQL_LAST))
 
 ifneq ($(PREVIOUS),)
-$(UPDATE_SCRIPT_SQL): sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
+$(UPDATE_SCRIPT_SQL): build/sql-names.sed sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
 	$(call assemble,alter extension ojs update to '\''$(EXTVERSION)'\'',sql/versions/next.sql $(SQL_CODE) $(SQL_LAST),s/^create \(function\|view\|trigger\)/create or replace \1/)
 endif
 

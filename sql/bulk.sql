@@ -87,14 +87,14 @@ begin
         union all
         select l.job_id, l.queue, 'active', null, null, false from ojs_store.lease l where 'active' = any (states)
         union all
-        select l.job_id, l.queue, case when l.kind = 4 or l.due_at <= due then 'available' when l.kind = 1 then 'scheduled'
-            when l.kind = 2 then 'retryable' else 'pending' end, null,
-            case when filter ? 'error_type' then (select e.data from ojs_store.event e where e.job_id = l.job_id and e.kind in (1, 3)
+        select l.job_id, l.queue, case when l.kind = LaterKind.released or l.due_at <= due then 'available' when l.kind = LaterKind.scheduled then 'scheduled'
+            when l.kind = LaterKind.retryable then 'retryable' else 'pending' end, null,
+            case when filter ? 'error_type' then (select e.data from ojs_store.event e where e.job_id = l.job_id and e.kind in (EventKind.failed, EventKind.lapsed)
                 order by e.deliveries desc, e.at desc limit 1) end, false
-        from ojs_store.later l where l.kind <> 5 and states && '{available,scheduled,retryable,pending}'
+        from ojs_store.later l where l.kind <> LaterKind.expiry and states && '{available,scheduled,retryable,pending}'
         union all
-        select d.job_id, d.queue, case d.state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end, d.finished_at,
-            d.error, d.flags & 1 <> 0
+        select d.job_id, d.queue, case d.state when State.completed then 'completed' when State.cancelled then 'cancelled' else 'discarded' end, d.finished_at,
+            d.error, d.flags & done_flag.done_dead_letter <> 0
         from ojs_store.done d where states && '{completed,cancelled,discarded}'
     )
     select place.job_id

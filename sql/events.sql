@@ -84,30 +84,31 @@ begin
     if not pg_is_in_recovery() then
         return query
             select k.at, l.xmin, l.job_id, l.deliveries, k.kind, l.attempt, l.claimed_at, l.deadline, l.worker, null::jsonb
-            from ojs_store.lease l, lateral (values (8, l.claimed_at), (9, l.beat_at)) as k(kind, at)
+            from ojs_store.lease l, lateral (values (Origin.held, l.claimed_at), (Origin.beat, l.beat_at)) as k(kind, at)
             where k.at is not null
             union all
-            select p.at, p.xmin, l.job_id, l.deliveries, 10, l.attempt, l.claimed_at, l.deadline, l.worker,
+            select p.at, p.xmin, l.job_id, l.deliveries, Origin.progress, l.attempt, l.claimed_at, l.deadline, l.worker,
                 jsonb_strip_nulls(jsonb_build_object('progress_percent', trim_scale(p.progress * 100), 'progress_message', p.message))
             from ojs_store.lease l join ojs_store.progress p on p.job_id = l.job_id and p.started_at = l.claimed_at
-            where l.flags & 512 <> 0;
+            where l.flags & job_flag.job_reported <> 0;
     end if;
 end $$;
 
--- What one row after the other tells of. Kinds: 0 the envelope; 1 to 7 as in ojs_store.event; 8 to 10 as in
--- ojs_store.running(); 14, 16 and 17 the end as completed, cancelled or discarded.
+-- What one row after the other tells of. Kinds: those of EventKind up to claimed; else
+-- enum Origin { pushed = 0, held = 8, beat = 9, progress = 10, completed = 14, cancelled = 16, discarded = 17 }
+-- where the first is the envelope, the next three come from ojs_store.running(), and the last from the end: 10 and its state.
 create view ojs_store.told as
-select created_at as written_at, xmin as xid, id as job_id, -1 as deliveries, 0 as kind, 0 as attempt,
+select created_at as written_at, xmin as xid, id as job_id, -1 as deliveries, Origin.pushed as kind, 0 as attempt,
     null::timestamptz as due_at, null::timestamptz as started_at, null::text as worker, null::jsonb as error,
     null::jsonb as result, queue, false as dead_letter
 from ojs_store.job
 union all
 select at, xmin, job_id, deliveries, kind, attempt, due_at, started_at, worker, data, null, null, false
 from ojs_store.event
-where kind <> 8 -- a durable lease: ojs_store.running() tells of it
+where kind <> EventKind.leased -- a durable lease: ojs_store.running() tells of it
 union all
 select finished_at, xmin, job_id, deliveries, 10 + state, attempt, null, started_at, worker, error, result, queue,
-    flags & 1 <> 0
+    flags & done_flag.done_dead_letter <> 0
 from ojs_store.done
 union all
 select written_at, xid, job_id, deliveries, kind, attempt, deadline, started_at, worker, null, report, null, false
@@ -121,10 +122,10 @@ select
     told.written_at, told.job_id, told.deliveries, happened.rank, happened.at, happened.type,
     greatest(
         numbers.epoch + told.xid::text::bigint - case when told.xid::text::bigint > numbers.low then 4294967296 else 0 end,
-        case when told.kind <> 0 then
+        case when told.kind <> Origin.pushed then
             numbers.epoch + job.xmin::text::bigint - case when job.xmin::text::bigint > numbers.low then 4294967296 else 0 end
         end,
-        case when told.kind <> 0 then (
+        case when told.kind <> Origin.pushed then (
             select max(numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low then 4294967296 else 0 end)
             from ojs_store.event e
             where e.job_id = told.job_id and e.deliveries <= told.deliveries and e.at <= told.written_at)
@@ -142,36 +143,36 @@ from (
 ) numbers,
 ojs_store.told
 join ojs_store.job on job.id = told.job_id
--- flags: 1 pushed pending, 2 delivered at most once, whose delivery is an event of its own
+-- The delivery of a job that may be delivered only once is an event of its own.
 cross join lateral (
-    select job.flags & 1 <> 0 as pending, job.flags & 2 <> 0 as once_only, coalesce(job.scheduled_at > job.created_at, false) as scheduled,
+    select job.flags & job_flag.job_pending <> 0 as pending, job.flags & job_flag.job_at_most_once <> 0 as once_only, coalesce(job.scheduled_at > job.created_at, false) as scheduled,
         told.error ->> 'type' as error_type,
         case told.error ->> 'timeout_kind' when 'execution' then 'job.timeout' when 'stalled' then 'job.stalled'
             when 'enqueue_ttl' then 'job.ttl_expired' when 'total' then 'job.total_timeout' end as timeout
 ) as fact
 cross join lateral (values
-    (1, 'job.scheduled', told.written_at, told.kind = 0 and not fact.pending and fact.scheduled or told.kind = 4 and told.due_at > told.written_at),
+    (1, 'job.scheduled', told.written_at, told.kind = Origin.pushed and not fact.pending and fact.scheduled or told.kind = EventKind.activated and told.due_at > told.written_at),
     -- Falling due writes nothing that lasts: the first delivery shows that it has been.
-    (2, 'job.enqueued', job.scheduled_at, told.started_at is not null and told.kind not in (9, 10) and told.deliveries = 1 and fact.scheduled and not fact.pending),
-    (3, 'job.started', told.started_at, told.started_at is not null and told.kind not in (7, 9, 10) and not fact.once_only),
-    (3, 'job.started', told.written_at, told.kind = 7),
-    (4, 'job.heartbeat', told.written_at, told.kind = 9),
-    (5, 'job.progress', told.written_at, told.kind = 10),
-    (6, fact.timeout, told.written_at, told.kind in (1, 3, 17) and fact.timeout is not null),
-    (6, fact.timeout, (told.error ->> 'occurred_at')::timestamptz, told.kind = 6 and fact.timeout is not null),
-    (7, 'job.failed', told.written_at, told.kind in (1, 3) or told.kind = 17 and told.started_at is not null),
-    (7, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6 and told.started_at is not null),
-    (8, 'job.retrying', told.written_at, told.kind = 1 and told.due_at is not null), -- or no retry could fit into total_timeout
-    (8, 'backpressure.dropped', told.written_at, told.kind = 17 and fact.error_type = 'overflow'),
-    (8, 'job.expired', told.written_at, told.kind = 17 and fact.error_type in ('expired', 'enqueue_ttl_expired')),
-    (8, 'rate_limit.dropped', told.written_at, told.kind = 17 and told.started_at is null and fact.error_type = 'rate_limited'),
-    (9, 'job.completed', told.written_at, told.kind = 14),
-    (9, 'job.cancelled', told.written_at, told.kind = 16),
-    (9, 'job.discarded', told.written_at, told.kind = 17),
-    (9, 'job.discarded', (told.error ->> 'occurred_at')::timestamptz, told.kind = 6),
+    (2, 'job.enqueued', job.scheduled_at, told.started_at is not null and told.kind not in (Origin.beat, Origin.progress) and told.deliveries = 1 and fact.scheduled and not fact.pending),
+    (3, 'job.started', told.started_at, told.started_at is not null and told.kind not in (EventKind.claimed, Origin.beat, Origin.progress) and not fact.once_only),
+    (3, 'job.started', told.written_at, told.kind = EventKind.claimed),
+    (4, 'job.heartbeat', told.written_at, told.kind = Origin.beat),
+    (5, 'job.progress', told.written_at, told.kind = Origin.progress),
+    (6, fact.timeout, told.written_at, told.kind in (EventKind.failed, EventKind.lapsed, Origin.discarded) and fact.timeout is not null),
+    (6, fact.timeout, (told.error ->> 'occurred_at')::timestamptz, told.kind = EventKind.revived and fact.timeout is not null),
+    (7, 'job.failed', told.written_at, told.kind in (EventKind.failed, EventKind.lapsed) or told.kind = Origin.discarded and told.started_at is not null),
+    (7, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = EventKind.revived and told.started_at is not null),
+    (8, 'job.retrying', told.written_at, told.kind = EventKind.failed and told.due_at is not null), -- or no retry could fit into total_timeout
+    (8, 'backpressure.dropped', told.written_at, told.kind = Origin.discarded and fact.error_type = 'overflow'),
+    (8, 'job.expired', told.written_at, told.kind = Origin.discarded and fact.error_type in ('expired', 'enqueue_ttl_expired')),
+    (8, 'rate_limit.dropped', told.written_at, told.kind = Origin.discarded and told.started_at is null and fact.error_type = 'rate_limited'),
+    (9, 'job.completed', told.written_at, told.kind = Origin.completed),
+    (9, 'job.cancelled', told.written_at, told.kind = Origin.cancelled),
+    (9, 'job.discarded', told.written_at, told.kind = Origin.discarded),
+    (9, 'job.discarded', (told.error ->> 'occurred_at')::timestamptz, told.kind = EventKind.revived),
     (10, 'dead_letter.added', told.written_at, told.dead_letter),
-    (11, 'job.enqueued', told.written_at, told.kind = 0 and not fact.pending and not fact.scheduled or told.kind in (2, 3, 6)
-        or told.kind = 4 and (told.due_at > told.written_at) is not true)
+    (11, 'job.enqueued', told.written_at, told.kind = Origin.pushed and not fact.pending and not fact.scheduled or told.kind in (EventKind.released, EventKind.lapsed, EventKind.revived)
+        or told.kind = EventKind.activated and (told.due_at > told.written_at) is not true)
 ) as happened(rank, type, at, so)
 where happened.so;
 
@@ -184,7 +185,7 @@ select
         when 'job.scheduled' then 'scheduled' when 'job.enqueued' then 'available' when 'job.retrying' then 'retryable'
         when 'job.started' then 'active' when 'job.heartbeat' then 'active' when 'job.progress' then 'active'
         when 'job.completed' then 'completed' when 'job.cancelled' then 'cancelled'
-        else case e.kind when 1 then 'retryable' when 3 then 'available' else 'discarded' end end)
+        else case e.kind when EventKind.failed then 'retryable' when EventKind.lapsed then 'available' else 'discarded' end end)
     || case when e.trace_id is not null then jsonb_build_object('trace_id', e.trace_id) else '{}' end
     || case when e.type in ('job.started', 'job.heartbeat', 'job.progress') and e.worker is not null then jsonb_build_object('worker_id', e.worker) else '{}' end
     || case
@@ -199,7 +200,7 @@ select
             'result', case when coalesce((e.options ->> 'result_ttl')::numeric, 604800) < 0
                 or e.at + coalesce((e.options ->> 'result_ttl')::float8, 604800) * interval '1 second' > e.read_at then e.result end)
         when e.type = 'job.failed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
-            'error', n.error || jsonb_build_object('retryable', e.kind in (1, 3)) || n.stack_trace)
+            'error', n.error || jsonb_build_object('retryable', e.kind in (EventKind.failed, EventKind.lapsed)) || n.stack_trace)
         when e.type = 'job.retrying' then jsonb_build_object('attempt', n.attempt, 'max_attempts', e.max_attempts,
             'next_retry_at', ojs_store.time_text(e.due_at), 'error', n.error)
         when e.type = 'job.cancelled' and e.error ->> 'type' = 'replaced' then jsonb_build_object('reason', e.error ->> 'message')
@@ -215,7 +216,7 @@ from ojs_store.job_events e
 cross join lateral (
     select
         -- A release gives its attempt back, a lapse may, and a manual retry starts anew; the error knows which it was.
-        case when e.kind = 2 then e.attempt + 1 when e.kind in (3, 6) then coalesce((e.error ->> 'attempt')::int, e.attempt)
+        case when e.kind = EventKind.released then e.attempt + 1 when e.kind in (EventKind.lapsed, EventKind.revived) then coalesce((e.error ->> 'attempt')::int, e.attempt)
             else e.attempt end as attempt,
         (extract(epoch from e.at - e.started_at) * 1000)::bigint as duration_ms,
         jsonb_build_object('code', coalesce(e.error ->> 'code', e.error ->> 'type'), 'type', e.error ->> 'type',

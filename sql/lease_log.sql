@@ -1,13 +1,13 @@
 -- lease_log.sql: what happened to the leases of queues that have lease_log on. C++: src/state/lease_log.cpp.
 
--- For what takes leases away by SQL: 8 purged, 9 discarded with its queue. Flag 131072 is lease_logged.
+-- For what takes leases away by SQL.
 create function ojs_store.log_lease(lease ojs_store.lease, step smallint) returns void
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     insert into ojs_store.lease_log (number, job_id, seq, queue, at, deadline, token, step, deliveries, worker)
     select nextval('ojs_store.seq'), j.id, j.seq, (lease).queue, ojs_store.now(), (lease).deadline, (lease).token, step,
         (lease).deliveries, (lease).worker
     from ojs_store.job j
-    where j.id = (lease).job_id and (lease).flags & 131072 <> 0
+    where j.id = (lease).job_id and (lease).flags & job_flag.lease_logged <> 0
 $$;
 
 create view ojs.lease_log as

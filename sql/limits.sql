@@ -43,11 +43,11 @@ begin
     by_job as (
         select coalesce(stated.config ->> 'key', queues.key) as key, stated.config, hot.ready, j.seq
         from (
-            select r.job_id, r.queue, true as ready from ojs_store.ready r where r.flags & 128 <> 0
+            select r.job_id, r.queue, true as ready from ojs_store.ready r where r.flags & job_flag.job_limits <> 0
             union all
-            select l.job_id, l.queue, false from ojs_store.later l where l.flags & 128 <> 0 and l.kind <> 5
+            select l.job_id, l.queue, false from ojs_store.later l where l.flags & job_flag.job_limits <> 0 and l.kind <> LaterKind.expiry
             union all
-            select l.job_id, l.queue, false from ojs_store.lease l where l.flags & 128 <> 0
+            select l.job_id, l.queue, false from ojs_store.lease l where l.flags & job_flag.job_limits <> 0
         ) hot
         join ojs_store.job j on j.id = hot.job_id
         join queues on queues.id = hot.queue
@@ -61,7 +61,7 @@ begin
         select q.key, q.config, (select count(*) from ojs_store.ready r where r.queue = q.id)
         from queues q where q.config <> '{}' and (only_key is null or q.key = only_key)
         union all
-        select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (0, 1) and (only_key is null or u.name = only_key)
+        select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (LimitUse.held, LimitUse.start) and (only_key is null or u.name = only_key)
         union all
         select r.key, '{}', 0 from ojs_store.rate_limit r
         where (r.until is null or r.until > ojs_store.now()) and (only_key is null or r.key = only_key)
@@ -85,15 +85,15 @@ create function ojs_store.limit_state(
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select n.concurrency,
         (select count(*) from ojs_store.limit_use u join ojs_store.lease l on l.job_id = u.job_id and l.token = u.token
-            where u.key = h.key and u.kind = 0),
+            where u.key = h.key and u.kind = LimitUse.held),
         n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period, n.throttle, n.throttle_period,
-        (select max(u.at) from ojs_store.limit_use u where u.key = h.key and u.kind = 1) + n.throttle_period / n.throttle,
+        (select max(u.at) from ojs_store.limit_use u where u.key = h.key and u.kind = LimitUse.start) + n.throttle_period / n.throttle,
         (select max(r.until) from ojs_store.rate_limit r where r.key = limit_state.key and r.config is null and r.until > ojs_store.now())
     from ojs_store.limit_numbers(config, over) n
     cross join lateral (select ojs_store.name_hash(limit_state.key) as key) h
     cross join lateral (
         select count(*) as started, min(u.at) as oldest from ojs_store.limit_use u
-        where u.key = h.key and u.kind = 1 and u.at > ojs_store.now() - n.rate_period) window_
+        where u.key = h.key and u.kind = LimitUse.start and u.at > ojs_store.now() - n.rate_period) window_
 $$;
 
 create function ojs_store.rate_limits(

@@ -27,14 +27,14 @@ begin
         select string_agg('select job_id, queue, ' || piece, ' union all ') into source
         from (values
             ('available', 'npriority from ojs_store.ready'),
-            ('available', 'npriority from ojs_store.later where kind = 4 or kind <> 5 and due_at <= ojs_store.now()'),
+            ('available', 'npriority from ojs_store.later where kind = LaterKind.released or kind <> LaterKind.expiry and due_at <= ojs_store.now()'),
             ('active', 'npriority from ojs_store.lease'),
-            ('scheduled', 'npriority from ojs_store.later where kind = 1 and due_at > ojs_store.now()'),
-            ('retryable', 'npriority from ojs_store.later where kind = 2 and due_at > ojs_store.now()'),
-            ('pending', 'npriority from ojs_store.later where kind = 3 and due_at > ojs_store.now()'),
-            ('completed', 'null::smallint from ojs_store.done where state = 4'),
-            ('cancelled', 'null::smallint from ojs_store.done where state = 6'),
-            ('discarded', 'null::smallint from ojs_store.done where state = 7')) as places(of_state, piece)
+            ('scheduled', 'npriority from ojs_store.later where kind = LaterKind.scheduled and due_at > ojs_store.now()'),
+            ('retryable', 'npriority from ojs_store.later where kind = LaterKind.retryable and due_at > ojs_store.now()'),
+            ('pending', 'npriority from ojs_store.later where kind = LaterKind.pending and due_at > ojs_store.now()'),
+            ('completed', 'null::smallint from ojs_store.done where state = State.completed'),
+            ('cancelled', 'null::smallint from ojs_store.done where state = State.cancelled'),
+            ('discarded', 'null::smallint from ojs_store.done where state = State.discarded')) as places(of_state, piece)
         where of_state = coalesce(state, of_state);
     end if;
     if filter ->> 'queue' is not null then

@@ -28,19 +28,19 @@ create function ojs_store.figures_kept() returns boolean
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_figures_kept';
 
 -- When a job was handed out for the first time, and how long it had waited, as far as rows tell. A pending job does not
--- say when it was activated (flag 1).
+-- say when it was activated.
 create function ojs_store.first_starts(since timestamptz, out queue bigint, out type text, out waited_us bigint) returns setof record
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select j.queue, j.type, greatest((extract(epoch from started.at - greatest(j.created_at, j.scheduled_at)) * 1000000)::bigint, 0)
     from (
         select d.job_id, d.started_at as at from ojs_store.done d where d.deliveries = 1 and d.started_at > since
         union
-        select r.job_id, r.started_at from ojs_store.running() r where r.kind = 8 and r.deliveries = 1 and r.started_at > since
+        select r.job_id, r.started_at from ojs_store.running() r where r.kind = Origin.held and r.deliveries = 1 and r.started_at > since
         union
-        select e.job_id, e.started_at from ojs_store.event e where e.kind in (1, 2, 3) and e.deliveries = 1 and e.started_at > since
+        select e.job_id, e.started_at from ojs_store.event e where e.kind in (EventKind.failed, EventKind.released, EventKind.lapsed) and e.deliveries = 1 and e.started_at > since
     ) started
     join ojs_store.job j on j.id = started.job_id
-    where j.flags & 1 = 0
+    where j.flags & job_flag.job_pending = 0
 $$;
 
 -- The last sixty minutes of some queues.
@@ -63,8 +63,8 @@ begin
         select q.id, coalesce(ended.completed, 0), coalesce(ended.failed, 0), ended.took_ms, waits.waited_ms
         from (select unnest(ids) except select h.queue from ojs_store.shared_hour(ids) h) as q(id)
         left join (
-            select d.queue, count(*) filter (where d.state = 4) as completed, count(*) filter (where d.state = 7) as failed,
-                avg(extract(epoch from d.finished_at - d.started_at) * 1000) filter (where d.state = 4)::float8 as took_ms
+            select d.queue, count(*) filter (where d.state = State.completed) as completed, count(*) filter (where d.state = State.discarded) as failed,
+                avg(extract(epoch from d.finished_at - d.started_at) * 1000) filter (where d.state = State.completed)::float8 as took_ms
             from ojs_store.done d
             where d.finished_at > since and d.queue = any (ids)
             group by 1
@@ -95,8 +95,8 @@ begin
             select date_bin(step, j.created_at, timestamptz '2000-01-01 00:00:00+00') as at, count(*) as n from ojs_store.job j
             where j.created_at >= since and j.created_at <= until and j.queue = any (ids) group by 1
         ), ended as (
-            select date_bin(step, d.finished_at, timestamptz '2000-01-01 00:00:00+00') as at, count(*) filter (where d.state = 4) as completed,
-                count(*) filter (where d.state = 7) as failed, avg(extract(epoch from d.finished_at - d.started_at) * 1000) filter (where d.state = 4) as ms
+            select date_bin(step, d.finished_at, timestamptz '2000-01-01 00:00:00+00') as at, count(*) filter (where d.state = State.completed) as completed,
+                count(*) filter (where d.state = State.discarded) as failed, avg(extract(epoch from d.finished_at - d.started_at) * 1000) filter (where d.state = State.completed) as ms
             from ojs_store.done d where d.finished_at >= since and d.finished_at <= until and d.queue = any (ids) group by 1
         )
         select s.at, coalesce(p.n, 0), coalesce(e.completed, 0), coalesce(e.failed, 0), round(e.ms, 3), null::numeric
@@ -114,8 +114,8 @@ create function ojs_store.figures_of_rows(out queue bigint, out type text, out c
 language plpgsql stable parallel unsafe rows 100 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    wait_bounds bigint[] := array(select b * 1000000 from unnest(ojs_store.wait_bounds()) as b);
-    duration_bounds bigint[] := array(select b * 1000000 from unnest(ojs_store.duration_bounds()) as b);
+    wait_bounds constant bigint[] := 'constant.wait_bounds';
+    duration_bounds constant bigint[] := 'constant.duration_bounds';
     most_types constant int := 100;
 begin
     return query
@@ -123,17 +123,17 @@ begin
         select j.queue, j.type, 1 as cell, 0 as sum, count(*) as n, 0::bigint as us from ojs_store.job j group by 1, 2
         union all
         select j.queue, j.type, 2, 0, count(*), 0 from ojs_store.event e join ojs_store.job j on j.id = e.job_id
-        where e.kind = 1 and e.due_at is not null group by 1, 2
+        where e.kind = EventKind.failed and e.due_at is not null group by 1, 2
         union all
         select j.queue, j.type, 3, 0, count(*), 0 from ojs_store.done d join ojs_store.job j on j.id = d.job_id
-        where d.state = 7 and d.error ->> 'type' in ('expired', 'enqueue_ttl_expired', 'total_timeout') group by 1, 2
+        where d.state = State.discarded and d.error ->> 'type' in ('expired', 'enqueue_ttl_expired', 'total_timeout') group by 1, 2
         union all
         select s.queue, s.type, 4 + width_bucket(s.waited_us - 1, wait_bounds), 1, count(*), sum(s.waited_us)::bigint
         from ojs_store.first_starts('-infinity') s group by 1, 2, 3
         union all
-        select e.queue, j.type, case e.state when 4 then 18 when 7 then 35 else 52 end
+        select e.queue, j.type, case e.state when State.completed then 18 when State.discarded then 35 else 52 end
                 + case when e.us is null then 16 else width_bucket(e.us - 1, duration_bounds) end,
-            case e.state when 4 then 2 when 7 then 3 else 4 end, count(*), coalesce(sum(e.us), 0)::bigint
+            case e.state when State.completed then 2 when State.discarded then 3 else 4 end, count(*), coalesce(sum(e.us), 0)::bigint
         from (select d.*, case when d.started_at is not null then greatest((extract(epoch from d.finished_at - d.started_at) * 1000000)::bigint, 0) end as us
             from ojs_store.done d) e
         join ojs_store.job j on j.id = e.job_id
@@ -152,18 +152,6 @@ begin
     from counted c
     group by 1, 2;
 end $$;
-
--- Upper ends of the buckets, in seconds, as OJS recommends them.
-create function ojs_store.wait_bounds() returns numeric[]
-language sql immutable parallel safe
-begin atomic
-    select '{0.01,0.05,0.1,0.5,1,5,10,30,60,300,600,1800,3600}'::numeric[];
-end;
-create function ojs_store.duration_bounds() returns numeric[]
-language sql immutable parallel safe
-begin atomic
-    select '{0.005,0.01,0.025,0.05,0.1,0.25,0.5,1,2.5,5,10,30,60,120,300}'::numeric[];
-end;
 
 create function ojs.metrics() returns text
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_metrics';

@@ -164,7 +164,7 @@ begin
                     select l.ctid from ojs_store.lease l where l.queue = queue_id for update skip locked))
                 returning lease
             )
-            select (t.lease).job_id from taken t, lateral ojs_store.log_lease(t.lease, 8::smallint);
+            select (t.lease).job_id from taken t, lateral ojs_store.log_lease(t.lease, LeaseStep.purged::smallint);
     end if;
     if 'available' = any (states) then
         return query
@@ -172,22 +172,21 @@ begin
                 select r.ctid from ojs_store.ready r where r.queue = queue_id for update skip locked))
             returning job_id;
     end if;
-    -- Kinds: 1 scheduled, 2 retryable, 3 pending, 4 released; what has fallen due reads available.
+    -- What has fallen due reads available.
     return query
         delete from ojs_store.later where ctid = any (array(
             select l.ctid from ojs_store.later l
-            where l.queue = queue_id and l.kind <> 5
-                and case when l.kind = 4 or l.due_at <= ojs_store.promoted_to() then 'available'
-                    when l.kind = 1 then 'scheduled' when l.kind = 2 then 'retryable' else 'pending' end = any (states)
+            where l.queue = queue_id and l.kind <> LaterKind.expiry
+                and case when l.kind = LaterKind.released or l.due_at <= ojs_store.promoted_to() then 'available'
+                    when l.kind = LaterKind.scheduled then 'scheduled' when l.kind = LaterKind.retryable then 'retryable' else 'pending' end = any (states)
             for update skip locked))
         returning job_id;
-    -- Numbers of done.state: 4 completed, 6 cancelled, 7 discarded.
     if states && '{completed,cancelled,discarded}' then
         return query
             delete from ojs_store.done where ctid = any (array(
                 select d.ctid from ojs_store.done d
                 where d.queue = queue_id
-                    and case d.state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end = any (states)
+                    and case d.state when State.completed then 'completed' when State.cancelled then 'cancelled' else 'discarded' end = any (states)
                 for update skip locked))
             returning job_id;
     end if;
@@ -229,7 +228,7 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = off as $$
     select (select count(*) from ojs_store.ready r where r.queue = queue_id)
         + (select count(*) from ojs_store.lease l where l.queue = queue_id)
-        + (select count(*) from ojs_store.later l where l.queue = queue_id and l.kind <> 5)
+        + (select count(*) from ojs_store.later l where l.queue = queue_id and l.kind <> LaterKind.expiry)
 $$;
 
 -- Ends a job as discarded, of which the caller has taken the row that said where it was. started_at and worker: of a lease.
@@ -259,7 +258,7 @@ begin
     select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into waiting from taken t;
     with taken as (
         delete from ojs_store.later where ctid = any (array(
-            select l.ctid from ojs_store.later l where l.queue = queue_id and l.kind <> 5 for update skip locked))
+            select l.ctid from ojs_store.later l where l.queue = queue_id and l.kind <> LaterKind.expiry for update skip locked))
         returning *
     )
     select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into later from taken t;
@@ -270,7 +269,7 @@ begin
     )
     select count(ojs_store.discard_dropped((t.lease).job_id, (t.lease).queue, (t.lease).attempt, (t.lease).deliveries, (t.lease).flags,
             (t.lease).claimed_at, (t.lease).worker)) into held
-    from taken t, lateral ojs_store.log_lease(t.lease, 9::smallint);
+    from taken t, lateral ojs_store.log_lease(t.lease, LeaseStep.discarded::smallint);
     return waiting + later + held;
 end $$;
 
@@ -303,26 +302,26 @@ begin
         returning job_id, kind
     )
     select array_agg(job_id) into ids
-    from (select job_id from waiting union all select job_id from later where kind <> 5) moved;
+    from (select job_id from waiting union all select job_id from later where kind <> LaterKind.expiry) moved;
     update ojs_store.job set queue = destination where id = any (ids);
     return coalesce(cardinality(ids), 0);
 end $$;
 
--- Held jobs, which their workers go on with. Flag 4096 is job_counted.
+-- Held jobs, which their workers go on with.
 create function ojs_store.move_held(source bigint, destination bigint) returns bigint
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     held ojs_store.lease[];
 begin
     with moved as (
-        update ojs_store.lease set queue = destination, flags = flags | 4096 where ctid = any (array(
+        update ojs_store.lease set queue = destination, flags = flags | job_flag.job_counted where ctid = any (array(
             select l.ctid from ojs_store.lease l where l.queue = source for update skip locked))
         returning lease
     )
     select array_agg(m.lease) into held from moved m;
     update ojs_store.job set queue = destination where id in (select h.job_id from unnest(held) h);
     -- What they take of limits is counted anew, for the queue's own limits and those of jobs that name no key.
-    delete from ojs_store.limit_use u using unnest(held) h where u.kind = 0 and u.job_id = h.job_id and u.token = h.token;
+    delete from ojs_store.limit_use u using unnest(held) h where u.kind = LimitUse.held and u.job_id = h.job_id and u.token = h.token;
     perform ojs_store.count_moved(h.job_id, h.token, h.job_tid, destination) from unnest(held) h;
     return coalesce(cardinality(held), 0);
 end $$;

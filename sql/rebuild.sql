@@ -26,6 +26,58 @@ create trigger name_key_changed after insert or update or delete on ojs_store.na
 for each row execute function ojs_store.name_key_changed();
 alter table ojs_store.name_key enable always trigger name_key_changed;
 
+-- Open jobs that are in none of ready, lease and later, by one snapshot, and where the newest event puts each: a kind of `later`,
+-- null for one that can be claimed, or begun for one that may be delivered only once and was, held for one under a durable
+-- lease. The order of events is that of read_history() in src/state/status.cpp, and the times of expiry are those of
+-- src/job/deadlines.cpp; test/pgtap/upkeep.sql compares them.
+create view ojs_store.lost_jobs as
+with newest as materialized (
+    select distinct on (event.job_id, event.kind = EventKind.moved)
+        event.job_id, event.kind, event.at, event.due_at, event.attempt, event.deliveries, event.started_at,
+        event.worker, event.data
+    from ojs_store.event
+    where not exists (select from ojs_store.done where done.job_id = event.job_id)
+    order by event.job_id, event.kind = EventKind.moved, event.deliveries desc, event.kind in (EventKind.claimed, EventKind.leased),
+        event.at desc, event.ctid desc
+)
+select
+    job.id, job.ctid as tid, job.seq,
+    coalesce((moved.data ->> 'queue')::bigint, job.queue) as queue,
+    (-coalesce((moved.data ->> 'priority')::int, job.priority))::smallint as npriority,
+    case when last.job_id is null and moved.job_id is null then job.flags else job.flags | job_flag.job_has_events end
+        | case when job.id in (select job_id from ojs_store.checkpoint) or job.id in (select job_id from ojs_store.progress)
+            then job_flag.job_reported else 0 end as flags,
+    coalesce(last.attempt, 0) as attempt, coalesce(last.deliveries, 0) as deliveries, last.at, last.started_at,
+    (case
+        when last.kind is null and job.flags & job_flag.job_pending <> 0 then LaterKind.pending
+        when last.kind is null and job.scheduled_at > (select ojs_store.promoted_to()) then LaterKind.scheduled
+        when last.kind = EventKind.claimed then LostKind.begun
+        when last.kind = EventKind.leased then LostKind.held
+        when last.due_at > (select ojs_store.promoted_to()) and last.kind = EventKind.failed then LaterKind.retryable
+        when last.due_at > (select ojs_store.promoted_to()) and last.kind in (EventKind.activated, EventKind.revived) then LaterKind.scheduled
+        when last.due_at > (select ojs_store.promoted_to()) then LaterKind.released
+    end)::smallint as kind,
+    case
+        when last.kind is not null then last.due_at
+        when job.flags & job_flag.job_pending <> 0 then 'infinity'
+        else job.scheduled_at
+    end as due_at,
+    case when job.flags & job_flag.job_expires <> 0 then least(
+        job.expires_at,
+        case when coalesce(last.deliveries, 0) = 0 and jsonb_typeof(job.options -> 'enqueue_ttl') = 'number'
+            then job.created_at + (job.options ->> 'enqueue_ttl')::float8 * interval '1 second' end,
+        case when jsonb_typeof(job.options -> 'total_timeout') = 'number'
+            then job.created_at + (job.options ->> 'total_timeout')::float8 * interval '1 second' end
+    ) end as expires_at,
+    last.worker, last.data, job.created_at
+from ojs_store.job
+left join newest last on last.job_id = job.id and last.kind <> EventKind.moved
+left join newest moved on moved.job_id = job.id and moved.kind = EventKind.moved
+where not exists (select from ojs_store.done where done.job_id = job.id)
+    and not exists (select from ojs_store.ready where ready.job_id = job.id)
+    and not exists (select from ojs_store.lease where lease.job_id = job.id)
+    and not exists (select from ojs_store.later where later.job_id = job.id and later.kind <> LaterKind.expiry);
+
 create function ojs_store.reconcile(older_than interval default '1 minute') returns bigint
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_reconcile';
 comment on function ojs_store.reconcile(interval)

@@ -89,9 +89,8 @@ begin
         perform ojs_store.changed('ojs_store.worker');
     end if;
     perform ojs_store.record_started(register_worker.worker);
-    -- heartbeat_timeout is heartbeat_timeout_us in include/ojs/state/client_workers.h.
     return jsonb_build_object('ok', true, 'server_time', to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'heartbeat_interval', 5, 'heartbeat_timeout', 30,
+        'heartbeat_interval', 5, 'heartbeat_timeout', constant.heartbeat_timeout_us / 1000000,
         'visibility_timeout_default', trim_scale(extract(epoch from current_setting('ojs.default_lease')::interval)::numeric));
 end $$;
 comment on function ojs.register_worker(text, jsonb)

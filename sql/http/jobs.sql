@@ -65,7 +65,7 @@ begin
     cross join lateral ojs_store.limit_numbers(stated.config, set_.config) n
     cross join lateral (
         select count(*) as started, min(u.at) as oldest, max(u.at) as newest from ojs_store.limit_use u
-        where u.key = ojs_store.name_hash(key.name) and u.kind = 1 and u.at > moment - coalesce(n.rate_period, n.throttle_period)
+        where u.key = ojs_store.name_hash(key.name) and u.kind = LimitUse.start and u.at > moment - coalesce(n.rate_period, n.throttle_period)
     ) starts
     cross join lateral (
         select coalesce(n.rate, n.throttle) as allowed, greatest(coalesce(n.rate, n.throttle) - starts.started, 0) as remaining,

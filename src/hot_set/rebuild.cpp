@@ -45,61 +45,8 @@ constexpr char clear_later_sql[] = R"sql(
 )sql";
 constinit Statement clear_later = {clear_later_sql, {}, nullptr};
 
-/*
- * Numbers: kinds 1 to 4 of `later` are scheduled, retryable, pending, released, and 5 expiry; 0 stands for a job that
- * may run at most once and had begun, 6 for one that is held under a durable lease, null for one that is claimable. Kinds
- * of `event`: 1 failed, 4 activated, 5 moved, 6 revived, 7 claimed, 8 leased; their order is that of status.cpp. Flags:
- * 1 pending, 4 expires, 32 has events, 512 reported.
- */
-constexpr char lost_jobs_sql[] = R"sql(
-    with newest as materialized (
-        select distinct on (event.job_id, event.kind = 5)
-            event.job_id, event.kind, event.at, event.due_at, event.attempt, event.deliveries, event.started_at,
-            event.worker, event.data
-        from ojs_store.event
-        where not exists (select from ojs_store.done where done.job_id = event.job_id)
-        order by event.job_id, event.kind = 5, event.deliveries desc, event.kind in (7, 8), event.at desc, event.ctid desc
-    )
-    select
-        job.id, job.ctid as tid, job.seq,
-        coalesce((moved.data ->> 'queue')::bigint, job.queue) as queue,
-        (-coalesce((moved.data ->> 'priority')::int, job.priority))::smallint as npriority,
-        case when last.job_id is null and moved.job_id is null then job.flags else job.flags | 32 end
-            | case when job.id in (select job_id from ojs_store.checkpoint) or job.id in (select job_id from ojs_store.progress)
-                then 512 else 0 end as flags,
-        coalesce(last.attempt, 0) as attempt, coalesce(last.deliveries, 0) as deliveries, last.at, last.started_at,
-        (case
-            when last.kind is null and job.flags & 1 <> 0 then 3
-            when last.kind is null and job.scheduled_at > $1 then 1
-            when last.kind = 7 then 0
-            when last.kind = 8 then 6
-            when last.due_at > $1 and last.kind = 1 then 2
-            when last.due_at > $1 and last.kind in (4, 6) then 1
-            when last.due_at > $1 then 4
-        end)::smallint as kind,
-        case
-            when last.kind is not null then last.due_at
-            when job.flags & 1 <> 0 then 'infinity'
-            else job.scheduled_at
-        end as due_at,
-        case when job.flags & 4 <> 0 then least(
-            job.expires_at,
-            case when coalesce(last.deliveries, 0) = 0 and jsonb_typeof(job.options -> 'enqueue_ttl') = 'number'
-                then job.created_at + (job.options ->> 'enqueue_ttl')::float8 * interval '1 second' end,
-            case when jsonb_typeof(job.options -> 'total_timeout') = 'number'
-                then job.created_at + (job.options ->> 'total_timeout')::float8 * interval '1 second' end
-        ) end as expires_at,
-        last.worker, last.data
-    from ojs_store.job
-    left join newest last on last.job_id = job.id and last.kind <> 5
-    left join newest moved on moved.job_id = job.id and moved.kind = 5
-    where ($2 is null or job.created_at < $2)
-        and not exists (select from ojs_store.done where done.job_id = job.id)
-        and not exists (select from ojs_store.ready where ready.job_id = job.id)
-        and not exists (select from ojs_store.lease where lease.job_id = job.id)
-        and not exists (select from ojs_store.later where later.job_id = job.id and later.kind <> 5)
-)sql";
-constinit Statement lost_jobs = {lost_jobs_sql, {TIMESTAMPTZOID, TIMESTAMPTZOID}, nullptr};
+constexpr char lost_jobs_sql[] = "select * from ojs_store.lost_jobs where $1 is null or created_at < $1";
+constinit Statement lost_jobs = {lost_jobs_sql, {TIMESTAMPTZOID}, nullptr};
 enum {
     o_id = 1,
     o_tid,
@@ -152,6 +99,9 @@ constinit Statement any_stray = {"select" STRAY_FROM("(select job_id from ojs_st
 constinit Statement remove_stray[] = {{REMOVE_STRAY("ojs_store.ready", ""), {}, nullptr},
                                       {REMOVE_STRAY("ojs_store.lease", ""), {}, nullptr},
                                       {REMOVE_STRAY("ojs_store.later", " and kind <> 5"), {}, nullptr}};
+
+/* What ojs_store.lost_jobs says of a job beside the kinds of `later`; null: it can be claimed. */
+enum class LostKind : int16 { begun = 0, held = 6 };
 
 constexpr LOCKMODE one_at_a_time = ShareUpdateExclusiveLock;
 
@@ -283,7 +233,7 @@ place(Placing &placing, TupleTableSlot *slot)
     row.attempt = DatumGetInt32(value(o_attempt));
     row.deliveries = DatumGetInt32(value(o_deliveries));
 
-    if (given(o_kind) && DatumGetInt16(value(o_kind)) == 0) {
+    if (given(o_kind) && DatumGetInt16(value(o_kind)) == static_cast<int16>(LostKind::begun)) {
         Begun one = {};
         one.row = end_waiting(row, now());
         if (given(o_started_at))
@@ -293,7 +243,7 @@ place(Placing &placing, TupleTableSlot *slot)
         return;
     }
     count(placing, row.queue);
-    if (given(o_kind) && DatumGetInt16(value(o_kind)) == 6) {
+    if (given(o_kind) && DatumGetInt16(value(o_kind)) == static_cast<int16>(LostKind::held)) {
         hold(placing, row, slot);
     } else if (given(o_kind)) {
         row.kind = static_cast<LaterKind>(DatumGetInt16(value(o_kind)));
@@ -346,7 +296,7 @@ place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
     placing.undecided = undecided_jobs(); /* before the snapshot: what is resolved in between waits for the next pass */
     placing.ready = open_sink(store::Rel::ready, bulk);
     placing.later = open_sink(store::Rel::later, bulk);
-    execute_latest_into(lost_jobs, {TimestampTzGetDatum(promoted_to(now())), created_before}, &placing.receiver);
+    execute_latest_into(lost_jobs, {created_before}, &placing.receiver);
 
     std::sort(placing.returned.items, placing.returned.items + placing.returned.n,
               [](const Returned &a, const Returned &b) { return a.at < b.at; });

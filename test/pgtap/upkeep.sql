@@ -174,5 +174,29 @@ select is((select count(*) || '/' || sum(dead_lettered) from ojs_store.queue_cou
 delete from ojs_store.queue_count where queue between 0 and 499;
 select pg_temp.clock('0') \g /dev/null
 
+-- What a rebuild makes of the logged tables is what is there: its view has the order of events, the states and the times of expiry
+-- once more, in SQL.
+select pg_temp.pushed('life'), pg_temp.pushed('life', '{"delay_until": "+PT1H", "expires_at": "+PT2H"}'), pg_temp.pushed('life', '{"pending": true}'),
+    pg_temp.pushed('life', '{"enqueue_ttl": 3600}'), pg_temp.pushed('life', '{"enqueue_ttl": 90.5, "total_timeout": 60}'), pg_temp.pushed('life', '{"expires_at": "+PT1M", "total_timeout": 7200}') \g /dev/null
+select ojs.fail(pg_temp.held('life2', 'w', '{"total_timeout": 86400}'), '{"type": "t", "message": "m"}'), ojs.nack(pg_temp.held('life3'), '1 hour'),
+    ojs.nack(pg_temp.held('life4')), ojs.set_priority(pg_temp.pushed('life5'), 9), ojs.activate(pg_temp.pushed('life6', '{"pending": true}')),
+    ojs.activate(pg_temp.pushed('life7', '{"pending": true, "delay_until": "+PT1H"}')) \g /dev/null
+select pg_temp.held('life8') as twice, pg_temp.held('life9', 'w', '{"retry": {"max_attempts": 1}}') as revived \gset
+select pg_temp.clock('1 min'), ojs.nack(:'twice'), ojs.fail(:'revived', '{"type": "t", "message": "m"}'), pg_temp.clock('0') \g /dev/null
+select count(ojs.fail(id, '{"type": "t", "message": "m"}')), count(ojs.retry(:'revived')) from ojs.claim('life8', 'w') \g /dev/null
+create temp table life as select id from ojs_store.job where queue in (select q.id from ojs_store.queue q where q.name like 'life%');
+create temp table hot as
+    select job_id, queue, npriority, flags & 4095 as flags, attempt, deliveries, null::smallint as kind, null::timestamptz as due_at
+    from ojs_store.ready where job_id in (select id from life)
+    union all select job_id, queue, npriority, flags & 4095, attempt, deliveries, kind, due_at from ojs_store.later where kind <> 5 and job_id in (select id from life)
+    union all select job_id, queue, 0, 0, 0, 0, kind, due_at from ojs_store.later where kind = 5 and job_id in (select id from life);
+delete from ojs_store.ready where job_id in (select id from life);
+delete from ojs_store.later where job_id in (select id from life);
+create temp table made as
+    select id, queue, npriority, flags & 4095, attempt, deliveries, kind, case when kind is not null then due_at end from ojs_store.lost_jobs
+    union all select id, queue, 0, 0, 0, 0, 5::smallint, expires_at from ojs_store.lost_jobs where expires_at is not null;
+select is((select count(*) from hot where kind = 5), 5::bigint, 'jobs that can expire have a reminder (TMO-04)');
+select bag_eq('table made', 'table hot', 'a rebuild makes the hot set as it was (PGX-13)');
+
 select * from finish();
 rollback;

@@ -18,6 +18,7 @@ static_assert(max_series <= lease_series >> lease_series_shift);
 constexpr int64 part_us = 300 * USECS_PER_SEC;
 constexpr int parts_of_hour = 12;
 
+/* Upper ends of the buckets, in µs, as OJS recommends them. */
 constexpr int64 wait_bounds[n_wait_buckets - 1] = {10000,    50000,     100000,    500000,     1000000,    5000000,   10000000,
                                                    30000000, 60000000, 300000000, 600000000, 1800000000, 3600000000};
 constexpr int64 duration_bounds[n_duration_buckets - 1] = {5000,    10000,    25000,    50000,    100000,   250000,    500000,   1000000,

@@ -13,7 +13,7 @@ namespace ojs
 {
 
 /* ojs_store.lease_log.event; names in sql/lease_log.sql. */
-enum class LeaseStep : int16 { claimed = 1, extended, released, acked, failed, lapsed, cancelled };
+enum class LeaseStep : int16 { claimed = 1, extended, released, acked, failed, lapsed, cancelled, purged, discarded }; /* the last two by SQL */
 
 void write_trace(Tables &tables, const LeaseRow &lease, LeaseStep step, TimestampTz now);
 
