@@ -115,14 +115,16 @@ language sql volatile parallel unsafe security definer set search_path = pg_cata
     select ojs_http.free_key(operation, key) where operation in ('push_batch', 'push_bulk')
 $$;
 
+-- Bodies are large: a plan for these values alone would hold them several times.
 create function ojs_http.push_once(request ojs_http.request, operation text) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe set plan_cache_mode = force_generic_plan set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.object(request);
     key text := ojs_http.idempotency_key(request, body);
-    kept jsonb := ojs_http.take_push_key(operation, key, body - 'idempotency_key');
+    kept jsonb := case when key is not null then ojs_http.take_push_key(operation, key, body - 'idempotency_key') end;
     response ojs_http.response;
 begin
+    request.body := null;
     if kept is not null then
         return jsonb_populate_record(response, kept);
     end if;
