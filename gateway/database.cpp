@@ -121,6 +121,18 @@ send(PGconn *connection, const char *statement, const std::array<std::string_vie
 
 } // namespace
 
+std::optional<std::string_view>
+header_of(const Answer &answer, std::string_view name)
+{
+    for (std::string_view lines = answer.headers; !lines.empty();) {
+        std::string_view line = lines.substr(0, lines.find('\n'));
+        lines.remove_prefix(std::min(line.size() + 1, lines.size()));
+        if (size_t colon = line.find(": "); colon != line.npos && same_text(line.substr(0, colon), name))
+            return line.substr(colon + 2);
+    }
+    return {};
+}
+
 Connection
 connect(const std::string &database)
 {

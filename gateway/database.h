@@ -39,6 +39,9 @@ struct Answer {
     std::string queues;         /* which these were then, a name a line */
 };
 
+/* The first header of that name. */
+std::optional<std::string_view> header_of(const Answer &answer, std::string_view name);
+
 /* What keeps the database from answering, in words for the log. */
 struct Unavailable {
     std::string why;

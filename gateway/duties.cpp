@@ -50,6 +50,10 @@ constexpr Rule rules[] = {
     {"GET HEAD ", "/ojs/v1/jobs/:/progress", produce | work | observe},
     {"PUT POST ", "/ojs/v1/jobs/:/progress", work},
     {"GET HEAD PUT POST DELETE ", "/ojs/v1/jobs/:/checkpoint", work},
+    {"GET HEAD ", "/ojs/v1/checkpoints/:/resume", work},
+    {"POST DELETE ", "/ojs/v1/checkpoints/:", work},
+    {"GET HEAD ", "/ojs/v1/ojs/v1/checkpoints/:/resume", work},
+    {"POST DELETE ", "/ojs/v1/ojs/v1/checkpoints/:", work},
     {"POST ", "/v0/topics/:/:", work},
 
     {"GET HEAD ", "*", observe},

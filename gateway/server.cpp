@@ -15,6 +15,7 @@
 #include "origin.h"
 #include "refusal.h"
 #include "request_id.h"
+#include "stream.h"
 
 namespace gateway
 {
@@ -30,6 +31,7 @@ struct Server::Exchange {
     Answer answer;
     Clock::time_point since = Clock::now();
     bool keep_connection = false; /* only if all of the request was read */
+    bool streams = false;         /* the answer goes on and on */
     size_t received = 0;          /* the size of the body */
 };
 
@@ -64,18 +66,6 @@ preferred_wait(const Request &request)
             return seconds(std::min(wait, 86400u));
     }
     return seconds(0);
-}
-
-std::optional<std::string_view>
-header_of(const Answer &answer, std::string_view name)
-{
-    for (std::string_view lines = answer.headers; !lines.empty();) {
-        std::string_view line = lines.substr(0, lines.find('\n'));
-        lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-        if (size_t colon = line.find(": "); colon != line.npos && same_text(line.substr(0, colon), name))
-            return line.substr(colon + 2);
-    }
-    return {};
 }
 
 /* How long the request would wait if the database did: ojs.http says so. */
@@ -237,6 +227,7 @@ Server::serve_request(Client &client, RequestReader &reader)
         exchange.keep_connection = reader.keeps_connection() && !client.reserved && !reader.has_body();
         answer(client, reader, exchange);
     } catch (const Refusal &refusal) {
+        streams -= std::exchange(exchange.streams, false);
         exchange.answer = {refusal.status,
                            "Content-Type: application/openjobspec+json\nOJS-Version: 1.0\nX-Request-Id: " +
                                exchange.id + (refusal.headers.empty() ? "" : "\n" + refusal.headers),
@@ -250,6 +241,7 @@ Server::serve_request(Client &client, RequestReader &reader)
         (size <= small_answer || clients.hold(client, size, Clock::now() + hold_time)) && respond(client, exchange);
     write_log(client, exchange);
     clients.release(client);
+    streams -= exchange.streams;
     return goes_on;
 }
 
@@ -261,6 +253,10 @@ Server::answer(Client &client, RequestReader &reader, Exchange &exchange)
         admit(client, reader, exchange);
         read_body(client, reader, exchange);
         exchange.answer = ask(client, exchange);
+        /* A stream holds its connection: half of them are for others. */
+        exchange.streams = is_stream(exchange.answer) && exchange.request.method == "GET";
+        if (exchange.streams && ++streams > std::max<size_t>(options.connections / 2, 1))
+            throw too_busy("too many event streams are open");
     } catch (const Unavailable &unavailable) {
         complain(unavailable.why);
         throw too_busy("the database does not answer");
@@ -374,7 +370,7 @@ bool
 Server::respond(Client &client, const Exchange &exchange)
 {
     const Answer &answer = exchange.answer;
-    bool goes_on = exchange.keep_connection && !stopping;
+    bool goes_on = exchange.keep_connection && !stopping && !exchange.streams;
     char date[64];
     time_t now = time(nullptr);
     tm utc;
@@ -385,10 +381,10 @@ Server::respond(Client &client, const Exchange &exchange)
     for (std::string_view lines = answer.headers; !lines.empty();) {
         std::string_view line = lines.substr(0, lines.find('\n'));
         lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-        if (!line.starts_with("OJS-Would-Wait: "))
+        if (!line.starts_with("OJS-Would-Wait: ") && !line.starts_with("OJS-Stream: ") && !line.starts_with("OJS-Last-Event-ID: "))
             text.append(line).append("\r\n");
     }
-    bool has_body = exchange.request.method != "HEAD" && answer.status != 204 && answer.status != 304;
+    bool has_body = exchange.request.method != "HEAD" && !exchange.streams && answer.status != 204 && answer.status != 304;
     if (has_body)
         text += "Content-Length: " + std::to_string(answer.body.size()) + "\r\n";
     text += goes_on ? "\r\n" : "Connection: close\r\n\r\n";
@@ -400,6 +396,8 @@ Server::respond(Client &client, const Exchange &exchange)
     Clock::time_point until = Clock::now() + options.timeout + seconds(body.size() / slowest_bytes_a_second);
     if (!client.socket.write(text, until) || !client.socket.write(body.substr(with_head), until))
         return false;
+    if (exchange.streams && clients.enter(client, Stage::busy))
+        send_events(client, clients, pool, room, call_of(exchange), answer);
     if (!goes_on) {
         clients.enter(client, Stage::head); /* as one at rest */
         client.socket.linger(Clock::now() + std::min(seconds(2), options.timeout));

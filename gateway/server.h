@@ -74,6 +74,7 @@ private:
     Probes probes;
     WaitingRoom room;
     Ear ear;
+    std::atomic<size_t> streams = 0;
     std::atomic<bool> stopping = false;
     std::thread acceptor;
 };

@@ -1,4 +1,4 @@
--- cron.sql: cron entries and events over HTTP.
+-- cron.sql: cron entries and events over HTTP, events as streams too.
 
 create function ojs_http.cron_json(c ojs.crons) returns jsonb
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -153,4 +153,71 @@ begin
     perform ojs_http.upkeep();
     return ojs_http.reply(200, ojs.events(coalesce(request.query ->> 'after', request.query ->> 'cursor'), ojs_http.query_list(request, 'types'),
         ojs_http.query_list(request, 'queues'), ojs_http.query_list(request, 'job_types'), ojs_http.query_number(request, 'limit', 100, 1, 1000)));
+end $$;
+
+-- STREAMS ----------------------------------------------------------------------------------------------------------
+
+-- What a stream is of: all, one job or one queue, which must be there.
+create function ojs_http.stream_of(request ojs_http.request, out job jsonb, out queues text[]) returns record
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    channel text := coalesce(case when cardinality(request.names) > 0 then split_part(request.path, '/', 4) || ':' || request.names[1] end, request.query ->> 'channel', 'all');
+    name text := substr(channel, strpos(channel, ':') + 1);
+begin
+    queues := ojs_http.query_list(request, 'queues');
+    if channel ~ '^jobs?:' then
+        job := ojs.info(ojs_http.job_id(name, true));
+        queues := array[job ->> 'queue'];
+    elsif channel ~ '^queues?:' then
+        perform ojs.queue_info(name);
+        queues := array[name];
+    elsif channel not in ('all', '') then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'channel is none', '{"field": "channel"}', 'Give job:ID, queue:NAME, or nothing for all.');
+    end if;
+end $$;
+
+-- Events after the cursor that the client had last (Last-Event-ID), or from now on. The answer is complete: a client that reads
+-- it from a plain pipe comes again, with the cursor that the last event bears as its id. A pipe that would rather go on with the
+-- same answer says so by OJS-Do-Not-Wait, and reads OJS-Stream: more (at once), idle (nothing happened), on, or end; then it
+-- sends OJS-Stream and the cursor OJS-Last-Event-ID with its next request.
+create function ojs_http.event_stream(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    after text := nullif(request.headers ->> 'last-event-id', '');
+    goes_on constant boolean := request.headers ? 'ojs-stream';
+    of record;
+    page jsonb;
+    lost boolean;
+    events jsonb[];
+    over boolean;
+    content text;
+begin
+    if not goes_on then
+        perform ojs_http.upkeep();
+    end if;
+    of := ojs_http.stream_of(request);
+    begin
+        page := ojs.events(coalesce(after, 'now'), coalesce(ojs_http.query_list(request, 'event_types'), ojs_http.query_list(request, 'types')), of.queues,
+            ojs_http.query_list(request, 'job_types'), 200);
+    exception when sqlstate 'OJ100' then -- not a cursor of this server: on from here
+        page := ojs.events('now');
+        lost := true;
+    end;
+    events := array(select e from jsonb_array_elements(page -> 'events') with ordinality as l(e, place) where of.job is null or e ->> 'subject' = of.job ->> 'id' order by place);
+    over := of.job is not null and exists (select from unnest(events) e where e ->> 'type' in ('job.completed', 'job.cancelled', 'job.discarded'));
+    if of.job ->> 'state' in ('completed', 'cancelled', 'discarded') and not goes_on and not over then
+        -- Nothing more will happen to it: its end once more.
+        over := true;
+        select array[jsonb_build_object('specversion', l.specversion, 'id', l.id, 'type', l.type, 'source', l.source, 'time', ojs_http.rfc3339(l."time"), 'subject', l.subject, 'data', l.data)]
+        into events from ojs.events l where l.job_id = (of.job ->> 'id')::uuid and l.type = 'job.' || (of.job ->> 'state') order by l."time" desc limit 1;
+    end if;
+    lost := coalesce(lost, page ? 'missed');
+    content := case when lost then e'event: system.gap\ndata: {"reason": "events were lost, or the cursor is not of this server"}\n\n' else '' end
+        || coalesce((select string_agg(case when place = cardinality(events) then 'id: ' || (page ->> 'cursor') || e'\n' else '' end
+            || 'event: ' || (e ->> 'type') || e'\ndata: ' || e::text || e'\n\n', '' order by place) from unnest(events) with ordinality as l(e, place)),
+            e':heartbeat\nid: ' || (page ->> 'cursor') || e'\n\n');
+    return row(200, jsonb_build_object('Content-Type', 'text/event-stream', 'Cache-Control', 'no-cache', 'X-Accel-Buffering', 'no')
+        || case when ojs_http.may_wait(request) then '{}' else jsonb_build_object('OJS-Last-Event-ID', page ->> 'cursor', 'OJS-Stream',
+            case when over then 'end' when page -> 'has_more' = 'true' then 'more' when cardinality(events) > 0 or lost then 'on' else 'idle' end) end,
+        null, case when ojs_http.may_wait(request) then e'retry: 1000\n' else '' end || content)::ojs_http.response;
 end $$;

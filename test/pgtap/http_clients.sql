@@ -171,6 +171,23 @@ select is(pg_temp.http('PATCH', '/ojs/v1/crons/nightly', '{"enabled": false}') #
 select is(pg_temp.http('PATCH', '/ojs/v1/cron/nightly', '{"job_template": {"options": {"queue": "other"}}}') #> '{body,cron,job_template}', '{"type": "t", "args": [1], "options": {"queue": "other", "priority": 3}}', 'CRN-01: a partial template changes what it names');
 select is(pg_temp.error('DELETE', '/ojs/v1/crons/nightly') || ' ' || pg_temp.error('GET', '/ojs/v1/crons/nightly'), '200 404 not_found', 'CRN-01: and removed');
 
+-- EVENTS AS A STREAM -----------------------------------------------------------------------------------------------
+
+create function pg_temp.stream(path text, headers jsonb default '{}') returns text language sql as $$
+    select concat_ws(' ', status, r.headers ->> 'Content-Type', r.headers ->> 'OJS-Stream', (select string_agg(m[1], ',') from regexp_matches(body, '^event: (.*)$', 'gn') m))
+    from ojs.http('GET', path, headers) r
+$$;
+select (ojs.push('streamed', queue => 'streamed')).id as streamed \gset
+select ojs.cancel(:'streamed') is null \g /dev/null
+select is(pg_temp.stream('/ojs/v1/events/stream'), '200 text/event-stream', 'EVT-05: a stream begins now');
+select is(pg_temp.stream('/ojs/v1/jobs/' || :'streamed' || '/events'), '200 text/event-stream job.cancelled', 'EVT-05: that of a job that has ended is its end');
+select is(pg_temp.stream(path, '{"OJS-Do-Not-Wait": "1"}'), want, 'EVT-05: a pipe that goes on is told how: ' || path)
+from (values ('/ojs/v1/events/stream?channel=queue:streamed', '200 text/event-stream idle'), ('/ojs/v1/events/stream?channel=job:' || :'streamed', '200 text/event-stream end job.cancelled')) c (path, want);
+select is(pg_temp.stream('/ojs/v1/queues/streamed/events', '{"OJS-Do-Not-Wait": "1", "Last-Event-ID": "x"}'), '200 text/event-stream on system.gap', 'EVT-05: an id that is none is told');
+select is(pg_temp.stream('/ojs/v1/events/stream?channel=' || channel), want, 'EVT-05: refused: ' || channel)
+from (values ('x', '400 application/openjobspec+json'), ('job:x', '404 application/openjobspec+json'), ('queue:nowhere', '404 application/openjobspec+json')) c (channel, want);
+select is(pg_temp.as_role('ojs_observer', 'GET', '/ojs/v1/jobs/x/events', null) || ' ' || pg_temp.as_role('ojs_producer', 'GET', '/ojs/v1/queues/streamed/events', null), '404 not_found 403 permission_denied', 'PGX-12: observers listen, producers do not');
+
 -- STATISTICS -------------------------------------------------------------------------------------------------------
 
 select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/admin/stats/history')) \g /dev/null
