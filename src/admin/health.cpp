@@ -10,6 +10,10 @@
 #include "ojs/store/store.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/pg/process.h"
+#include "ojs/pg/subtransaction.h"
+#include "ojs/queue/maintenance.h"
+#include "ojs/state/reap.h"
+#include "ojs/upkeep/cron.h"
 #include "ojs/upkeep/duties.h"
 #include "ojs/admin/shared_use.h"
 
@@ -86,10 +90,54 @@ worker_state(bool runs, bool late)
                                   : "starting";
 }
 
-/* The duties of upkeep that fail, as JSON, and the time of the last pass in which a duty succeeded. Returns whether any
- * fails. */
+struct Overdue {
+    Duty duty;
+    TimestampTz since;
+};
+
+/*
+ * What upkeep ought to have done long ago, as JSON: nobody does it, or it cannot be done. Null where somebody has locked a
+ * table: health must not wait for that. Returns whether there is any.
+ */
 bool
-write_upkeep(StringInfo json)
+write_overdue(StringInfo json, TimestampTz at)
+{
+    constexpr int64 patience_us = 90 * USECS_PER_SEC; /* pg_cron ticks once a minute */
+    Overdue all[] = {{Duty::reap, DT_NOEND}, {Duty::promote, DT_NOEND}, {Duty::cron, DT_NOEND}};
+    bool any = false;
+    TimeText text;
+    ErrorData *error = attempt([&] {
+        int level = NewGUCNestLevel();
+        (void)set_config_option("lock_timeout", "50", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+        Tables tables(AccessShareLock);
+        all[0].since = lapsed_since(tables, at);
+        all[1].since = due_since(tables, at);
+        all[2].since = in_maintenance() ? DT_NOEND : first_cron();
+        tables.close_and_unlock();
+        AtEOXact_GUC(true, level);
+    });
+    if (error != nullptr && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+        ReThrowError(error);
+    appendStringInfoString(json, ", \"overdue\": ");
+    if (error != nullptr) {
+        appendStringInfoString(json, "null");
+        return false;
+    }
+    for (const Overdue &one : all) {
+        if (one.since > at - patience_us)
+            continue;
+        appendStringInfo(json, "%s{\"duty\": \"%s\", \"since\": \"%s\"}", any ? ", " : "[", duty_name(one.duty),
+                         format_timestamp(one.since, false, text).data());
+        any = true;
+    }
+    appendStringInfoString(json, any ? "]" : "[]");
+    return any;
+}
+
+/* The duties of upkeep that fail, as JSON, the time of the last pass in which a duty succeeded, and where `hot_set` what is
+ * overdue. Returns whether any fails or is. */
+bool
+write_upkeep(StringInfo json, bool hot_set, TimestampTz at)
 {
     DutyState states[n_duties];
     TimestampTz good_at = 0;
@@ -116,8 +164,9 @@ write_upkeep(StringInfo json)
         appendStringInfoString(json, "null");
     else
         appendStringInfo(json, "\"%s\"", format_timestamp(good_at, false, text).data());
+    bool overdue = hot_set && write_overdue(json, at);
     appendStringInfoChar(json, '}');
-    return failing;
+    return failing || overdue;
 }
 
 /* How jobs are counted, and what of shared memory is in use. */
@@ -187,7 +236,7 @@ OJS_FUNCTION(ojs_health)
     constexpr int64 late_us = 10 * USECS_PER_SEC;
     bool late = !present && waiting_us() > late_us;
     bool degraded = late;
-    degraded |= write_upkeep(&upkeep) || (!stands && !recovery && rebuild_under_way());
+    degraded |= write_upkeep(&upkeep, stands, at) || (!stands && !recovery && rebuild_under_way());
     appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
                      degraded ? "degraded" : "ok", OJS_VERSION, "healthy");
     appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,

@@ -324,6 +324,51 @@ count_due(Tables &tables, int64 queue, int64 most, TimestampTz now)
 }
 
 TimestampTz
+lapsed_since(Tables &tables, TimestampTz now)
+{
+    store::Scan scan;
+    store::Row seen;
+    ScanKeyData key;
+    TimestampTz since = DT_NOEND;
+
+    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+    store::begin(scan, tables.lease(), store::Idx::lease_reap, &key, 1, true);
+    for (int n = 0; n < upkeep_batch && (seen = store::next(scan)) != store::Row::none;) {
+        LeaseRow lease;
+        CHECK_FOR_INTERRUPTS();
+        if (seen != store::Row::live)
+            continue;
+        read(tables.lease().slot, lease);
+        n++;
+        TimestampTz at = lapses_at(tables, lease); /* it may have been extended */
+        since = at <= now ? std::min(since, at) : since;
+    }
+    store::end(scan);
+    return since;
+}
+
+TimestampTz
+due_since(Tables &tables, TimestampTz now)
+{
+    store::Scan scan;
+    store::Row seen;
+    ScanKeyData key;
+    TimestampTz since = DT_NOEND;
+
+    ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(now)));
+    store::begin(scan, tables.later(), store::Idx::later_due, &key, 1, true);
+    while ((seen = store::next(scan)) != store::Row::none && seen != store::Row::live)
+        CHECK_FOR_INTERRUPTS();
+    if (seen == store::Row::live) {
+        LaterRow row;
+        read(tables.later().slot, row);
+        since = row.due_at;
+    }
+    store::end(scan);
+    return since;
+}
+
+TimestampTz
 no_lease_before(TimestampTz now)
 {
     bool holds = now >= reap_hint_now && now - reap_full_at <= reap_full_every_us && reap_hint_clock == clock_generation;

@@ -174,6 +174,23 @@ select is((select count(*) || '/' || sum(dead_lettered) from ojs_store.queue_cou
 delete from ojs_store.queue_count where queue between 0 and 499;
 select pg_temp.clock('0') \g /dev/null
 
+-- What nobody has looked after for more than 90 s makes health degraded.
+select ojs.tick() \g /dev/null
+select pg_temp.pushed('overdue', '{"delay_until": "+PT1M"}'), pg_temp.held('overdue2') as lapses, pg_temp.held('overdue2') as kept \gset
+select ojs.schedule('overdue', '* * * * *', '{"type": "t"}') \g /dev/null
+create function pg_temp.overdue() returns text[] language sql as
+$$ select array(select o ->> 'duty' from jsonb_array_elements(ojs.health() #> '{upkeep,overdue}') o) $$;
+select pg_temp.clock('100 seconds') \g /dev/null
+select ojs.extend(:'kept', '1 hour') \g /dev/null
+select is(pg_temp.overdue(), '{}', 'what fell due a moment ago is not overdue');
+select pg_temp.clock('10 minutes') \g /dev/null
+select is(pg_temp.overdue(), '{reap,promote,cron}', 'a lapsed lease, a delayed job and a cron entry that nobody looks after are overdue');
+select is(ojs.health() ->> 'status', 'degraded', 'health is degraded then');
+select ok((ojs.health() #>> '{upkeep,overdue,0,since}')::timestamptz between now() + interval '29 seconds' and now() + interval '2 minutes', 'and tells since when');
+select ojs.tick() \g /dev/null
+select is(pg_temp.overdue(), '{}', 'after a tick nothing is, a lease that was extended neither');
+select pg_temp.clock('0') \g /dev/null
+
 -- What a rebuild makes of the logged tables is what is there: its view has the order of events, the states and the times of expiry
 -- once more, in SQL.
 select pg_temp.pushed('life'), pg_temp.pushed('life', '{"delay_until": "+PT1H", "expires_at": "+PT2H"}'), pg_temp.pushed('life', '{"pending": true}'),

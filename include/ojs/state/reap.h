@@ -44,6 +44,13 @@ int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
 int64 count_due(Tables &tables, int64 queue, int64 most, TimestampTz now);
 
 /*
+ * Since when a lease has been over that nobody has ended, or a waiting job due that nobody has made available; DT_NOEND if
+ * there is none. What another transaction has locked does not count. Looks at a bounded number of rows.
+ */
+TimestampTz lapsed_since(Tables &tables, TimestampTz now);
+TimestampTz due_since(Tables &tables, TimestampTz now);
+
+/*
  * Finds the workers that sent heartbeats and then none for heartbeat_timeout_us, and takes their jobs back, at most
  * `limit`, before the leases end (WRK-07).
  */
