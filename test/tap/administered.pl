@@ -53,4 +53,19 @@ is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.lease where
 is($sql->(q{select count(ojs.ack(job_id)) from ojs.leases}), 5, 'SM: and the jobs are finished');
 is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.done d join ojs_store.job j on d.job_id::text = j.id::text where j.queue = (select id from ojs_store.queue where name = 'i')}), 6, 'with theirs');
 
+# A transaction that configures very many queues takes a bounded number of locks, and says so where others are in its way.
+my $settings = q{select count(*) from pg_locks where locktype = 'advisory' and classid = 'ojs_store.queue'::regclass};
+my $many = q{select count(*) from generate_series(1, 1000) n, ojs.create_queue('many-' || n)};
+my $other = $node->background_psql('postgres', on_error_stop => 1);
+$other->query_safe(q{begin; select from ojs.create_queue('other')});
+my ($code, $out, $err) = $node->psql('postgres', $many);
+like($err, qr/other transactions are changing settings.*\n(DETAIL.*\n)?HINT:.*256/, 'more queues than locks are refused while others configure theirs');
+is($sql->(q{select count(*) from ojs.queues where name like 'many-%'}), 0, 'and nothing has changed');
+$other->query_safe('commit');
+$other->query_safe("begin; $many");
+cmp_ok($sql->($settings), '<', 300, 'a thousand queues are made with a few hundred locks');
+$other->query_safe('commit');
+is($sql->(q{select count(*) from ojs.queues where name like 'many-%'}), 1000, 'and are there');
+$other->quit;
+
 done_testing();
