@@ -148,8 +148,8 @@ declare
     twin jsonb;
     done boolean;
     bits int := ojs_store.state_bits(eligible);
-    waited interval := '0';
-    since timestamptz;
+    waited_s double precision := 0;
+    since_s double precision;
     items jsonb[];
     succeeded int := 0;
 begin
@@ -168,16 +168,16 @@ begin
         twin := '{}';
         done := false;
         if not ojs_store.hold(id, bits, false) then
-            since := clock_timestamp();
+            since_s := ojs_store.steady_s();
             begin
-                perform set_config('lock_timeout', (greatest(2000 - extract(epoch from waited) * 1000, 1)::int)::text, true);
+                perform set_config('lock_timeout', (greatest(2000 - waited_s * 1000, 1)::int)::text, true);
                 perform ojs_store.hold(id, bits, true);
                 perform set_config('lock_timeout', '2s', true);
             exception when lock_not_available then
                 code := 'UNAVAILABLE';
                 reason := 'another transaction has locked the job';
             end;
-            waited := waited + (clock_timestamp() - since);
+            waited_s := waited_s + ojs_store.steady_s() - since_s;
         end if;
         if code is null and operation = 'cancel' then
             done := ojs_store.cancel_in(id, bits);

@@ -274,7 +274,9 @@ begin
         or exists (select from pg_prepared_xacts where database = current_database()) then
         return otherwise;
     end if;
-    select bool_or(a.state = 'disabled' or a.query = '<insufficient privilege>'), min(a.xact_start) into unknown, oldest
+    -- A transaction that began in the time to come has seen the clock being set back, and has rows from before and after that.
+    select bool_or(a.state = 'disabled' or a.query = '<insufficient privilege>' or a.xact_start > clock_timestamp()), min(a.xact_start)
+    into unknown, oldest
     from pg_stat_activity a
     where a.datname = current_database() and a.backend_type <> 'autovacuum worker';
     -- A session has started its transaction a moment before it says so.
@@ -312,6 +314,7 @@ declare
     lowest bigint := 0;
     below bigint;
     since timestamptz := ojs_store.from_micros(0);
+    set_back boolean := false;
     next_since timestamptz;
     last_at timestamptz := '-infinity';
     last_key uuid := '00000000-0000-0000-0000-000000000000';
@@ -351,12 +354,14 @@ begin
         last_rank := parts[8];
         slice_from := last_at;
     else
-        next_since := ojs_store.oldest_open(since);
+        -- A cursor of a time to come was given out before the clock was set back: what was stored since then bears earlier times.
+        set_back := since > ojs_store.now();
+        next_since := coalesce(ojs_store.oldest_open(case when not set_back then since end), since);
         below := pg_snapshot_xmin(pg_current_snapshot())::text;
         select min(e.written_at), least(next_since, min(e.written_at) filter (where e.settled_by >= below))
         into slice_from, next_since
         from ojs_store.all_events e
-        where e.written_at >= since and e.settled_by >= lowest;
+        where (e.written_at >= since or set_back) and e.settled_by >= lowest;
     end if;
 
     -- Slice by slice, so that a long past is not sorted as a whole for each page of it.
@@ -443,7 +448,7 @@ begin
     page := ojs_store.read_events(told_until, null, null, null, least(most, 1000), true);
     perform pg_notify('ojs_events', e ->> 'id') from jsonb_array_elements(page -> 'events') e;
     get diagnostics n = row_count;
-    if n > 0 then
+    if n > 0 or ojs_store.from_micros(split_part(told_until, '.', 2)::bigint) > ojs_store.now() then -- the clock was set back
         update ojs_store.told_until set cursor = page ->> 'cursor';
     end if;
     return n;

@@ -88,7 +88,9 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
             where u.key = h.key and u.kind = LimitUse.held),
         n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period, n.throttle, n.throttle_period,
         (select max(u.at) from ojs_store.limit_use u where u.key = h.key and u.kind = LimitUse.start) + n.throttle_period / n.throttle,
-        (select max(r.until) from ojs_store.rate_limit r where r.key = limit_state.key and r.config is null and r.until > ojs_store.now())
+        -- As claims see it: a pause that was noted before the clock was set back no longer counts.
+        (select max(r.until) from ojs_store.rate_limit r where r.key = limit_state.key and r.config is null
+            and r.until > ojs_store.now() and r.set_at <= ojs_store.now() + interval '1 minute')
     from ojs_store.limit_numbers(config, over) n
     cross join lateral (select ojs_store.name_hash(limit_state.key) as key) h
     cross join lateral (

@@ -333,7 +333,7 @@ declare
     queue ojs_store.queue;
     other ojs_store.queue;
     own_limits text := 'queue:' || name;
-    give_up_at timestamptz := clock_timestamp() + interval '1 second';
+    give_up_s double precision := ojs_store.steady_s() + 1;
     live bigint;
     n bigint := 0;
 begin
@@ -366,13 +366,13 @@ begin
             perform ojs_store.raise('INVALID_STATE_TRANSITION', format('queue "%s" still has %s jobs that are not finished', name, live),
                 jsonb_build_object('queue', name, 'live', live, 'attempted', 'drop'),
                 'Drop it with the strategy discard or move, or finish them first.');
-        elsif clock_timestamp() >= give_up_at then
+        elsif ojs_store.steady_s() >= give_up_s then
             -- A claim or a push whose transaction stays open could be waited for without end, with all the other jobs locked.
             perform ojs_store.raise('UNAVAILABLE', format('other transactions have locked %s jobs of queue "%s"', live, name),
                 jsonb_build_object('queue', name, 'live', live, 'attempted', 'drop'),
                 'Pause the queue, and drop it again when those transactions have ended.');
         end if;
-        perform pg_sleep(0.01);
+        perform ojs_store.rest(0.01);
     end loop;
 
     perform ojs_store.wake(name); -- who waits for it is told

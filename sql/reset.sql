@@ -37,7 +37,7 @@ begin
             if tried = 500 then
                 raise;
             end if;
-            perform pg_sleep(0.01);
+            perform ojs_store.rest(0.01);
         end;
     end loop;
     foreach one in array tables loop

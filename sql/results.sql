@@ -25,7 +25,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 #variable_conflict use_variable
 declare
     longest constant interval := '30 seconds';
-    until timestamptz := clock_timestamp() + greatest(least(coalesce(timeout, longest), longest), '0');
+    until_s double precision := ojs_store.steady_s() + extract(epoch from greatest(least(coalesce(timeout, longest), longest), '0'));
     pause double precision := 0.005;
     job ojs.job;
 begin
@@ -38,10 +38,10 @@ begin
         if job.state in ('completed', 'cancelled', 'discarded') then
             return job;
         end if;
-        if clock_timestamp() >= until then
+        if ojs_store.steady_s() >= until_s then
             return null;
         end if;
-        perform pg_sleep(least(pause, extract(epoch from until - clock_timestamp())));
+        perform ojs_store.rest(least(pause, until_s - ojs_store.steady_s()));
         pause := least(pause * 2, 0.1);
     end loop;
 end $$;

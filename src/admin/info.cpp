@@ -7,6 +7,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
 #include "ojs/queue/push_rules.h"
+#include "ojs/shared/shmem.h"
 #include "ojs/state/status.h"
 
 using namespace ojs;
@@ -156,6 +157,20 @@ OJS_FUNCTION(ojs_leases)
     table_endscan(scan);
     tables.close();
     return (Datum)0;
+}
+
+/* ojs_store.steady_s() returns double precision */
+OJS_FUNCTION(ojs_steady_s)
+{
+    PG_RETURN_FLOAT8(static_cast<float8>(steady_us()) / USECS_PER_SEC);
+}
+
+/* ojs_store.rest(seconds double precision) returns void */
+OJS_FUNCTION(ojs_rest)
+{
+    static uint32 event;
+    sleep_ms(static_cast<int64>(std::clamp(PG_GETARG_FLOAT8(0), 0.0, 60.0) * 1000), "OjsRest", &event);
+    PG_RETURN_VOID();
 }
 
 /* ojs_store.now(): the clock of this extension, for SQL */

@@ -268,7 +268,7 @@ job_exists(const pg_uuid_t &id)
 /* What is known of a queue's numbers, if it may still be used: while the oldest job is there, or right after a look that
  * took long. */
 bool
-known_seqs(Oid table, int64 queue_id, TimestampTz at, Seqs &seqs)
+known_seqs(Oid table, int64 queue_id, int64 at_us, Seqs &seqs)
 {
     LWLockAcquire(figures->lock, LW_SHARED);
     int q = find_queue_figures(table, queue_id);
@@ -278,7 +278,7 @@ known_seqs(Oid table, int64 queue_id, TimestampTz at, Seqs &seqs)
         QueueFigures &queue = figures->queues[q];
         SpinLockAcquire(&queue.mutex);
         known = queue.seqs_known;
-        fresh = at < queue.look_again_at;
+        fresh = at_us < queue.look_again_us;
         seqs = {queue.earliest_seq, queue.head_seq, queue.earliest_id};
         SpinLockRelease(&queue.mutex);
     }
@@ -298,7 +298,7 @@ can_remember_seqs(Database &database, Oid table, int64 queue_id)
 }
 
 void
-remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, TimestampTz look_again_at)
+remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, int64 look_again_us)
 {
     LWLockAcquire(figures->lock, LW_EXCLUSIVE);
     begin_figures(database, table, now());
@@ -309,7 +309,7 @@ remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, T
         queue.head_seq = std::max(queue.head_seq, seqs.head);
         queue.earliest_seq = seqs.earliest;
         queue.earliest_id = seqs.earliest_id;
-        queue.look_again_at = look_again_at;
+        queue.look_again_us = look_again_us;
         queue.seqs_known = true;
         SpinLockRelease(&queue.mutex);
     }
@@ -327,18 +327,18 @@ OJS_FUNCTION(ojs_queue_seqs)
     int64 queue = PG_GETARG_INT64(0);
     Database *database = figures != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
     bool writes = TransactionIdIsValid(GetTopTransactionIdIfAny());
-    TimestampTz start = GetCurrentTimestamp();
+    int64 start_us = steady_us();
     Oid table = store::relation_oid(store::Rel::ready);
     Seqs seqs = {};
 
     bool is_known = true;
-    if (database != nullptr && !known_seqs(table, queue, start, seqs))
+    if (database != nullptr && !known_seqs(table, queue, start_us, seqs))
         is_known = can_remember_seqs(*database, table, queue);
-    if (is_known && (database == nullptr || writes || !known_seqs(table, queue, start, seqs))) {
+    if (is_known && (database == nullptr || writes || !known_seqs(table, queue, start_us, seqs))) {
         seqs = look_for_seqs(queue);
-        TimestampTz end = GetCurrentTimestamp();
+        int64 end_us = steady_us();
         if (database != nullptr && !writes)
-            remember_seqs(*database, table, queue, seqs, end + (end - start) * most_of_the_time);
+            remember_seqs(*database, table, queue, seqs, end_us + (end_us - start_us) * most_of_the_time);
     }
     TupleDesc desc;
     if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)

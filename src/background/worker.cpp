@@ -92,8 +92,8 @@ has_turn_only()
 bool gone; /* the extension is not there (any more) */
 bool more; /* the last pass had more to do */
 TimestampTz next_due;
-TimestampTz next_notify;
 TimestampTz next_lapse;
+int64 next_notify_us; /* by the steady clock */
 bool next_known; /* the last pass has looked for these, the lapse too, which it does only where databases take turns */
 
 void
@@ -209,7 +209,7 @@ do_duty(Duty duty, Pass &pass)
         return;
     }
     if (duty == Duty::notifications) {
-        next_notify = wake_send_due();
+        next_notify_us = wake_send_due();
         return;
     }
     begin();
@@ -387,7 +387,7 @@ give_way_if_asked(int64 began_us)
                 pg_atomic_read_u32(&database->pending) != 0;
     if (busy && at - began_us < longest_turn_us)
         return;
-    int64 next = more || !next_known ? at : std::min(steady(next_due, longest_absence_us), steady(next_notify, longest_absence_us));
+    int64 next = more || !next_known ? at : std::min({steady(next_due, longest_absence_us), at + longest_absence_us, next_notify_us});
     if (next_lapse != DT_NOEND)
         next = std::min(next, steady(next_lapse, while_leased_us));
     pg_atomic_write_u64(&database->visit_us, static_cast<uint64>(next));
@@ -415,14 +415,14 @@ serve()
         if (database_in_use_by_ddl(MyDatabaseId))
             leave("somebody wants the database");
 
-        next_notify = DT_NOEND;
+        next_notify_us = PG_INT64_MAX;
         (void)do_when_due(Duty::notifications);
         if (poked() || steady_us() >= tick_at)
             tick_at = tick();
         if (gone)
             leave("the extension is not installed");
         give_way_if_asked(began_us);
-        int64 wake_at = std::min(tick_at, steady(next_notify, longest_sleep_us));
+        int64 wake_at = std::min(tick_at, next_notify_us);
         if (wake_at > steady_us())
             sleep_until(wake_at);
     }
@@ -529,8 +529,8 @@ OJS_FUNCTION(ojs_start_worker)
     if (handle == nullptr)
         raise(Code::unavailable, Details(), "Raise max_worker_processes.",
               "no background process is free for a worker");
-    TimestampTz until = GetCurrentTimestamp() + patience_us;
-    while (GetCurrentTimestamp() < until) {
+    int64 until_us = steady_us() + patience_us;
+    while (steady_us() < until_us) {
         constexpr long poll_ms = 10;
         pid_t pid;
         if (worker_present())

@@ -139,21 +139,21 @@ admit(const Request &request)
 }
 
 bool
-admit_or_tell(const Queue &queue, const text *worker, TimestampTz until)
+admit_or_tell(const Queue &queue, const text *worker, int64 until_us)
 {
     static uint32 event;
     bool told = false;
 
     while (int64 ms = retry_after_ms(queue, worker)) {
-        TimestampTz at = GetCurrentTimestamp();
+        int64 at_us = steady_us();
         if (!told)
             tell(Code::rate_limited, throttled(queue, ms), psprintf(throttled_hint, static_cast<long long>(ms)),
                  throttled_message, queue.name, static_cast<long long>(queue.claim_rate));
         told = true;
-        if (at + ms * 1000 > until)
+        if (at_us + ms * 1000 > until_us)
             return false;
         sleep_ms(ms, "OjsClaimThrottled", &event);
-        waited_us += GetCurrentTimestamp() - at;
+        waited_us += steady_us() - at_us;
     }
     return true;
 }
@@ -176,32 +176,32 @@ await_share(const Request &request, Share *share)
         return false;
     }
 
-    TimestampTz from = GetCurrentTimestamp();
+    int64 from_us = steady_us();
     cohort_join(queue->id, request.max, queue->claim_jitter_ms);
     while (std::optional<int64> most = cohort_wait())
         cohort_divide(count_claimable(*queue, *most, now()));
     *share = {queue->id, cohort_quota()};
-    waited_us += GetCurrentTimestamp() - from;
+    waited_us += steady_us() - from_us;
     AcceptInvalidationMessages();
     ensure_hot_set();
     return true;
 }
 
 void
-await_jobs(const Request &request, const HandedOut &out, TimestampTz until, int round)
+await_jobs(const Request &request, const HandedOut &out, int64 until_us, int round)
 {
     constexpr int64 look_every_ms = 100;
     static uint32 event;
-    TimestampTz at = GetCurrentTimestamp();
+    int64 at_us = steady_us();
 
     if (request.max > 0) {
         auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
         for (int i = 0; i < request.n; i++)
             ids[i] = request.queues[i].id;
         /* Where jobs wait for a rate limit, nobody says when it lets them start. */
-        wake_wait(ids, request.n, out.free_in_us ? std::min(until, at + *out.free_in_us) : until, round);
+        wake_wait(ids, request.n, out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
     } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
-        sleep_ms(std::clamp<int64>((until - at) / 1000, 1, look_every_ms), "OjsWorkFull", &event);
+        sleep_ms(std::clamp<int64>((until_us - at_us) / 1000, 1, look_every_ms), "OjsWorkFull", &event);
     AcceptInvalidationMessages();
     ensure_hot_set();
 }

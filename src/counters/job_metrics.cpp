@@ -36,7 +36,7 @@ struct SeriesKey {
 struct KnownSeries {
     SeriesKey key;
     int number; /* from 1; 0: not counted */
-    TimestampTz looked_at;
+    int64 looked_us;
 };
 HTAB *known; /* of KnownSeries */
 Oid known_of;
@@ -109,9 +109,9 @@ series_of(int64 queue, std::string_view type, TimestampTz at)
     bool found;
     auto *entry = static_cast<KnownSeries *>(hash_search(known, &key, HASH_ENTER, &found));
     constexpr int64 look_again_us = SECS_PER_MINUTE * USECS_PER_SEC; /* for room */
-    if (!found || (entry->number == 0 && at - entry->looked_at > look_again_us)) {
+    if (!found || (entry->number == 0 && steady_us() - entry->looked_us > look_again_us)) {
         entry->number = 0;
-        entry->looked_at = at;
+        entry->looked_us = steady_us();
         Database *database = my_database();
         if (database != nullptr) {
             LWLockAcquire(figures->lock, LW_EXCLUSIVE);
@@ -231,7 +231,7 @@ begin_queue(QueueFigures &queue, Oid database, Oid table, int64 id)
     queue.seqs_known = false;
     queue.head_seq = queue.earliest_seq = 0;
     queue.earliest_id = {};
-    queue.look_again_at = 0;
+    queue.look_again_us = 0;
     SpinLockRelease(&queue.mutex);
 }
 

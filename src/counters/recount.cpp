@@ -306,7 +306,7 @@ recount_rows(Part part, bool again)
 {
     constexpr int64 patience_us = USECS_PER_SEC;
     Database &database = *my_database();
-    TimestampTz since = GetCurrentTimestamp();
+    int64 since_us = steady_us();
     Snapshot snapshot = nullptr;
     (void)store::relation_oid(store::Rel::ready); /* looked up before the lock */
 
@@ -318,7 +318,7 @@ recount_rows(Part part, bool again)
         if (snapshot != nullptr)
             break;
         /* Whoever counts may wait for a lock, and its holder for us. */
-        if (GetCurrentTimestamp() - since > patience_us)
+        if (steady_us() - since_us > patience_us)
             return false;
         rest();
         if (!again && known(database, part))

@@ -12,6 +12,7 @@
 #include "ojs/counters/counter_table.h"
 
 #include "ojs/pg/error.h"
+#include "ojs/pg/settings.h"
 
 namespace ojs
 {
@@ -130,9 +131,9 @@ lock_to_reserve(int64 queue)
     constexpr int64 poll_ms = 10;
     static uint32 event;
     LOCKTAG tag = bound_lock(queue);
-    TimestampTz since = GetCurrentTimestamp();
+    int64 since_us = steady_us();
     while (LockAcquire(&tag, reserving_mode, false, true) == LOCKACQUIRE_NOT_AVAIL) {
-        if (GetCurrentTimestamp() - since > patience_us)
+        if (steady_us() - since_us > patience_us)
             raise(Code::unavailable, Details(), "Commit or roll back the transactions in pg_prepared_xacts, or try again.",
                   "a prepared transaction has jobs in this bounded queue, and nobody knows yet whether they count");
         sleep_ms(poll_ms, "OjsPreparedWait", &event);

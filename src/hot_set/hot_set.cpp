@@ -7,6 +7,7 @@
 #include "ojs/shared/shmem.h"
 #include "ojs/store/store.h"
 #include "ojs/hot_set/hot_set.h"
+#include "ojs/pg/settings.h"
 #include "ojs/pg/process.h"
 #include "ojs/pg/session_cache.h"
 
@@ -39,14 +40,14 @@ have_it_rebuilt()
     constexpr int64 patience_us = 5 * USECS_PER_SEC;
     constexpr int64 no_process_us = USECS_PER_SEC;
     LOCKTAG asking = process_lock(ProcessLock::asking);
-    TimestampTz idle_since = GetCurrentTimestamp();
+    int64 idle_since_us = steady_us();
 
     worker_poke();
     while (!read_feed().stands) {
         bool by_worker = worker_running();
         if (rebuild_under_way())
-            idle_since = GetCurrentTimestamp();
-        else if (GetCurrentTimestamp() - idle_since > (by_worker ? patience_us : no_process_us))
+            idle_since_us = steady_us();
+        else if (steady_us() - idle_since_us > (by_worker ? patience_us : no_process_us))
             return;
         else if (!by_worker && LockAcquire(&asking, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL) {
             BackgroundWorkerHandle *handle = start_process("ojs rebuild", "ojs_rebuild_main", MyDatabaseId, MyProcPid);

@@ -106,9 +106,9 @@ enum class LostKind : int16 { begun = 0, held = 6 };
 constexpr LOCKMODE one_at_a_time = ShareUpdateExclusiveLock;
 
 double
-seconds_since(TimestampTz start)
+seconds_since(int64 start_us)
 {
-    return static_cast<double>(GetCurrentTimestamp() - start) / USECS_PER_SEC;
+    return static_cast<double>(steady_us() - start_us) / USECS_PER_SEC;
 }
 
 /* --- placing the lost jobs --- */
@@ -389,7 +389,7 @@ rebuild_hot_set(const char *cause)
         return false;
     }
 
-    TimestampTz start = GetCurrentTimestamp();
+    int64 start_us = steady_us();
     Placing placing = {};
     placing.context = CurrentMemoryContext;
     with_spi([&] {
@@ -411,12 +411,12 @@ rebuild_hot_set(const char *cause)
                           : execute_latest(any_job) == 0 ? "first use"
                                                          : "crash or promotion";
         (void)execute_latest(write_feed,
-                             {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
+                             {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start_us)),
                               Int64GetDatum(placing.jobs), CStringGetTextDatum(why)});
     });
     wake_all(placing);
     ereport(placing.jobs > 0 ? LOG : DEBUG1, (errmsg("ojs has rebuilt its hot set: " INT64_FORMAT " jobs in %.3f s",
-                                                     placing.jobs, seconds_since(start))));
+                                                     placing.jobs, seconds_since(start_us))));
     return true;
 }
 
@@ -431,7 +431,7 @@ reconcile_hot_set(TimestampTz created_before)
         return -1;
     }
 
-    TimestampTz start = GetCurrentTimestamp();
+    int64 start_us = steady_us();
     Placing placing = {};
     placing.context = CurrentMemoryContext;
     int64 jobs = 0;
@@ -447,7 +447,7 @@ reconcile_hot_set(TimestampTz created_before)
         strays = remove_strays();
         (void)execute_latest(forget_pass);
         (void)execute_latest(write_feed,
-                             {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start)),
+                             {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start_us)),
                               Int64GetDatum(before + jobs + strays), CStringGetTextDatum("reconcile")});
     });
     wake_all(placing);

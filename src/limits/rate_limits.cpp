@@ -39,8 +39,9 @@ namespace
 constexpr int64 unknown_wait_us = USECS_PER_SEC; /* when a place becomes free, nobody knows: ask again after this */
 constexpr int max_removed = 100;                 /* old rows that one look removes */
 
-/* A start that is further in the future was noted before the clock was set back. It counts no more: a limit begins anew rather
- * than staying shut until the clock is there again. Nearer ones are of claims that took their turn before this one. */
+/* A start or a pause that was noted further in the future than this was noted before the clock was set back. It no longer
+ * counts: a limit begins anew instead of staying shut until the clock is there again. Nearer ones are of claims that took
+ * their turn before this one. */
 constexpr int64 most_ahead_us = 60 * USECS_PER_SEC;
 
 /* The limits of a queue, and those of jobs that name no key (R-59). */
@@ -63,8 +64,9 @@ struct Said {
     int64 key;
     Jsonb *config; /* null: a pause */
     TimestampTz until;
+    TimestampTz set_at;
 };
-enum { col_key, col_config, col_until, n_columns };
+enum { col_key, col_config, col_until, col_set_at, n_columns };
 
 MemoryContext said_context;
 Said *said;
@@ -93,7 +95,8 @@ load_said()
         MemoryContext old = MemoryContextSwitchTo(said_context);
         said[n_said++] = {name_hash(view(DatumGetTextPP(values[col_key]))),
                           nulls[col_config] ? nullptr : DatumGetJsonbPCopy(values[col_config]),
-                          nulls[col_until] ? DT_NOEND : DatumGetTimestampTz(values[col_until])};
+                          nulls[col_until] ? DT_NOEND : DatumGetTimestampTz(values[col_until]),
+                          DatumGetTimestampTz(values[col_set_at])};
         MemoryContextSwitchTo(old);
     }
     table_endscan(scan);
@@ -113,7 +116,7 @@ with_overrides(const LimitPolicy &policy, int64 key, TimestampTz now, TimestampT
             continue;
         if (said[i].config != nullptr)
             result = read_limit(root_of(said[i].config), result);
-        else
+        else if (said[i].set_at <= now + most_ahead_us)
             *paused_until = std::max(*paused_until, said[i].until);
     }
     result.key = policy.key;
@@ -506,7 +509,9 @@ tidy_limits(TimestampTz now)
     )sql", {TIMESTAMPTZOID}, nullptr};
     static constinit Statement old_settings = {R"sql(
         delete from ojs_store.rate_limit where ctid = any (array(
-            select r.ctid from ojs_store.rate_limit r where r.until <= $1 for update skip locked))
+            select r.ctid from ojs_store.rate_limit r
+            where r.until <= $1 or (r.config is null and r.set_at > $1 + interval '1 minute')
+            for update skip locked))
     )sql", {TIMESTAMPTZOID}, nullptr};
     static constexpr int64 every_us = 60 * USECS_PER_SEC;
     static TimestampTz tidied_at; /* by this session */

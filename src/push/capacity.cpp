@@ -22,7 +22,7 @@ namespace
 {
 
 Pressure nearest;         /* of the last push */
-TimestampTz waits_until;  /* the call that is under way; 0: has not waited yet */
+int64 waits_until_us;   /* the call that is under way, by the steady clock; 0: has not waited yet */
 
 /* A bounded queue, and what of the call goes there. */
 struct Wanted {
@@ -215,12 +215,12 @@ wait_for_room(Wanted &wanted)
     constexpr int64 look_every_ms = 10;
     static uint32 event;
     int64 ms = settings.block_timeout_ms >= 0 ? settings.block_timeout_ms : wanted.queue.block_ms;
-    TimestampTz at = GetCurrentTimestamp();
-    if (waits_until == 0)
-        waits_until = at + ms * 1000;
-    if (at >= waits_until || !(waiting_by_us(wanted.queue.id) + wanted.load).within(bound_of(wanted.queue)))
+    int64 at_us = steady_us();
+    if (waits_until_us == 0)
+        waits_until_us = at_us + ms * 1000;
+    if (at_us >= waits_until_us || !(waiting_by_us(wanted.queue.id) + wanted.load).within(bound_of(wanted.queue)))
         return false;
-    sleep_ms(std::min(look_every_ms, (waits_until - at) / 1000), "OjsQueueFull", &event);
+    sleep_ms(std::min(look_every_ms, (waits_until_us - at_us) / 1000), "OjsQueueFull", &event);
     AcceptInvalidationMessages();
     const Queue *queue = find_queue(wanted.queue.id); /* its bound may be another by now */
     if (queue != nullptr)
@@ -361,7 +361,7 @@ void
 begin_push()
 {
     nearest = {};
-    waits_until = 0;
+    waits_until_us = 0;
 }
 
 TimestampTz

@@ -129,7 +129,7 @@ want(Database &database, int64 queue)
         if (mark != nullptr) {
             mark->wanted = mark->pending = false;
             mark->changes = 0;
-            mark->sent_at = 0;
+            mark->sent_us = 0;
             mark->name_length = 0;
         }
     }
@@ -241,10 +241,10 @@ wake_wanted(const int64 *queues, int n)
 }
 
 void
-wake_wait(const int64 *queues, int n, TimestampTz until, int round)
+wake_wait(const int64 *queues, int n, int64 until_us, int round)
 {
     Database *database = my_database();
-    int64 left_ms = (until - GetCurrentTimestamp() + 999) / 1000;
+    int64 left_ms = (until_us - steady_us() + 999) / 1000;
     if (left_ms <= 0)
         return;
     if (database == nullptr) {
@@ -257,7 +257,7 @@ wake_wait(const int64 *queues, int n, TimestampTz until, int round)
     /* Due jobs are the worker's to promote and to tell of; without it they are found by looking. */
     constexpr int64 longest_with_worker_ms = 1000, longest_without_ms = 100;
     int64 rest_ms = std::min(left_ms, worker_running() ? longest_with_worker_ms : longest_without_ms);
-    TimestampTz rest_until = GetCurrentTimestamp() + rest_ms * 1000;
+    int64 rest_until_us = steady_us() + rest_ms * 1000;
 
     int me = my_process_number();
     Waiter &waiter = shared->waiters[me];
@@ -276,7 +276,7 @@ wake_wait(const int64 *queues, int n, TimestampTz until, int round)
         return;
 
     for (;;) {
-        int64 ms = (rest_until - GetCurrentTimestamp() + 999) / 1000;
+        int64 ms = (rest_until_us - steady_us() + 999) / 1000;
         if (waiter.woken || ms <= 0)
             break;
         sleep_ms(ms, "OjsClaimWait", &wait_event_claim);
@@ -291,26 +291,26 @@ struct Due {
     char name[max_mark_name];
 };
 
-/* Takes the marks whose NOTIFY is due; `next` is when the others' is. */
+/* Takes the marks whose NOTIFY is due; `next_us` is when the others' is. */
 static int
-take_due(Database &database, Due *due, int room, TimestampTz *next)
+take_due(Database &database, Due *due, int room, int64 *next_us)
 {
     int n = 0;
-    TimestampTz at = GetCurrentTimestamp();
+    int64 at_us = steady_us();
     HASH_SEQ_STATUS scan;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     hash_seq_init(&scan, shared->marks);
     while (auto *mark = static_cast<Mark *>(hash_seq_search(&scan))) {
         if (mark->key.database != MyDatabaseId || !mark->pending)
             continue;
-        TimestampTz due_at = mark->sent_at + settings.notify_interval_ms * static_cast<int64>(1000);
-        if (due_at > at || n == room) {
-            *next = std::min(*next, std::max(due_at, at));
+        int64 due_us = mark->sent_us + settings.notify_interval_ms * static_cast<int64>(1000);
+        if (due_us > at_us || n == room) {
+            *next_us = std::min(*next_us, std::max(due_us, at_us));
             continue;
         }
         /* What commits from here on finds the queue's listeners about to be told, so it need not ask for it. */
         mark->pending = false;
-        mark->sent_at = at;
+        mark->sent_us = at_us;
         pg_atomic_fetch_sub_u32(&database.pending, 1);
         due[n].queue = mark->key.queue;
         due[n].name_length = mark->name_length;
@@ -354,21 +354,21 @@ send_or_give_back(Database &database, const Due *due, int n)
     PG_END_TRY();
 }
 
-TimestampTz
+int64
 wake_send_due()
 {
     constexpr int batch = 64;
     Database *database = my_database();
-    TimestampTz next = DT_NOEND;
+    int64 next_us = PG_INT64_MAX;
 
     if (database == nullptr || pg_atomic_read_u32(&database->pending) == 0)
-        return next;
+        return next_us;
     auto *due = static_cast<Due *>(palloc(sizeof(Due) * batch));
-    int n = take_due(*database, due, batch, &next);
+    int n = take_due(*database, due, batch, &next_us);
     if (n == 0 || !settings.notify)
-        return next;
+        return next_us;
     send_or_give_back(*database, due, n);
-    return next;
+    return next_us;
 }
 
 bool

@@ -78,14 +78,16 @@ find(Look &look, TimestampTz last_seen)
     });
 }
 
+/* A time to come was noted before the clock was set back: it says nothing of how long the worker has been silent. */
 TimestampTz
-sign_of_life(const LeaseRow &lease)
+sign_of_life(const LeaseRow &lease, TimestampTz now)
 {
-    return std::max(lease.claimed_at, lease.beat_at.value_or(lease.claimed_at));
+    TimestampTz at = lease.beat_at.value_or(lease.claimed_at);
+    return at <= now + heartbeat_timeout_us ? at : DT_NOBEGIN;
 }
 
 void
-scan_leases(Look &look, Tables &tables)
+scan_leases(Look &look, Tables &tables, TimestampTz now)
 {
     store::Table &table = tables.lease();
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -105,7 +107,7 @@ scan_leases(Look &look, Tables &tables)
                                                                  : repalloc_huge(look.held, size));
         }
         look.held[look.n_held++] = {lease.job_id, static_cast<int>(at - look.silent)};
-        at->seen_at = std::max(at->seen_at, sign_of_life(lease));
+        at->seen_at = std::max(at->seen_at, sign_of_life(lease, now));
         at->held++;
     }
     table_endscan(scan);
@@ -124,7 +126,7 @@ take_back(Tables &tables, const Held &held, const Silent &worker, TimestampTz la
     if (store::find(table, store::Idx::lease_job, held.job_id, &tid) != store::Row::live)
         return false;
     read(table.slot, lease);
-    if (view(lease.worker) != view(worker.name) || sign_of_life(lease) >= last_seen)
+    if (view(lease.worker) != view(worker.name) || sign_of_life(lease, now) >= last_seen)
         return false;
     lease.worker = worker.name; /* the slot goes on */
     if (store::take(table, &tid) != store::Outcome::ok)
@@ -145,7 +147,7 @@ take_back_from(Tables &tables, text *worker, TimestampTz now)
     Look look = {&silent, 1, nullptr, 0, 0};
     int jobs = 0;
 
-    scan_leases(look, tables);
+    scan_leases(look, tables, now);
     for (int64 i = 0; i < look.n_held; i++) {
         CHECK_FOR_INTERRUPTS();
         jobs += take_back(tables, look.held[i], silent, whatever_it_said, now);
@@ -163,7 +165,7 @@ recover_from_dead(Tables &tables, int limit, TimestampTz now)
     find(look, last_seen);
     if (look.n == 0)
         return recovered;
-    scan_leases(look, tables);
+    scan_leases(look, tables, now);
     for (int64 i = 0; i < look.n_held && recovered.jobs < limit; i++) {
         Silent &worker = look.silent[look.held[i].worker];
         if (worker.seen_at >= last_seen || !worker.for_jobs)

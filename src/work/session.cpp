@@ -210,14 +210,14 @@ OJS_FUNCTION(ojs_work_next)
     ensure_hot_set();
     Interval *wait = interval_or_null(fcinfo, 0);
     int64 wait_ms = wait != nullptr ? std::min(interval_ms(wait), longest_wait_ms) : 0;
-    TimestampTz until = GetCurrentTimestamp() + wait_ms * 1000;
+    int64 until_us = steady_us() + wait_ms * 1000;
     std::string_view name(work.queue);
     bool admitted = true;
 
     const Queue *found = find_queue(name);
     if (found != nullptr && found->claim_rate > 0) {
         Queue queue = *found;
-        if (!admit_or_tell(queue, work.worker, until)) {
+        if (!admit_or_tell(queue, work.worker, until_us)) {
             store::end_write();
             return (Datum)0;
         }
@@ -232,7 +232,7 @@ OJS_FUNCTION(ojs_work_next)
             again.max = std::max(work.max - work.n, 0); /* a close that was rolled back may have left more */
             return again;
         });
-        request.may_wait = GetCurrentTimestamp() < until;
+        request.may_wait = steady_us() < until_us;
         HandedOut out = hand_out(tables, request, now(), set);
         for (int i = 0; i < out.jobs; i++)
             work.given[work.n++] = out.deliveries[i];
@@ -242,7 +242,7 @@ OJS_FUNCTION(ojs_work_next)
             return (Datum)0;
         }
         tables.close_and_unlock();
-        await_jobs(request, out, until, round);
+        await_jobs(request, out, until_us, round);
     }
 }
 

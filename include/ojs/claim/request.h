@@ -16,14 +16,14 @@ Request read_request(const std::string_view *queues, int n, text *worker, int ma
 void admit(const Request &request);
 /* The same for work mode: beyond, a NOTICE, and the wait for the next second if that begins before `until`. False: it
  * does not. */
-bool admit_or_tell(const Queue &queue, const text *worker, TimestampTz until);
+bool admit_or_tell(const Queue &queue, const text *worker, int64 until_us);
 
 /* For a request with claim_rules: waits for the window of its first queue that has one, and for its share of that queue's
  * jobs. False: there is nothing to share. */
 bool await_share(const Request &request, Share *share);
 
-/* For a call that was handed nothing and has written nothing: sleeps until there may be jobs for it, or `until`. */
-void await_jobs(const Request &request, const HandedOut &out, TimestampTz until, int round);
+/* For a call that was handed nothing and has written nothing: sleeps until there may be jobs for it, or `until_us` by the steady clock. */
+void await_jobs(const Request &request, const HandedOut &out, int64 until_us, int round);
 
 /*
  * Reads a request, has it admitted once, and waits for its share. The queues may have changed in that time, so it is

@@ -43,7 +43,7 @@ struct QueueFigures {
     int64 head_seq;     /* the newest, kept up by commits */
     int64 earliest_seq; /* the oldest, while that one is there; 0: none was there */
     pg_uuid_t earliest_id;
-    TimestampTz look_again_at; /* not before this */
+    int64 look_again_us; /* not before this, by the steady clock */
 };
 
 struct Series {

@@ -60,7 +60,7 @@ struct Mark {
     bool wanted;         /* a claim came back short since the last NOTIFY */
     bool pending;        /* a NOTIFY is due */
     uint64 changes;      /* commits that met this mark */
-    TimestampTz sent_at; /* the last NOTIFY */
+    int64 sent_us; /* the last NOTIFY, by the steady clock */
     int name_length;
     char name[max_mark_name]; /* known once pending */
 };

@@ -30,16 +30,17 @@ void wake_queue(int64 queue, std::string_view name, int jobs);
 void wake_wanted(const int64 *queues, int n);
 
 /*
- * Waits until one of the queues may have work, `until` has passed, or a while has; the caller looks again and decides.
+ * Waits until one of the queues may have work, `until_us` (by the steady clock) has passed, or a while has; the caller looks again and decides.
  * Registers as a waiter on entry and leaves on exit (also on error). Holds no locks.
  * Without preload it sleeps a short while (growing from 5 ms to 100 ms with `round`).
  */
-void wake_wait(const int64 *queues, int n, TimestampTz until, int round);
+void wake_wait(const int64 *queues, int n, int64 until_us, int round);
 
 /* --- for the worker --- */
 
-/* Sends the NOTIFYs that are due, in a transaction of its own, and says when the next one is (DT_NOEND: none). */
-TimestampTz wake_send_due();
+/* Sends the NOTIFYs that are due, in a transaction of its own, and returns when the next one is, by the steady clock
+ * (PG_INT64_MAX: none is). */
+int64 wake_send_due();
 
 /* Whether some process waits for queues of this database or may listen to them. */
 bool wake_anyone();
