@@ -188,6 +188,7 @@ is_urgent(Duty duty)
     case Duty::event_notices:
     case Duty::cron:
     case Duty::wake_up:
+    case Duty::notifications:
         return true;
     default:
         return false;

@@ -27,6 +27,17 @@ for my $preload (1, 0) {
     is($session->query_safe("select count(*) from ojs.claim('news', 'w', max => 10)"), 1, "PGX-08: and finds it, $how");
 
     my $other = $node->background_psql('postgres');
+    pushed($node, 'ten');
+    my $ten = sub {
+        my $start = time;
+        for (1 .. 10) {
+            $session->query_safe("select from ojs.claim('ten', 'w', max => 1000, lease => '1 hour')");
+            $other->query_safe("select from ojs.push('test.job', queue => 'ten')");
+            heard($session, 'ten') or die 'nothing is heard';
+        }
+        return time - $start;
+    };
+    cmp_ok(at_best(7, $ten), '<', 7, "PGX-08: a listener hears of ten pushes in a row at once, not of one in a second, $how");
     $other->query_safe("begin; select from ojs.push('test.job', queue => 'news')");
     ok(!heard($session, 'news', 0.3), "PGX-07: nothing is heard before the commit, $how");
     $other->query_safe('rollback');
