@@ -31,14 +31,14 @@ static void
 open_indexes(Table &table)
 {
     Home home(table.context, table.owner);
-    table.indexes = RelationGetIndexList(table.rel);
+    List *ids = RelationGetIndexList(table.rel);
     table.all_plain = true;
-    for (int i = 0; i < list_length(table.indexes); i++) {
-        ListCell *cell = list_nth_cell(table.indexes, i);
-        Relation index = index_open(lfirst_oid(cell), RowExclusiveLock);
-        lfirst(cell) = index;
+    for (int i = 0; i < list_length(ids); i++) {
+        Relation index = index_open(list_nth_oid(ids, i), RowExclusiveLock);
+        table.indexes = lappend(table.indexes, index);
         table.all_plain &= is_plain(index);
     }
+    list_free(ids);
     home.leave();
 }
 
