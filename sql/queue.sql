@@ -399,6 +399,8 @@ begin
         select r.ctid from ojs_store.rate_limit r where r.key = own_limits for update skip locked));
     delete from ojs_store.limit_use where ctid = any (array(
         select u.ctid from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits) for update skip locked));
+    delete from ojs_store.listener_flag where ctid = any (array(
+        select f.ctid from ojs_store.listener_flag f where f.queue = queue.id for update skip locked));
     perform ojs_store.changed('ojs_store.rate_limit');
     perform ojs_store.changed('ojs_store.queue');
     perform ojs_store.record_act('queue_dropped', name, jsonb_strip_nulls(jsonb_build_object('queue', name,

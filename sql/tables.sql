@@ -236,6 +236,12 @@ create unlogged table ojs_store.limit_use (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
 create index limit_use_key on ojs_store.limit_use (key, kind, at);
 
+-- Queues that somebody may be listening to, where there is no shared memory to say so (src/shared/listener_flags.cpp).
+create unlogged table ojs_store.listener_flag (
+    queue bigint not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
+create index listener_flag_queue on ojs_store.listener_flag (queue);
+
 -- A row with a time: the hot set stands. No such row, or one from the beginning of time beside it (rows came into the
 -- truth by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile pass.
 create unlogged table ojs_store.feed (

@@ -27,6 +27,7 @@
 #include "ojs/pg/subtransaction.h"
 #include "ojs/pg/uuid.h"
 #include "ojs/state/reap.h"
+#include "ojs/shared/shmem.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/state/client_workers.h"
 
@@ -57,6 +58,7 @@ struct Walk {
     int most; /* n may come to this in the queue at hand */
     Limits limits;
     HeldBack held_back; /* that this walk is in */
+    bool arriving;      /* it met jobs of open transactions */
 };
 
 void
@@ -213,6 +215,7 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
         if (!hinted)
             level.hint[klass] = row.place;
         hinted = true;
+        walk.arriving |= seen == store::Row::arriving;
         bool limited = (row.flags & job_limits) || walk.request.queues[queue_position].limited;
         if (limited) {
             walk.limits.closed = 0;
@@ -309,6 +312,23 @@ is_whole_transaction()
 {
     return !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1 && ActivePortal != nullptr &&
            ActivePortal->strategy == PORTAL_ONE_SELECT && !ActivePortal->portalPinned;
+}
+
+/*
+ * Jobs that are just being committed: where their transaction sends the NOTIFY, it may have looked for listeners before
+ * this claim said that it is one. A moment tells; a transaction that stays open looks later.
+ */
+void
+wait_for_arriving(Walk &walk)
+{
+    static uint32 event;
+    if (worker_running())
+        return;
+    for (int64 ms = 1; walk.n == 0 && walk.arriving && ms <= 8; ms *= 2) {
+        sleep_ms(ms, "OjsClaimArriving", &event);
+        walk.arriving = false;
+        walk_queues(walk, true);
+    }
 }
 
 /*
@@ -461,7 +481,7 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}};
+    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}, false};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         cohort_leave();
@@ -471,6 +491,7 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
 
     bool upkeep_due = now - last_upkeep > upkeep_every_us || now < last_upkeep;
     bool upkept = upkeep_due && !shares;
+    store::WriteMark before = store::write_mark();
     if (upkept)
         do_upkeep(walk, true);
     walk_queues(walk, false);
@@ -478,10 +499,15 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * request.n));
         for (int i = 0; i < request.n; i++)
             queues[i] = request.queues[i].id;
-        wake_wanted(queues, request.n);
+        bool wrote = !(store::write_mark() == before);
+        wake_wanted(queues, request.n, request.may_wait);
+        before = store::write_mark(); /* nobody waits for a flag */
         if (!upkept)
             do_upkeep(walk, !shares);
+        walk.arriving = false;
         walk_queues(walk, true);
+        if (!request.may_wait && !wrote && store::write_mark() == before)
+            wait_for_arriving(walk);
     }
     if (shares && upkeep_due && walk.n > 0 && cohort_is_over())
         do_upkeep(walk, true);

@@ -10,6 +10,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/queue/queue.h"
+#include "ojs/shared/listener_flags.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/store/store.h"
 #include "ojs/shared/wakeup.h"
@@ -203,16 +204,26 @@ stop_waiting(bool passing)
 }
 
 bool
-tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool may_notify)
+is_wanted(int64 queue)
+{
+    LWLockAcquire(shared->lock, LW_SHARED);
+    const Mark *mark = find_mark(queue, HASH_FIND, nullptr);
+    bool wanted = mark != nullptr && mark->wanted;
+    LWLockRelease(shared->lock);
+    return wanted || pg_atomic_read_u32(&my_database()->crowded) != 0;
+}
+
+bool
+tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool notified, bool by_worker)
 {
     bool send = false;
     Mark *mark = find_mark(queue, HASH_FIND, nullptr);
     if (mark != nullptr) {
         mark->changes++;
-        if (mark->wanted && may_notify && name_length <= max_mark_name) {
+        if (mark->wanted && notified && name_length <= max_mark_name) {
             mark->wanted = false;
             pg_atomic_fetch_sub_u32(&database.wanted, 1);
-            if (!mark->pending) {
+            if (by_worker && !mark->pending) {
                 mark->pending = true;
                 pg_atomic_fetch_add_u32(&database.pending, 1);
                 send = true;
@@ -226,11 +237,14 @@ tell_queue(Database &database, int64 queue, const char *name, int name_length, i
 }
 
 void
-wake_wanted(const int64 *queues, int n)
+wake_wanted(const int64 *queues, int n, bool waits)
 {
     Database *database = my_database();
-    if (database == nullptr)
+    if (database == nullptr) {
+        if (!waits) /* who waits polls */
+            raise_listener_flags(queues, n);
         return;
+    }
     make_room_to_see(n);
     n_seen = 0;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
@@ -421,11 +435,11 @@ wake_look_again()
     Database *database = my_database();
     constexpr int most = max_marks * 2;
 
-    if (!wake_anyone() || in_maintenance())
+    if ((database != nullptr && !wake_anyone()) || in_maintenance())
         return;
-    bool crowded = pg_atomic_exchange_u32(&database->crowded, 0) != 0;
+    bool crowded = database != nullptr && pg_atomic_exchange_u32(&database->crowded, 0) != 0;
     auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * most));
-    int n = wanted_queues(queues, most);
+    int n = database != nullptr ? wanted_queues(queues, most) : flagged_queues(queues, most);
     ScanKeyData key;
     store::Table ready = store::open(store::Rel::ready, AccessShareLock);
     store::Scan scan;
@@ -449,11 +463,15 @@ wake_look_again()
         const Queue *queue = find_queue(queues[i]);
         if (queue == nullptr || queue->state == QueueState::paused)
             continue;
+        if (database == nullptr) {
+            wake_queue(queue->id, queue->name, 1);
+            continue;
+        }
         if (crowded && settings.notify)
             notify_queue(queue->name, static_cast<int>(strlen(queue->name)));
         LWLockAcquire(shared->lock, LW_EXCLUSIVE);
         send |=
-            tell_queue(*database, queue->id, queue->name, static_cast<int>(strlen(queue->name)), 1, settings.notify);
+            tell_queue(*database, queue->id, queue->name, static_cast<int>(strlen(queue->name)), 1, settings.notify, true);
         LWLockRelease(shared->lock);
     }
     store::end(scan);

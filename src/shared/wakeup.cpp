@@ -6,6 +6,7 @@
 #include "ojs/shared/wakeup.h"
 
 #include "ojs/shared/claim_window.h"
+#include "ojs/shared/listener_flags.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/xact_notes.h"
 #include "ojs/shared/shmem.h"
@@ -23,6 +24,7 @@ struct QueuedWakeup {
     int level;
     int name_length;
     int64 jobs;
+    bool notified; /* by this transaction itself */
     char name[max_mark_name];
 
     bool same(const QueuedWakeup &o) const { return queue == o.queue; }
@@ -56,7 +58,7 @@ tell_all()
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     for (int i = 0; i < made.n; i++)
         send |= tell_queue(*database, made.all[i].queue, made.all[i].name, made.all[i].name_length, made.all[i].jobs,
-                           by_worker && settings.notify);
+                           by_worker ? settings.notify : made.all[i].notified, by_worker);
     LWLockRelease(shared->lock);
     if (send)
         set_latch(pg_atomic_read_u32(&database->worker));
@@ -73,7 +75,10 @@ before_commit()
     if (by_worker || !settings.notify)
         return;
     for (int i = 0; i < made.n; i++)
-        notify_queue(made.all[i].name, made.all[i].name_length);
+        if (database != nullptr ? is_wanted(made.all[i].queue) : lower_listener_flag(made.all[i].queue)) {
+            notify_queue(made.all[i].name, made.all[i].name_length);
+            made.all[i].notified = true;
+        }
 }
 
 /* Where databases take turns with workers, this one is to have one soon. */
@@ -160,7 +165,7 @@ ask_for_worker_at_commit()
 void
 wake_queue(int64 queue, std::string_view name, int jobs)
 {
-    QueuedWakeup wakeup = {queue, GetCurrentTransactionNestLevel(), static_cast<int>(std::min<size_t>(name.size(), max_mark_name)), jobs, {}};
+    QueuedWakeup wakeup = {queue, GetCurrentTransactionNestLevel(), static_cast<int>(std::min<size_t>(name.size(), max_mark_name)), jobs, false, {}};
     memcpy(wakeup.name, name.data(), wakeup.name_length);
     (void)made.add(wakeup);
 }

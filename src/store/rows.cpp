@@ -38,6 +38,7 @@ constexpr Oid dead_letter_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID};
 constexpr Oid name_key_types[] = {UUIDOID, TIMESTAMPTZOID};
 constexpr Oid deduplication_types[] = {INT8OID, TEXTOID, UUIDOID, TIMESTAMPTZOID};
 constexpr Oid idempotency_types[] = {TEXTOID, TEXTOID, BYTEAOID, JSONBOID, TIMESTAMPTZOID};
+constexpr Oid listener_flag_types[] = {INT8OID};
 constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
 
 /* Fills values and nulls one column after the other. */
@@ -199,7 +200,8 @@ const Shape shapes[static_cast<int>(store::Rel::count)] = {
     {lengthof(maintenance_types), maintenance_types},
     {lengthof(name_key_types), name_key_types},
     {lengthof(deduplication_types), deduplication_types},
-    {lengthof(idempotency_types), idempotency_types}};
+    {lengthof(idempotency_types), idempotency_types},
+    {lengthof(listener_flag_types), listener_flag_types}};
 
 template <typename Row>
 HeapTuple

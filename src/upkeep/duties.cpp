@@ -15,7 +15,7 @@ constexpr const char *names[n_duties] = {
     "hot_set",      "reap",         "dead_workers", "promote",     "deduplication_keys", "idempotency_keys",
     "events",       "backpressure", "event_notices", "retention",  "dead_letters",       "unique_keys",
     "lease_log",    "queues",       "workers",      "hooks",       "rate_limits",        "replay",
-    "cron",         "reconcile",    "recount",      "wake_up",     "notifications"};
+    "cron",         "reconcile",    "wake_up",      "recount",     "notifications"};
 static_assert(names[n_duties - 1] != nullptr);
 
 struct Slot {

@@ -15,6 +15,7 @@
 #include "ojs/upkeep/replay.h"
 #include "ojs/upkeep/retention.h"
 #include "ojs/push/unique.h"
+#include "ojs/shared/wakeup.h"
 #include "ojs/state/reap.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/upkeep/tick.h"
@@ -152,6 +153,8 @@ run_duty(Duty duty, Pass &pass)
         return run_due_crons(pass);
     case Duty::reconcile:
         return reconcile_if_due();
+    case Duty::wake_up:
+        return wake_look_again();
     default:
         elog(ERROR, "no duty of ojs.tick(): %s", duty_name(duty));
     }

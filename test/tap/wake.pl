@@ -48,6 +48,32 @@ for my $preload (1, 0) {
     my $thousand = "begin; savepoint s; select count(ojs.push('test.job', queue => 'news')) from generate_series(1, 1000); release s; commit";
     cmp_ok(at_best(1, sub { $hears_of->(sub { $other->query_safe($thousand) }) }), '<', 1, "PGX-08: a thousand pushes in a released savepoint are heard, $how");
     if (!$preload) {
+        # Pushes that nobody waits for do not take the lock of NOTIFY.
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+        pushed($node, 'news');
+        ok(heard($session, 'news'), 'PGX-08: the first push after a short claim is heard');
+        pushed($node, 'news');
+        ok(!heard($session, 'news', 0.5), 'PGX-08: who has not come back for it is not told of the next one');
+        $session->query_safe("begin; select from ojs.claim('news', 'w', max => 1000)");
+        pushed($node, 'news');
+        ok(!heard($session, 'news', 0.3), 'PGX-08: a session hears nothing inside its transaction');
+        ok($session->query_safe('commit') =~ /notification/ || heard($session, 'news'), 'PGX-08: a claim that is not committed yet is a listener all the same');
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+        $other->query_safe("begin; select from ojs.push('test.job', queue => 'news'); rollback");
+        $other->query_safe("begin; lock ojs_store.listener_flag; select from ojs.push('test.job', queue => 'quiet')");
+        pushed($node, 'news');
+        ok(heard($session, 'news'), 'PGX-08: who locks the flags keeps nobody from pushing, nor from hearing');
+        is($session->query_safe("select count(*) from ojs.claim('news', 'w', max => 1000)"), 1, 'PGX-08: nor from claiming');
+        $other->query_safe('rollback');
+
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+        $other->query_safe("begin; select from ojs.push('test.job', queue => 'news'); prepare transaction 'p'");
+        $other->query_safe("commit prepared 'p'");
+        ok(!heard($session, 'news', 0.3), 'PGX-07: nothing is heard of a prepared push');
+        $node->safe_psql('postgres', 'select ojs.tick()');
+        ok(heard($session, 'news'), 'PGX-08: but of the tick that finds it');
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+
         $other->query_safe("set ojs.notify = off; select from ojs.push('test.job', queue => 'news'); reset ojs.notify");
         ok(!heard($session, 'news', 0.5), 'PGX-07: ojs.notify = off keeps quiet');
     }

@@ -144,8 +144,12 @@ void ask_for_worker_at_commit(); /* wakeup.cpp */
 
 /* --- waking (waiters.cpp) --- */
 
-/* A queue has work, as everybody can see by now; under the lock. True: the worker has a NOTIFY to send. */
-bool tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool may_notify);
+/* Whether somebody may be listening to this queue. */
+bool is_wanted(int64 queue);
+
+/* A queue has work, as everybody can see by now; under the lock. `notified`: listeners are being told, by the worker where
+ * `by_worker`. Returns true if the worker has a NOTIFY to send. */
+bool tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool notified, bool by_worker);
 
 /* Adds the NOTIFYs for a queue to the transaction. */
 void notify_queue(const char *name, int name_length);

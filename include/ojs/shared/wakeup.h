@@ -5,8 +5,8 @@
  * before the commit, nothing at all after a rollback, of a savepoint too. With
  * the background worker of this database running, the commit marks the queue in
  * shared memory, sets the latches of claims that wait for it, and the worker
- * sends the NOTIFY; otherwise one NOTIFY per queue and transaction is sent by
- * the transaction itself, unless ojs.notify is off.
+ * sends the NOTIFY; otherwise the transaction itself sends one for each queue that
+ * somebody may be listening to, unless ojs.notify is off.
  *
  * A prepared transaction forgets its marks: its COMMIT PREPARED may come from any
  * session, or after a restart. The worker looks again at the queues that somebody
@@ -26,8 +26,9 @@ void wake_init(); /* at load: transaction callbacks */
 void wake_queue(int64 queue, std::string_view name, int jobs);
 
 /* A claim came back short: someone may be listening or about to wait for these queues. Called before the claim's
- * closing look at the queue, so that a job which comes later sees the mark. Cheap; nothing without preload. */
-void wake_wanted(const int64 *queues, int n);
+ * closing look at the queue, so that a job which comes later sees the mark. Without preload the mark is a row
+ * (listener_flags.h), which a claim that goes on to wait does without. */
+void wake_wanted(const int64 *queues, int n, bool waits);
 
 /*
  * Waits until one of the queues may have work, `until_us` (by the steady clock) has passed, or a while has; the caller looks again and decides.

@@ -20,7 +20,7 @@ namespace ojs::store
 {
 
 enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, maintenance, name_key,
-                 deduplication, idempotency, count };
+                 deduplication, idempotency, listener_flag, count };
 
 enum class Idx {
     job_id,
@@ -42,6 +42,7 @@ enum class Idx {
     deduplication_pkey,
     deduplication_job,
     idempotency_pkey,
+    listener_flag_queue,
     count
 };
 

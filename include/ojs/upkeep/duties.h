@@ -31,8 +31,8 @@ enum class Duty {
     replay,
     cron,
     reconcile,
-    recount, /* from here on the worker only */
     wake_up,
+    recount, /* from here on the worker only */
     notifications,
     count
 };
