@@ -1,4 +1,5 @@
 -- api.sql: what holds for the whole surface, whatever functions there are. What there is: test/regress/api.sql.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 

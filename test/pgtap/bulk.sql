@@ -1,4 +1,5 @@
 -- bulk.sql: cancel, retry and delete many; dead letters by what they are: BLK-03, BLK-04, DLQ-03, DLQ-07, DLQ-09, ADM-04.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

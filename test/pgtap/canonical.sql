@@ -1,5 +1,6 @@
 -- canonical.sql: canonical JSON (RFC 8785 after NFC), uniqueness policies and fingerprints. test/canonical compares the same
 -- functions with ECMAScript and an independent library, by the million.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 

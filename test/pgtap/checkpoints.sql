@@ -1,4 +1,5 @@
 -- checkpoints.sql: what jobs go on from: DUR-01 to DUR-04, R-58.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

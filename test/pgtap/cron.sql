@@ -1,4 +1,5 @@
 -- cron.sql: jobs by the clock: CRN-01 to CRN-12, R-53, R-54. Several tickers, restarts and crashes: test/tap/cron.pl.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

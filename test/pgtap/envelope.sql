@@ -1,4 +1,5 @@
 -- envelope.sql: what a job may be when it is pushed, and what comes back: ENV, PAY and the rulings R-01 to R-16, R-57.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 create extension if not exists pgtap;
 create extension if not exists ojs;

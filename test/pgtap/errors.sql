@@ -1,5 +1,6 @@
 -- errors.sql: every error of docs/reference/errors.md can be provoked and is reported as that page says, and no other code is raised
 -- anywhere: ERR-06, ERR-07, R-67. A new code needs a row on the page, one in src/pg/error.cpp, and one in `provocation` below.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \set page `cat ../../docs/reference/errors.md`

@@ -1,4 +1,5 @@
 -- hooks.sql: enqueue and execution hooks: MW-01 to MW-08, OP-01, INT-01, INT-06.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

@@ -1,4 +1,5 @@
 -- http.sql: ojs.http: routes, headers, media types, errors, rights, hostile input: HTTP-01 to HTTP-12, ERR-08, OP-17, OP-20.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

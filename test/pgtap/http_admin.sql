@@ -1,5 +1,6 @@
 -- http_admin.sql: lists, queues, workers, rate limits and settings over HTTP, as administrators have them: ADM-01 to ADM-04,
 -- QC-02 to QC-04, DLQ-03, DLQ-04, RL-06, WRK-05, HTTP-09, HTTP-12, INT-09.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

@@ -1,4 +1,5 @@
 -- http_binding.sql: what clients of the HTTP binding rely on, request by request: envelopes, states, errors: ENV, SM, OP, RET, SCH, R-66.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

@@ -1,4 +1,5 @@
 -- http_bulk.sql: many jobs in one request over HTTP: BLK-01 to BLK-04, ADM-04, DLQ-07, R-52.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

@@ -1,5 +1,6 @@
 -- http_clients.sql: what official clients (the SDKs for JavaScript, Python and Go, the admin UI) ask for and read, where the
 -- documents leave it open or have it otherwise: ADM-01 to ADM-05, R-59, RL-06, UNQ-27.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

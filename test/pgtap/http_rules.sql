@@ -1,5 +1,6 @@
 -- http_rules.sql: rules of the HTTP binding and its extensions, one by one: bodies and paths without bound, repeated and
 -- duplicate pushes, times, cron, workers, lists, errors.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

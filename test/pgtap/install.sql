@@ -1,4 +1,5 @@
 -- install.sql: what CREATE EXTENSION says of roles that exist already: PGX-12.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 

@@ -1,4 +1,5 @@
 -- lease_json.sql: the JSON face of leases: Q-11 to Q-44 as the Queues document writes them.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

@@ -1,5 +1,6 @@
 -- memory.sql: what a caller's JSON costs in memory: a small multiple of its own size, whatever numbers, strings and
 -- nesting it holds. Judged by the backend's peak, which the system keeps (Linux; elsewhere there is nothing to see).
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

@@ -1,4 +1,5 @@
 -- progress.sql: how far jobs have come: PRG-01 to PRG-04.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

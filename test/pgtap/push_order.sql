@@ -1,5 +1,6 @@
 -- push_order.sql: what a push does in which order: MW-07, OP-01, INT-06. A call with two faults meets the earlier step, whichever
 -- function it goes through; and a step that ends the push without an error (a dropped job, a duplicate) comes in its place, too.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

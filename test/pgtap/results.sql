@@ -1,4 +1,5 @@
 -- results.sql: results of jobs, and what is done once: RES-01 to RES-03, DLV-07.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

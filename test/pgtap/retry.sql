@@ -1,4 +1,5 @@
 -- retry.sql: retry policies and the errors of failed attempts: RET, ERR part A, R-16, R-35 to R-37, R-40, R-42 to R-44.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 create extension if not exists pgtap;
 create extension if not exists ojs;

@@ -1,4 +1,5 @@
 -- roles.sql: who may call what, and that nobody's search_path matters: PGX-11, PGX-12.
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

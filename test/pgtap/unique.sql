@@ -1,5 +1,6 @@
 -- unique.sql: unique jobs: UNQ-01 to UNQ-28, except what needs several sessions (test/tap/unique.pl) and the
 -- canonical form (canonical.sql).
+-- Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql

@@ -12,6 +12,7 @@ use strict;
 use warnings;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use List::Util 'max';
 use Test::More;
 use Time::HiRes qw(time sleep);
 
@@ -346,9 +347,11 @@ for (rows(q{select e.job_id, e.deliveries, e.xmin from ojs_store.event e join oj
 }
 
 # The moves of a job in their order: by delivery, the claim first.
+my %last_xid;
 for my $id (keys %moves)
 {
     @{ $moves{$id} } = sort { $a->{deliveries} <=> $b->{deliveries} || ($b->{state} eq 'active') <=> ($a->{state} eq 'active') } @{ $moves{$id} };
+    $last_xid{$id} = max map { $_->{xid} } @{ $moves{$id} };
 }
 
 # The states that job J can have had when push P decided about it.
@@ -366,9 +369,14 @@ sub states_at
         }
         else { $possible{$state} = 1; }
     };
+    my $by = $j->{replaced_by};
+    return { cancelled => 1 } if $by && $p->{kind} eq 'new' && $by->{seq} < $p->{seq};
+    my $all = $moves{ $j->{id} } // [];
+    # All of them were over before the push began: only the last one counts.
+    my @uncertain = @$all && $last_xid{ $j->{id} } < $p->{before}{xmin} ? $all->[-1] : @$all;
     my $start = ($j->{scheduled_at} // '') ne '' && $j->{scheduled_at} > $j->{created_at} ? 'scheduled' : 'available';
     $add->($start, $start eq 'scheduled' ? $j->{scheduled_at} : undef);
-    for my $move (@{ $moves{ $j->{id} } // [] })
+    for my $move (@uncertain)
     {
         my $own = $move->{xid} == $p->{xid};
         my $sure = $own ? $move->{seq} < $p->{seq} : sees($p->{before}, $move->{xid});
@@ -377,7 +385,7 @@ sub states_at
         %possible = () if $sure;
         $add->($move->{state}, $move->{state} eq 'retryable' ? $move->{since} : undef);
     }
-    if (my $by = $j->{replaced_by})
+    if ($by)
     {
         # Who holds the key's lock has seen what the holders before it did; a look without the lock may not have.
         my $sure = $p->{kind} eq 'new' ? $by->{seq} < $p->{seq} : $by->{xid} == $p->{xid} ? $by->{seq} < $p->{seq} : sees($p->{before}, $by->{xid});
@@ -390,10 +398,11 @@ sub states_at
 sub in_the_way
 {
     my ($j, $p) = @_;
+    my $left = defined $p->{period} ? $j->{created_at} + $p->{period} : 9e15;
+    return (0, 0, {}) if $p->{kind} eq 'new' && $left <= $p->{since} - 0.001;
     my $possible = states_at($j, $p);
     my $all = !grep { !$p->{states}{$_} } keys %$possible;
     my $any = grep { $p->{states}{$_} } keys %$possible;
-    my $left = defined $p->{period} ? $j->{created_at} + $p->{period} : 9e15;
     return ($all && $left > $p->{at} + 0.001, $any && $left > $p->{since} - 0.001, $possible);
 }
 
