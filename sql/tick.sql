@@ -4,3 +4,41 @@ create function ojs.tick(budget int default null) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_tick';
 comment on function ojs.tick(int)
     is 'One pass of upkeep: reaps lapsed leases, promotes due jobs, discards expired ones, removes what is kept no longer; at most budget rows per duty';
+
+-- Removes events that have rows of their own and are too old, and with `count` the oldest of too many; how many. And
+-- tokens of ojs.once after their 30 days.
+create function ojs_store.prune_records(most int, count boolean) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    before timestamptz := ojs_store.now() - extract(epoch from current_setting('ojs.event_retention')::interval) * interval '1 second';
+    acts_before timestamptz := before;
+    newest timestamptz;
+    n int := 0;
+begin
+    if count then
+        before := greatest(before, (select r.at from ojs_store.record r where not ojs_store.is_act(r.type)
+            order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
+        acts_before := greatest(acts_before, (select r.at from ojs_store.record r where ojs_store.is_act(r.type)
+            order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
+    end if;
+    if exists (select from ojs_store.record r where r.at <= greatest(before, acts_before)
+            and r.at <= case when ojs_store.is_act(r.type) then acts_before else before end) then
+        perform from ojs_store.sweep s where s.what = 'record' for update skip locked;
+        if found then
+            with gone as (
+                delete from ojs_store.record where ctid = any (array(
+                    select r.ctid from ojs_store.record r
+                    where r.at <= greatest(before, acts_before)
+                        and r.at <= case when ojs_store.is_act(r.type) then acts_before else before end
+                    order by r.at limit most for update skip locked))
+                returning at
+            )
+            select count(*), max(gone.at) into n, newest from gone;
+            update ojs_store.sweep s set removed_to = greatest(s.removed_to, newest) where s.what = 'record';
+        end if;
+    end if;
+    delete from ojs_store.once where ctid = any (array(
+        select o.ctid from ojs_store.once o where o.at <= ojs_store.now() - interval '30 days' order by o.at limit most for update skip locked));
+    return n;
+end $$;

@@ -10,6 +10,7 @@
  * to do, and says until when (Database::visit_us). Databases get the next worker in the order in which they are due. One
  * in which something has been done since its worker left is due a second after that.
  */
+#include "ojs/pg/error.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/shared/shmem.h"
@@ -350,4 +351,37 @@ ojs_launcher_main(Datum)
         launch(context);
     });
 }
+}
+
+/* ojs.start_worker() returns boolean: true if one was started */
+OJS_FUNCTION(ojs_start_worker)
+{
+    static uint32 event;
+    constexpr int64 patience_us = 10 * USECS_PER_SEC;
+
+    PreventCommandDuringRecovery("ojs.start_worker()");
+    if (worker_present())
+        PG_RETURN_BOOL(false);
+    if (!settings.worker) {
+        ereport(WARNING, (errmsg("no worker is started while ojs.worker is off")));
+        PG_RETURN_BOOL(false);
+    }
+    BackgroundWorkerHandle *handle = start_process("ojs worker", "ojs_worker_main", MyDatabaseId, MyProcPid);
+    if (handle == nullptr)
+        raise(Code::unavailable, Details(), "Raise max_worker_processes.",
+              "no background process is free for a worker");
+    int64 until_us = steady_us() + patience_us;
+    while (steady_us() < until_us) {
+        constexpr long poll_ms = 10;
+        pid_t pid;
+        if (worker_present())
+            PG_RETURN_BOOL(true);
+        if (GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED)
+            break;
+        (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms,
+                        wait_event("OjsWorkerStart", &event));
+        ResetLatch(MyLatch);
+        CHECK_FOR_INTERRUPTS();
+    }
+    PG_RETURN_BOOL(false);
 }

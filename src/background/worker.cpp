@@ -24,6 +24,7 @@
 #include "ojs/upkeep/tick.h"
 #include "ojs/pg/process.h"
 #include "ojs/upkeep/duties.h"
+#include "ojs/upkeep/first_due.h"
 
 namespace ojs
 {
@@ -136,44 +137,6 @@ keep_hot_set()
     commit();
 }
 
-/* The time in the first row along an index on it. */
-TimestampTz
-first_time(store::Rel rel, store::Idx index, int column)
-{
-    TimestampTz at = DT_NOEND;
-    ScanKeyData key;
-    store::Scan scan;
-    store::Row seen;
-    store::Table table = store::open(rel, AccessShareLock);
-    ScanKeyInit(&key, 1, BTLessStrategyNumber, F_TIMESTAMPTZ_LT, TimestampTzGetDatum(DT_NOEND));
-    store::begin(scan, table, index, &key, 1, rel == store::Rel::later);
-    while ((seen = store::next(scan)) != store::Row::none && seen != store::Row::live)
-        ;
-    if (seen == store::Row::live) {
-        bool null;
-        at = DatumGetTimestampTz(slot_getattr(table.slot, column, &null));
-    }
-    store::end(scan);
-    store::close(table);
-    return at;
-}
-
-TimestampTz
-by_server_clock(TimestampTz at)
-{
-    return at == DT_NOEND ? at : GetCurrentTimestamp() + (at - now());
-}
-
-/* When the first waiting job or cron entry falls due, by the server's clock. */
-TimestampTz
-first_due()
-{
-    constexpr int col_due_at = 3;
-    if (in_maintenance())
-        return DT_NOEND;
-    return by_server_clock(std::min(first_time(store::Rel::later, store::Idx::later_due, col_due_at), first_cron()));
-}
-
 /* Whether the worker looks into a duty in every pass: what jobs wait for, and what knows itself that nothing is to be
  * done. The others can wait for a second. */
 bool
@@ -220,9 +183,8 @@ do_duty(Duty duty, Pass &pass)
         else if (duty == Duty::wake_up) {
             wake_look_again();
             next_due = first_due();
-            constexpr int col_reap_at = 2;
             if (has_turn_only()) {
-                next_lapse = by_server_clock(first_time(store::Rel::lease, store::Idx::lease_reap, col_reap_at));
+                next_lapse = first_lapse();
                 next_known = true;
             }
         } else
@@ -511,37 +473,4 @@ ojs_rebuild_main(Datum database)
         proc_exit(0);
     });
 }
-}
-
-/* ojs.start_worker() returns boolean: true if one was started */
-OJS_FUNCTION(ojs_start_worker)
-{
-    static uint32 event;
-    constexpr int64 patience_us = 10 * USECS_PER_SEC;
-
-    PreventCommandDuringRecovery("ojs.start_worker()");
-    if (worker_present())
-        PG_RETURN_BOOL(false);
-    if (!settings.worker) {
-        ereport(WARNING, (errmsg("no worker is started while ojs.worker is off")));
-        PG_RETURN_BOOL(false);
-    }
-    BackgroundWorkerHandle *handle = start_process("ojs worker", "ojs_worker_main", MyDatabaseId, MyProcPid);
-    if (handle == nullptr)
-        raise(Code::unavailable, Details(), "Raise max_worker_processes.",
-              "no background process is free for a worker");
-    int64 until_us = steady_us() + patience_us;
-    while (steady_us() < until_us) {
-        constexpr long poll_ms = 10;
-        pid_t pid;
-        if (worker_present())
-            PG_RETURN_BOOL(true);
-        if (GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED)
-            break;
-        (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms,
-                        wait_event("OjsWorkerStart", &event));
-        ResetLatch(MyLatch);
-        CHECK_FOR_INTERRUPTS();
-    }
-    PG_RETURN_BOOL(false);
 }

@@ -194,13 +194,9 @@ await_jobs(const Request &request, const HandedOut &out, int64 until_us, int rou
     static uint32 event;
     int64 at_us = steady_us();
 
-    if (request.max > 0) {
-        auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
-        for (int i = 0; i < request.n; i++)
-            ids[i] = request.queues[i].id;
-        /* Where jobs wait for a rate limit, nobody says when it lets them start. */
-        wake_wait(ids, request.n, out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
-    } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
+    if (request.max > 0) /* where jobs wait for a rate limit, nobody says when it lets them start */
+        wake_wait(queue_ids(request), request.n, out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
+    else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
         sleep_ms(std::clamp<int64>((until_us - at_us) / 1000, 1, look_every_ms), "OjsWorkFull", &event);
     AcceptInvalidationMessages();
     ensure_hot_set();

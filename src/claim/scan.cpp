@@ -398,21 +398,6 @@ show(Walk &walk, Tables &tables, const Taken &taken, const JobRow &job, Datum *v
     render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
 }
 
-/* What is wrong with the session or the server, and not with the job at hand. */
-bool
-passes(int sqlstate)
-{
-    switch (ERRCODE_TO_CATEGORY(sqlstate)) {
-    case ERRCODE_TRANSACTION_ROLLBACK:
-    case ERRCODE_INSUFFICIENT_RESOURCES:
-    case ERRCODE_OPERATOR_INTERVENTION:
-    case ERRCODE_SYSTEM_ERROR:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Returns false if the job cannot be shown; then it is discarded. */
 bool
 show_or_discard(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
@@ -424,7 +409,7 @@ show_or_discard(Walk &walk, const Taken &taken, const JobRow &job, Datum *values
     });
     if (error == nullptr)
         return true;
-    if (passes(error->sqlerrcode))
+    if (is_of_server(*error))
         ReThrowError(error);
     LeaseRow lease;
     if (take_lease(walk.tables, job.id, {}, lease)) {
@@ -496,11 +481,8 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         do_upkeep(walk, true);
     walk_queues(walk, false);
     if (walk.n < request.max) {
-        auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * request.n));
-        for (int i = 0; i < request.n; i++)
-            queues[i] = request.queues[i].id;
         bool wrote = !(store::write_mark() == before);
-        wake_wanted(queues, request.n, request.may_wait);
+        wake_wanted(queue_ids(request), request.n, request.may_wait);
         before = store::write_mark(); /* nobody waits for a flag */
         if (!upkept)
             do_upkeep(walk, !shares);

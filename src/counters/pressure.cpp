@@ -41,13 +41,6 @@ refusal_of(int64 queue)
     return nullptr;
 }
 
-Counter *
-find_counter(int64 queue, Oid database = MyDatabaseId)
-{
-    MarkKey key = {queue, database, 0};
-    return static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
-}
-
 int
 refusals_of(Oid database)
 {

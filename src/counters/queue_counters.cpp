@@ -18,11 +18,6 @@ namespace ojs
 
 constinit Notes<Change> changes = {};
 bool lost_here[2];
-LWLock *counters_lock;
-pg_atomic_uint32 *committing;
-HTAB *counters;
-Recount *recount;
-Alarms *alarms;
 
 namespace
 {
@@ -69,29 +64,6 @@ forget()
     lost_here[0] = lost_here[1] = false;
 }
 
-bool
-idle(const Counter &counter)
-{
-    for (int w = 0; w < n_where; w++)
-        if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.n[w])) != 0 ||
-            pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.since[w])) != 0)
-            return false;
-    for (const pg_atomic_uint64 *other : {&counter.reserved, &counter.bytes, &counter.reserved_bytes, &counter.bytes_since})
-        if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(other)) != 0)
-            return false;
-    return counter.warned == Alarm::off && counter.refused == Alarm::off;
-}
-
-void
-remove_idle()
-{
-    HASH_SEQ_STATUS all;
-    hash_seq_init(&all, counters);
-    while (auto *counter = static_cast<Counter *>(hash_seq_search(&all)))
-        if (idle(*counter))
-            (void)hash_search(counters, &counter->key, HASH_REMOVE, nullptr);
-}
-
 void
 add(Counter &counter, const Change &change, bool since)
 {
@@ -111,22 +83,6 @@ add(Counter &counter, const Change &change, bool since)
         pg_atomic_fetch_add_u64(&counter.bytes_since, change.bytes);
 }
 
-MarkKey
-key_of(Oid database, int64 queue)
-{
-    return {queue, database, 0};
-}
-
-/* Under the lock, exclusively: what the counters of this database say holds no more, and its rows are counted instead. */
-void
-stop_counting(Database &database)
-{
-    pg_atomic_write_u32(&database.uncountable, 1);
-    database.counted[0] = database.counted[1] = InvalidOid;
-    if (recount->running && recount->database == database.oid)
-        recount->spoilt = true;
-}
-
 /* True: some of the counters are missing, and the lock must be held exclusively to make them. */
 bool
 add_all(bool exclusive)
@@ -135,9 +91,8 @@ add_all(bool exclusive)
     bool since = recount->running && recount->database == MyDatabaseId && !counted_by_recount(xid);
     int left = 0;
     for (int i = 0; i < changes.n; i++) {
-        MarkKey key = key_of(MyDatabaseId, changes.all[i].queue);
-        auto *counter = exclusive ? counter_of(changes.all[i].queue)
-                                  : static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
+        int64 queue = changes.all[i].queue;
+        Counter *counter = exclusive ? counter_of(queue) : find_counter(queue);
         if (counter != nullptr)
             add(*counter, changes.all[i], since);
         else if (!exclusive)
@@ -360,145 +315,6 @@ counting_database()
 {
     Database *database = counters != nullptr ? my_database() : nullptr;
     return database != nullptr && pg_atomic_read_u32(&database->uncountable) == 0 ? database : nullptr;
-}
-
-static bool
-is_full()
-{
-    return hash_get_num_entries(counters) >= max_counters;
-}
-
-static void
-remove_counters_of(Oid database)
-{
-    HASH_SEQ_STATUS all;
-    hash_seq_init(&all, counters);
-    while (auto *counter = static_cast<Counter *>(hash_seq_search(&all)))
-        if (counter->key.database == database)
-            (void)hash_search(counters, &counter->key, HASH_REMOVE, nullptr);
-}
-
-/*
- * The rows of the database with most counters are counted from now on, and what it had is the others'. Also at a commit, so
- * nothing is allocated.
- */
-static void
-take_from_largest()
-{
-    int n[max_databases] = {};
-    int largest = 0;
-    HASH_SEQ_STATUS all;
-    hash_seq_init(&all, counters);
-    while (auto *counter = static_cast<Counter *>(hash_seq_search(&all))) {
-        Oid oid = counter->key.database;
-        auto *end = std::end(shared->databases);
-        auto *database = std::find_if(shared->databases, end, [oid](const Database &one) { return one.oid == oid; });
-        if (database == end) /* it is gone, and its slot with it */
-            (void)hash_search(counters, &counter->key, HASH_REMOVE, nullptr);
-        else if (auto d = database - shared->databases; ++n[d] > n[largest])
-            largest = static_cast<int>(d);
-    }
-    if (!is_full())
-        return;
-    stop_counting(shared->databases[largest]);
-    remove_counters_of(shared->databases[largest].oid);
-}
-
-/* Idle counters are looked for at most once a second: a walk over all, under the lock. Where the largest database gives up its
- * own, there is room for a while, or that database is this one and asks no more. */
-static void
-make_room()
-{
-    TimestampTz now = GetCurrentTimestamp();
-    if (now < recount->swept_at || now - recount->swept_at >= USECS_PER_SEC) {
-        recount->swept_at = now;
-        remove_idle();
-    }
-    if (is_full())
-        take_from_largest();
-}
-
-bool
-room_for_counters()
-{
-    return hash_get_num_entries(counters) < max_counters * 3 / 4;
-}
-
-void
-free_counters(Oid database)
-{
-    LWLockAcquire(counters_lock, LW_EXCLUSIVE);
-    remove_counters_of(database);
-    for (Refusal &refusal : alarms->refusals)
-        if (refusal.database == database)
-            refusal.database = InvalidOid;
-    LWLockRelease(counters_lock);
-}
-
-Counter *
-counter_of(int64 queue)
-{
-    MarkKey key = key_of(MyDatabaseId, queue);
-    bool found;
-    auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
-    if (counter != nullptr)
-        return counter;
-    Database *mine = my_database();
-    if (pg_atomic_read_u32(&mine->uncountable) != 0)
-        return nullptr;
-    if (is_full())
-        make_room();
-    if (pg_atomic_read_u32(&mine->uncountable) != 0) /* its counters are the others' now */
-        return nullptr;
-    counter = static_cast<Counter *>(hash_search(counters, &key, HASH_ENTER_NULL, &found));
-    if (counter == nullptr)
-        stop_counting(*mine);
-    if (counter != nullptr && !found) {
-        for (pg_atomic_uint64 *other : {&counter->reserved, &counter->bytes, &counter->reserved_bytes, &counter->bytes_since})
-            pg_atomic_init_u64(other, 0);
-        counter->warned = counter->refused = Alarm::off;
-        for (int w = 0; w < n_where; w++) {
-            pg_atomic_init_u64(&counter->n[w], 0);
-            pg_atomic_init_u64(&counter->since[w], 0);
-        }
-    }
-    return counter;
-}
-
-static Size
-recount_size()
-{
-    return add_size(offsetof(Recount, running_xids), mul_size(most_backends() + max_prepared_xacts, sizeof(TransactionId)));
-}
-
-Size
-counts_size()
-{
-    Size of_processes = mul_size(most_backends(), sizeof(pg_atomic_uint32));
-    return add_size(MAXALIGN(recount_size()) + MAXALIGN(sizeof(Alarms)) + MAXALIGN(of_processes),
-                    hash_estimate_size(max_counters, sizeof(Counter)));
-}
-
-void
-counts_startup(LWLock *lock, bool found)
-{
-    bool found_recount;
-    HASHCTL control = {};
-    control.keysize = sizeof(MarkKey);
-    control.entrysize = sizeof(Counter);
-    counters = ShmemInitHash("ojs counters", max_counters, max_counters, &control, HASH_ELEM | HASH_BLOBS);
-    recount = static_cast<Recount *>(ShmemInitStruct("ojs recount", recount_size(), &found_recount));
-    committing = static_cast<pg_atomic_uint32 *>(
-        ShmemInitStruct("ojs commits", mul_size(most_backends(), sizeof(pg_atomic_uint32)), &found_recount));
-    counters_lock = lock;
-    alarms = static_cast<Alarms *>(ShmemInitStruct("ojs alarms", sizeof(Alarms), &found_recount));
-    if (!found) {
-        memset(static_cast<void *>(recount), 0, recount_size());
-        memset(static_cast<void *>(alarms), 0, sizeof(Alarms));
-        pg_atomic_init_u32(&alarms->raised, 0);
-        for (int i = 0; i < most_backends(); i++)
-            pg_atomic_init_u32(&committing[i], InvalidTransactionId);
-    }
 }
 
 void

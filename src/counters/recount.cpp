@@ -437,8 +437,7 @@ read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *ou
         LWLockAcquire(counters_lock, LW_EXCLUSIVE);
         right = database->counted[0] == table && (!ended || database->counted[1] == table);
         for (int i = 0; i < n; i++) {
-            MarkKey key = {queues[i], MyDatabaseId, 0};
-            auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
+            Counter *counter = find_counter(queues[i]);
             out[i] = {queues[i], {}, 0};
             for (int w = 0; w < n_where && counter != nullptr; w++)
                 out[i].n[w] = static_cast<int64>(pg_atomic_read_u64(&counter->n[w]));

@@ -173,9 +173,8 @@ reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load
 void
 give_back(const Change &change)
 {
-    MarkKey key = {change.queue, MyDatabaseId, 0};
     LWLockAcquire(counters_lock, LW_SHARED);
-    auto *counter = static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
+    Counter *counter = find_counter(change.queue);
     if (counter != nullptr) {
         subtract(counter->reserved, change.reserved);
         subtract(counter->reserved_bytes, change.reserved_bytes);

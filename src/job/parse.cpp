@@ -4,6 +4,7 @@
  * An attribute may stand at the top level, under `options`, or under an alias. Each is read to its final value first
  * and compared then, so that "HIGH" and 10, or timeout and timeout_ms, may stand side by side if they agree.
  */
+#include "ojs/job/attribute_names.h"
 #include "ojs/job/attributes.h"
 #include "ojs/job/limit_policy.h"
 #include "ojs/pg/uuid.h"
@@ -13,136 +14,6 @@ namespace ojs
 
 namespace
 {
-
-enum class Attr : uint8 {
-    unknown,
-    system, /* set by the server; ignored */
-    args,
-    deduplication_fallback,
-    deduplication_key,
-    deduplication_ttl,
-    delay,
-    delivery,
-    enqueue_ttl,
-    expires_at,
-    grace_period,
-    heartbeat_timeout,
-    id,
-    max_attempts,
-    meta,
-    metadata,
-    options,
-    pending,
-    priority,
-    queue,
-    rate_limit,
-    result_ttl,
-    retry,
-    schema,
-    scheduled_at,
-    specversion,
-    tag,
-    tags,
-    timeout,
-    total_timeout,
-    type,
-    unique,
-    version,
-    visibility_timeout,
-};
-
-struct Name {
-    std::string_view name;
-    Attr attr;
-};
-
-/* In order, for the binary search. */
-constexpr Name names[] = {
-    {"activated_at", Attr::system},
-    {"args", Attr::args},
-    {"attempt", Attr::system},
-    {"cancelled_at", Attr::system},
-    {"checkpoint", Attr::system},
-    {"completed_at", Attr::system},
-    {"created_at", Attr::system},
-    {"dedup_fallback", Attr::deduplication_fallback},
-    {"deduplicated", Attr::system},
-    {"deduplicationKey", Attr::deduplication_key},
-    {"deduplication_expires_at", Attr::system},
-    {"deduplication_key", Attr::deduplication_key},
-    {"deduplication_ttl", Attr::deduplication_ttl},
-    {"deduplication_ttl_ms", Attr::deduplication_ttl},
-    {"delay", Attr::delay},
-    {"delay_ms", Attr::delay},
-    {"delay_until", Attr::scheduled_at},
-    {"deliveries", Attr::system},
-    {"delivery", Attr::delivery},
-    {"discarded_at", Attr::system},
-    {"enqueue_ttl", Attr::enqueue_ttl},
-    {"enqueued_at", Attr::system},
-    {"error", Attr::system},
-    {"errors", Attr::system},
-    {"expires_at", Attr::expires_at},
-    {"grace_period", Attr::grace_period},
-    {"heartbeat_timeout", Attr::heartbeat_timeout},
-    {"id", Attr::id},
-    {"last_checkpoint", Attr::system},
-    {"lease_expires_at", Attr::system},
-    {"lease_id", Attr::system},
-    {"max_attempts", Attr::max_attempts},
-    {"meta", Attr::meta},
-    {"metadata", Attr::metadata},
-    {"next_attempt_at", Attr::system},
-    {"options", Attr::options},
-    {"pending", Attr::pending},
-    {"previous_state", Attr::system},
-    {"priority", Attr::priority},
-    {"progress", Attr::system},
-    {"progress_data", Attr::system},
-    {"progress_message", Attr::system},
-    {"progress_updated_at", Attr::system},
-    {"queue", Attr::queue},
-    {"rate_limit", Attr::rate_limit},
-    {"result", Attr::system},
-    {"result_expires_at", Attr::system},
-    {"result_size_bytes", Attr::system},
-    {"result_stored_at", Attr::system},
-    {"result_ttl", Attr::result_ttl},
-    {"retry", Attr::retry},
-    {"retry_delay_ms", Attr::system},
-    {"scheduled_at", Attr::scheduled_at},
-    {"schema", Attr::schema},
-    {"seq", Attr::system},
-    {"specversion", Attr::specversion},
-    {"started_at", Attr::system},
-    {"state", Attr::system},
-    {"tag", Attr::tag},
-    {"tags", Attr::tags},
-    {"timeout", Attr::timeout},
-    {"timeout_ms", Attr::timeout},
-    {"total_timeout", Attr::total_timeout},
-    {"type", Attr::type},
-    {"unique", Attr::unique},
-    {"version", Attr::version},
-    {"visibility_timeout", Attr::visibility_timeout},
-    {"visibility_timeout_ms", Attr::visibility_timeout},
-    {"worker", Attr::system},
-};
-
-constexpr bool
-before(const Name &a, std::string_view b)
-{
-    return a.name < b;
-}
-static_assert(std::is_sorted(std::begin(names), std::end(names),
-                             [](const Name &a, const Name &b) { return a.name < b.name; }));
-
-Attr
-attr_named(std::string_view name)
-{
-    const Name *found = std::lower_bound(std::begin(names), std::end(names), name, before);
-    return found != std::end(names) && found->name == name ? found->attr : Attr::unknown;
-}
 
 /* A member of the options that are kept. */
 struct Kept {

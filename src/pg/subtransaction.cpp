@@ -33,4 +33,18 @@ attempt_call(void (*body)(void *), void *arg)
     return error;
 }
 
+bool
+is_of_server(const ErrorData &error)
+{
+    switch (ERRCODE_TO_CATEGORY(error.sqlerrcode)) {
+    case ERRCODE_TRANSACTION_ROLLBACK:
+    case ERRCODE_INSUFFICIENT_RESOURCES:
+    case ERRCODE_OPERATOR_INTERVENTION:
+    case ERRCODE_SYSTEM_ERROR:
+        return true;
+    default:
+        return false;
+    }
+}
+
 } // namespace ojs

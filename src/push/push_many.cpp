@@ -55,26 +55,17 @@ array_of(int n)
     return static_cast<T *>(palloc0(sizeof(T) * std::max(n, 1)));
 }
 
-/* What is wrong with one job, and not with the whole call, the session or the server. */
+/* What is wrong with one job, and not with the whole call. */
 bool
-about_one_job(int sqlstate)
+is_about_job(const ErrorData &error)
 {
-    switch (ERRCODE_TO_CATEGORY(sqlstate)) {
-    case ERRCODE_TRANSACTION_ROLLBACK:
-    case ERRCODE_INSUFFICIENT_RESOURCES:
-    case ERRCODE_OPERATOR_INTERVENTION:
-    case ERRCODE_SYSTEM_ERROR:
-    case ERRCODE_INTERNAL_ERROR:
-        return false;
-    default:
-        return true;
-    }
+    return !is_of_server(error) && ERRCODE_TO_CATEGORY(error.sqlerrcode) != ERRCODE_INTERNAL_ERROR;
 }
 
 void
 fail(Call &call, int i, ErrorData *error)
 {
-    if (!about_one_job(error->sqlerrcode))
+    if (!is_about_job(*error))
         ReThrowError(error);
     call.results[i] = {"failed", false, {}, error_json(error)};
 }
@@ -303,7 +294,7 @@ store_what_can_be(Call &call, Batch &batch, int first, int last, const bool *fre
     ErrorData *error = attempt([&] { store_jobs(call, batch, first, last, fresh); });
     if (error == nullptr)
         return;
-    if (last - first == 1 || !about_one_job(error->sqlerrcode)) {
+    if (last - first == 1 || !is_about_job(*error)) {
         fail(call, batch.at[first], error);
         return;
     }

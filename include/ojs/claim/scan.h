@@ -28,6 +28,14 @@ struct Request {
 };
 static_assert(std::is_trivially_destructible_v<Request>);
 
+inline int64 *
+queue_ids(const Request &request)
+{
+    auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
+    std::transform(request.queues, request.queues + request.n, ids, [](const Queue &queue) { return queue.id; });
+    return ids;
+}
+
 struct Delivery {
     pg_uuid_t job_id;
     int64 token;

@@ -1,5 +1,5 @@
 /*
- * counter_table.h: what queue_counters.cpp and recount.cpp share: the counters in shared memory, and this transaction's changes.
+ * counter_table.h: the counters in shared memory, and this transaction's changes.
  */
 #pragma once
 
@@ -67,6 +67,8 @@ extern Alarms *alarms;
  * null.
  */
 Counter *counter_of(int64 queue);
+/* Under the lock, in any mode; null: there is none. */
+Counter *find_counter(int64 queue, Oid database = MyDatabaseId);
 
 /* Which queue a row belongs to and what it counts as; false: a reminder, which is no job. */
 bool where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where);

@@ -22,4 +22,7 @@ attempt(Body body)
     return attempt_call([](void *arg) { (*static_cast<Body *>(arg))(); }, &body);
 }
 
+/* Whether something is wrong with the session or the server, and not with what the body was about. */
+bool is_of_server(const ErrorData &error);
+
 } // namespace ojs
