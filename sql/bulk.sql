@@ -87,15 +87,15 @@ begin
         union all
         select l.job_id, l.queue, 'active', null, null, false from ojs_store.lease l where 'active' = any (states)
         union all
-        select l.job_id, l.queue, case when l.kind = LaterKind.released or l.due_at <= due then 'available' when l.kind = LaterKind.scheduled then 'scheduled'
-            when l.kind = LaterKind.retryable then 'retryable' else 'pending' end, null,
-            case when filter ? 'error_type' then (select e.data from ojs_store.event e where e.job_id = l.job_id and e.kind in (EventKind.failed, EventKind.lapsed)
+        select l.job_id, l.queue, case when l.kind = DelayedKind.released or l.due_at <= due then 'available' when l.kind = DelayedKind.scheduled then 'scheduled'
+            when l.kind = DelayedKind.retryable then 'retryable' else 'pending' end, null,
+            case when filter ? 'error_type' then (select e.data from ojs_store.job_history e where e.job_id = l.job_id and e.kind in (HistoryKind.failed, HistoryKind.lapsed)
                 order by e.deliveries desc, e.at desc limit 1) end, false
-        from ojs_store.later l where l.kind <> LaterKind.expiry and states && '{available,scheduled,retryable,pending}'
+        from ojs_store.delayed l where l.kind <> DelayedKind.expiry and states && '{available,scheduled,retryable,pending}'
         union all
         select d.job_id, d.queue, case d.state when State.completed then 'completed' when State.cancelled then 'cancelled' else 'discarded' end, d.finished_at,
-            d.error, d.flags & done_flag.done_dead_letter <> 0
-        from ojs_store.done d where states && '{completed,cancelled,discarded}'
+            d.error, d.flags & finished_flag.finished_dead_letter <> 0
+        from ojs_store.finished d where states && '{completed,cancelled,discarded}'
     )
     select place.job_id
     from place join ojs_store.job on job.id = place.job_id
@@ -251,7 +251,7 @@ create function ojs.dead_letter_stats(queue text default null) returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     with dead as (
         select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue, coalesce(d.error ->> 'type', 'unknown') as error_type, d.finished_at
-        from ojs_store.dead_letter l join ojs_store.done d on d.job_id = l.job_id
+        from ojs_store.dead_letter l join ojs_store.finished d on d.job_id = l.job_id
         where (dead_letter_stats.queue is null or l.queue = ojs_store.queue_id(dead_letter_stats.queue))
     )
     select jsonb_build_object(

@@ -4,20 +4,20 @@ select pg_catalog.pg_extension_config_dump('ojs_store.name_key', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.queue', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.queue_count', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.job', '');
-select pg_catalog.pg_extension_config_dump('ojs_store.event', '');
-select pg_catalog.pg_extension_config_dump('ojs_store.done', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.job_history', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.finished', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.dead_letter', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.lease_log', '');
-select pg_catalog.pg_extension_config_dump('ojs_store.uniq', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.unique_key', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.deduplication', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.checkpoint', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.progress', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.rate_limit', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.maintenance', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.worker', '');
-select pg_catalog.pg_extension_config_dump('ojs_store.record', '');
-select pg_catalog.pg_extension_config_dump('ojs_store.told_until', 'where false'); -- a cursor means nothing elsewhere
-select pg_catalog.pg_extension_config_dump('ojs_store.once', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.stored_event', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.event_notify_cursor', 'where false'); -- a cursor means nothing elsewhere
+select pg_catalog.pg_extension_config_dump('ojs_store.once_token', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron_run', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.hook', '');

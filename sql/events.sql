@@ -1,6 +1,6 @@
 -- events.sql: what happened, in the standard vocabulary of OJS events.
 -- Most events are not stored: they follow from rows of job, event, done, lease and progress. Those that no other row
--- tells of are in ojs_store.record.
+-- tells of are in ojs_store.stored_event.
 
 -- Records such an event, in the caller's transaction. `data` holds what the vocabulary says of this type beyond the
 -- subject; its keys queue and job_type are what filters look at.
@@ -16,7 +16,7 @@ begin
         data := coalesce(data, '{"truncated": true}');
     end if;
     if not ojs_store.matches(type, string_to_array(replace(current_setting('ojs.events_off'), ' ', ''), ',')) then
-        insert into ojs_store.record (id, at, type, subject, data) values (gen_random_uuid(), at, type, subject, coalesce(data, '{}'));
+        insert into ojs_store.stored_event (id, at, type, subject, data) values (gen_random_uuid(), at, type, subject, coalesce(data, '{}'));
     end if;
 end $$;
 
@@ -94,7 +94,7 @@ begin
     end if;
 end $$;
 
--- What one row after the other tells of. Kinds: those of EventKind up to claimed; else
+-- What one row after the other tells of. Kinds: those of HistoryKind up to claimed; else
 -- enum Origin { pushed = 0, held = 8, beat = 9, progress = 10, completed = 14, cancelled = 16, discarded = 17 }
 -- where the first is the envelope, the next three come from ojs_store.running(), and the last from the end: 10 and its state.
 create view ojs_store.told as
@@ -104,12 +104,12 @@ select created_at as written_at, xmin as xid, id as job_id, -1 as deliveries, Or
 from ojs_store.job
 union all
 select at, xmin, job_id, deliveries, kind, attempt, due_at, started_at, worker, data, null, null, false
-from ojs_store.event
-where kind <> EventKind.leased -- a durable lease: ojs_store.running() tells of it
+from ojs_store.job_history
+where kind <> HistoryKind.leased -- a durable lease: ojs_store.running() tells of it
 union all
 select finished_at, xmin, job_id, deliveries, 10 + state, attempt, null, started_at, worker, error, result, queue,
-    flags & done_flag.done_dead_letter <> 0
-from ojs_store.done
+    flags & finished_flag.finished_dead_letter <> 0
+from ojs_store.finished
 union all
 select written_at, xid, job_id, deliveries, kind, attempt, deadline, started_at, worker, null, report, null, false
 from ojs_store.running();
@@ -127,7 +127,7 @@ select
         end,
         case when told.kind <> Origin.pushed then (
             select max(numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low then 4294967296 else 0 end)
-            from ojs_store.event e
+            from ojs_store.job_history e
             where e.job_id = told.job_id and e.deliveries <= told.deliveries and e.at <= told.written_at)
         end) as settled_by,
     (select q.name from ojs_store.queue q where q.id = coalesce(told.queue, job.queue) limit 1) as queue,
@@ -151,28 +151,28 @@ cross join lateral (
             when 'enqueue_ttl' then 'job.ttl_expired' when 'total' then 'job.total_timeout' end as timeout
 ) as fact
 cross join lateral (values
-    (1, 'job.scheduled', told.written_at, told.kind = Origin.pushed and not fact.pending and fact.scheduled or told.kind = EventKind.activated and told.due_at > told.written_at),
+    (1, 'job.scheduled', told.written_at, told.kind = Origin.pushed and not fact.pending and fact.scheduled or told.kind = HistoryKind.activated and told.due_at > told.written_at),
     -- Falling due writes nothing that lasts: the first delivery shows that it has been.
     (2, 'job.enqueued', job.scheduled_at, told.started_at is not null and told.kind not in (Origin.beat, Origin.progress) and told.deliveries = 1 and fact.scheduled and not fact.pending),
-    (3, 'job.started', told.started_at, told.started_at is not null and told.kind not in (EventKind.claimed, Origin.beat, Origin.progress) and not fact.once_only),
-    (3, 'job.started', told.written_at, told.kind = EventKind.claimed),
+    (3, 'job.started', told.started_at, told.started_at is not null and told.kind not in (HistoryKind.claimed, Origin.beat, Origin.progress) and not fact.once_only),
+    (3, 'job.started', told.written_at, told.kind = HistoryKind.claimed),
     (4, 'job.heartbeat', told.written_at, told.kind = Origin.beat),
     (5, 'job.progress', told.written_at, told.kind = Origin.progress),
-    (6, fact.timeout, told.written_at, told.kind in (EventKind.failed, EventKind.lapsed, Origin.discarded) and fact.timeout is not null),
-    (6, fact.timeout, (told.error ->> 'occurred_at')::timestamptz, told.kind = EventKind.revived and fact.timeout is not null),
-    (7, 'job.failed', told.written_at, told.kind in (EventKind.failed, EventKind.lapsed) or told.kind = Origin.discarded and told.started_at is not null),
-    (7, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = EventKind.revived and told.started_at is not null),
-    (8, 'job.retrying', told.written_at, told.kind = EventKind.failed and told.due_at is not null), -- or no retry could fit into total_timeout
+    (6, fact.timeout, told.written_at, told.kind in (HistoryKind.failed, HistoryKind.lapsed, Origin.discarded) and fact.timeout is not null),
+    (6, fact.timeout, (told.error ->> 'occurred_at')::timestamptz, told.kind = HistoryKind.revived and fact.timeout is not null),
+    (7, 'job.failed', told.written_at, told.kind in (HistoryKind.failed, HistoryKind.lapsed) or told.kind = Origin.discarded and told.started_at is not null),
+    (7, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = HistoryKind.revived and told.started_at is not null),
+    (8, 'job.retrying', told.written_at, told.kind = HistoryKind.failed and told.due_at is not null), -- or no retry could fit into total_timeout
     (8, 'backpressure.dropped', told.written_at, told.kind = Origin.discarded and fact.error_type = 'overflow'),
     (8, 'job.expired', told.written_at, told.kind = Origin.discarded and fact.error_type in ('expired', 'enqueue_ttl_expired')),
     (8, 'rate_limit.dropped', told.written_at, told.kind = Origin.discarded and told.started_at is null and fact.error_type = 'rate_limited'),
     (9, 'job.completed', told.written_at, told.kind = Origin.completed),
     (9, 'job.cancelled', told.written_at, told.kind = Origin.cancelled),
     (9, 'job.discarded', told.written_at, told.kind = Origin.discarded),
-    (9, 'job.discarded', (told.error ->> 'occurred_at')::timestamptz, told.kind = EventKind.revived),
+    (9, 'job.discarded', (told.error ->> 'occurred_at')::timestamptz, told.kind = HistoryKind.revived),
     (10, 'dead_letter.added', told.written_at, told.dead_letter),
-    (11, 'job.enqueued', told.written_at, told.kind = Origin.pushed and not fact.pending and not fact.scheduled or told.kind in (EventKind.released, EventKind.lapsed, EventKind.revived)
-        or told.kind = EventKind.activated and (told.due_at > told.written_at) is not true)
+    (11, 'job.enqueued', told.written_at, told.kind = Origin.pushed and not fact.pending and not fact.scheduled or told.kind in (HistoryKind.released, HistoryKind.lapsed, HistoryKind.revived)
+        or told.kind = HistoryKind.activated and (told.due_at > told.written_at) is not true)
 ) as happened(rank, type, at, so)
 where happened.so;
 
@@ -185,7 +185,7 @@ select
         when 'job.scheduled' then 'scheduled' when 'job.enqueued' then 'available' when 'job.retrying' then 'retryable'
         when 'job.started' then 'active' when 'job.heartbeat' then 'active' when 'job.progress' then 'active'
         when 'job.completed' then 'completed' when 'job.cancelled' then 'cancelled'
-        else case e.kind when EventKind.failed then 'retryable' when EventKind.lapsed then 'available' else 'discarded' end end)
+        else case e.kind when HistoryKind.failed then 'retryable' when HistoryKind.lapsed then 'available' else 'discarded' end end)
     || case when e.trace_id is not null then jsonb_build_object('trace_id', e.trace_id) else '{}' end
     || case when e.type in ('job.started', 'job.heartbeat', 'job.progress') and e.worker is not null then jsonb_build_object('worker_id', e.worker) else '{}' end
     || case
@@ -200,7 +200,7 @@ select
             'result', case when coalesce((e.options ->> 'result_ttl')::numeric, 604800) < 0
                 or e.at + coalesce((e.options ->> 'result_ttl')::float8, 604800) * interval '1 second' > e.read_at then e.result end)
         when e.type = 'job.failed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
-            'error', n.error || jsonb_build_object('retryable', e.kind in (EventKind.failed, EventKind.lapsed)) || n.stack_trace)
+            'error', n.error || jsonb_build_object('retryable', e.kind in (HistoryKind.failed, HistoryKind.lapsed)) || n.stack_trace)
         when e.type = 'job.retrying' then jsonb_build_object('attempt', n.attempt, 'max_attempts', e.max_attempts,
             'next_retry_at', ojs_store.time_text(e.due_at), 'error', n.error)
         when e.type = 'job.cancelled' and e.error ->> 'type' = 'replaced' then jsonb_build_object('reason', e.error ->> 'message')
@@ -216,7 +216,7 @@ from ojs_store.job_events e
 cross join lateral (
     select
         -- A release gives its attempt back, a lapse may, and a manual retry starts anew; the error knows which it was.
-        case when e.kind = EventKind.released then e.attempt + 1 when e.kind in (EventKind.lapsed, EventKind.revived) then coalesce((e.error ->> 'attempt')::int, e.attempt)
+        case when e.kind = HistoryKind.released then e.attempt + 1 when e.kind in (HistoryKind.lapsed, HistoryKind.revived) then coalesce((e.error ->> 'attempt')::int, e.attempt)
             else e.attempt end as attempt,
         (extract(epoch from e.at - e.started_at) * 1000)::bigint as duration_ms,
         jsonb_build_object('code', coalesce(e.error ->> 'code', e.error ->> 'type'), 'type', e.error ->> 'type',
@@ -237,7 +237,7 @@ from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
     offset 0
-) numbers, ojs_store.record r;
+) numbers, ojs_store.stored_event r;
 
 create view ojs.events as
 select
@@ -403,7 +403,7 @@ begin
                 ojs_store.micros(next_since), ojs_store.micros(last_at), replace(last_key::text, '-', ''), last_deliveries, last_rank)
             else below || '.' || ojs_store.micros(next_since) end,
         'has_more', more)
-        || case when after is not null and exists (select from ojs_store.sweep s where s.removed_to >= ojs_store.from_micros(parts[2]::bigint))
+        || case when after is not null and exists (select from ojs_store.retention_cursor s where s.removed_to >= ojs_store.from_micros(parts[2]::bigint))
             then '{"missed": true}' else '{}' end::jsonb;
 end $$;
 
@@ -425,9 +425,9 @@ declare
     cursor_now text := ojs_store.cursor_now();
 begin
     if not enabled then
-        delete from ojs_store.told_until;
-    elsif not exists (select from ojs_store.told_until) then
-        insert into ojs_store.told_until (cursor) values (cursor_now) on conflict do nothing;
+        delete from ojs_store.event_notify_cursor;
+    elsif not exists (select from ojs_store.event_notify_cursor) then
+        insert into ojs_store.event_notify_cursor (cursor) values (cursor_now) on conflict do nothing;
     end if;
 end $$;
 comment on function ojs.notify_events(boolean)
@@ -441,7 +441,7 @@ declare
     page jsonb;
     n int;
 begin
-    select t.cursor into told_until from ojs_store.told_until t limit 1 for update skip locked;
+    select t.cursor into told_until from ojs_store.event_notify_cursor t limit 1 for update skip locked;
     if not found then
         return 0;
     end if;
@@ -449,7 +449,7 @@ begin
     perform pg_notify('ojs_events', e ->> 'id') from jsonb_array_elements(page -> 'events') e;
     get diagnostics n = row_count;
     if n > 0 or ojs_store.from_micros(split_part(told_until, '.', 2)::bigint) > ojs_store.now() then -- the clock was set back
-        update ojs_store.told_until set cursor = page ->> 'cursor';
+        update ojs_store.event_notify_cursor set cursor = page ->> 'cursor';
     end if;
     return n;
 end $$;
@@ -461,10 +461,10 @@ language plpgsql volatile parallel unsafe security definer set client_min_messag
 begin
     if enabled then
         create index if not exists job_created on ojs_store.job using brin (created_at) with (pages_per_range = 32, autosummarize = on);
-        create index if not exists event_at on ojs_store.event using brin (at) with (pages_per_range = 32, autosummarize = on);
-        create index if not exists done_finished on ojs_store.done using brin (finished_at) with (pages_per_range = 32, autosummarize = on);
+        create index if not exists job_history_at on ojs_store.job_history using brin (at) with (pages_per_range = 32, autosummarize = on);
+        create index if not exists finished_finished_at on ojs_store.finished using brin (finished_at) with (pages_per_range = 32, autosummarize = on);
     else
-        drop index if exists ojs_store.job_created, ojs_store.event_at, ojs_store.done_finished;
+        drop index if exists ojs_store.job_created, ojs_store.job_history_at, ojs_store.finished_finished_at;
     end if;
 end $$;
 comment on function ojs.index_events(boolean)

@@ -86,7 +86,7 @@ begin
     if pg_is_in_recovery() then
         return format('%s is available, as far as this standby knows, which does not see leases.', this);
     end if;
-    select l.due_at into due from ojs_store.later l where l.job_id = job_id and l.kind <> LaterKind.expiry;
+    select l.due_at into due from ojs_store.delayed l where l.job_id = job_id and l.kind <> DelayedKind.expiry;
     if due > at then
         return format('%s was given back with a delay and may be claimed again %s.', this, ojs_store.distance(due));
     end if;

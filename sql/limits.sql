@@ -45,7 +45,7 @@ begin
         from (
             select r.job_id, r.queue, true as ready from ojs_store.ready r where r.flags & job_flag.job_limits <> 0
             union all
-            select l.job_id, l.queue, false from ojs_store.later l where l.flags & job_flag.job_limits <> 0 and l.kind <> LaterKind.expiry
+            select l.job_id, l.queue, false from ojs_store.delayed l where l.flags & job_flag.job_limits <> 0 and l.kind <> DelayedKind.expiry
             union all
             select l.job_id, l.queue, false from ojs_store.lease l where l.flags & job_flag.job_limits <> 0
         ) hot

@@ -27,14 +27,14 @@ begin
         select string_agg('select job_id, queue, ' || piece, ' union all ') into source
         from (values
             ('available', 'npriority from ojs_store.ready'),
-            ('available', 'npriority from ojs_store.later where kind = LaterKind.released or kind <> LaterKind.expiry and due_at <= ojs_store.now()'),
+            ('available', 'npriority from ojs_store.delayed where kind = DelayedKind.released or kind <> DelayedKind.expiry and due_at <= ojs_store.now()'),
             ('active', 'npriority from ojs_store.lease'),
-            ('scheduled', 'npriority from ojs_store.later where kind = LaterKind.scheduled and due_at > ojs_store.now()'),
-            ('retryable', 'npriority from ojs_store.later where kind = LaterKind.retryable and due_at > ojs_store.now()'),
-            ('pending', 'npriority from ojs_store.later where kind = LaterKind.pending and due_at > ojs_store.now()'),
-            ('completed', 'null::smallint from ojs_store.done where state = State.completed'),
-            ('cancelled', 'null::smallint from ojs_store.done where state = State.cancelled'),
-            ('discarded', 'null::smallint from ojs_store.done where state = State.discarded')) as places(of_state, piece)
+            ('scheduled', 'npriority from ojs_store.delayed where kind = DelayedKind.scheduled and due_at > ojs_store.now()'),
+            ('retryable', 'npriority from ojs_store.delayed where kind = DelayedKind.retryable and due_at > ojs_store.now()'),
+            ('pending', 'npriority from ojs_store.delayed where kind = DelayedKind.pending and due_at > ojs_store.now()'),
+            ('completed', 'null::smallint from ojs_store.finished where state = State.completed'),
+            ('cancelled', 'null::smallint from ojs_store.finished where state = State.cancelled'),
+            ('discarded', 'null::smallint from ojs_store.finished where state = State.discarded')) as places(of_state, piece)
         where of_state = coalesce(state, of_state);
     end if;
     if filter ->> 'queue' is not null then
@@ -51,7 +51,7 @@ begin
         conditions := conditions || format('%s <= ($1 ->> ''until'')::timestamptz', case when of_dead then 'p.died_at' else 'e.created_at' end);
     end if;
     if filter ->> 'error_type' is not null then
-        conditions := conditions || '(select d.error ->> ''type'' from ojs_store.done d where d.job_id = p.job_id) = $1 ->> ''error_type'''::text;
+        conditions := conditions || '(select d.error ->> ''type'' from ojs_store.finished d where d.job_id = p.job_id) = $1 ->> ''error_type'''::text;
     end if;
     if filter -> 'args' is not null then
         conditions := conditions || 'e.args @> ($1 -> ''args'')'::text;

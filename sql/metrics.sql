@@ -33,11 +33,11 @@ create function ojs_store.first_starts(since timestamptz, out queue bigint, out 
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select j.queue, j.type, greatest((extract(epoch from started.at - greatest(j.created_at, j.scheduled_at)) * 1000000)::bigint, 0)
     from (
-        select d.job_id, d.started_at as at from ojs_store.done d where d.deliveries = 1 and d.started_at > since
+        select d.job_id, d.started_at as at from ojs_store.finished d where d.deliveries = 1 and d.started_at > since
         union
         select r.job_id, r.started_at from ojs_store.running() r where r.kind = Origin.held and r.deliveries = 1 and r.started_at > since
         union
-        select e.job_id, e.started_at from ojs_store.event e where e.kind in (EventKind.failed, EventKind.released, EventKind.lapsed) and e.deliveries = 1 and e.started_at > since
+        select e.job_id, e.started_at from ojs_store.job_history e where e.kind in (HistoryKind.failed, HistoryKind.released, HistoryKind.lapsed) and e.deliveries = 1 and e.started_at > since
     ) started
     join ojs_store.job j on j.id = started.job_id
     where j.flags & job_flag.job_pending = 0
@@ -65,7 +65,7 @@ begin
         left join (
             select d.queue, count(*) filter (where d.state = State.completed) as completed, count(*) filter (where d.state = State.discarded) as failed,
                 avg(extract(epoch from d.finished_at - d.started_at) * 1000) filter (where d.state = State.completed)::float8 as took_ms
-            from ojs_store.done d
+            from ojs_store.finished d
             where d.finished_at > since and d.queue = any (ids)
             group by 1
         ) ended on ended.queue = q.id
@@ -97,7 +97,7 @@ begin
         ), ended as (
             select date_bin(step, d.finished_at, timestamptz '2000-01-01 00:00:00+00') as at, count(*) filter (where d.state = State.completed) as completed,
                 count(*) filter (where d.state = State.discarded) as failed, avg(extract(epoch from d.finished_at - d.started_at) * 1000) filter (where d.state = State.completed) as ms
-            from ojs_store.done d where d.finished_at >= since and d.finished_at <= until and d.queue = any (ids) group by 1
+            from ojs_store.finished d where d.finished_at >= since and d.finished_at <= until and d.queue = any (ids) group by 1
         )
         select s.at, coalesce(p.n, 0), coalesce(e.completed, 0), coalesce(e.failed, 0), round(e.ms, 3), null::numeric
         from generate_series(date_bin(step, since, timestamptz '2000-01-01 00:00:00+00'), until, step) s(at)
@@ -122,10 +122,10 @@ begin
     with facts as (
         select j.queue, j.type, 1 as cell, 0 as sum, count(*) as n, 0::bigint as us from ojs_store.job j group by 1, 2
         union all
-        select j.queue, j.type, 2, 0, count(*), 0 from ojs_store.event e join ojs_store.job j on j.id = e.job_id
-        where e.kind = EventKind.failed and e.due_at is not null group by 1, 2
+        select j.queue, j.type, 2, 0, count(*), 0 from ojs_store.job_history e join ojs_store.job j on j.id = e.job_id
+        where e.kind = HistoryKind.failed and e.due_at is not null group by 1, 2
         union all
-        select j.queue, j.type, 3, 0, count(*), 0 from ojs_store.done d join ojs_store.job j on j.id = d.job_id
+        select j.queue, j.type, 3, 0, count(*), 0 from ojs_store.finished d join ojs_store.job j on j.id = d.job_id
         where d.state = State.discarded and d.error ->> 'type' in ('expired', 'enqueue_ttl_expired', 'total_timeout') group by 1, 2
         union all
         select s.queue, s.type, 4 + width_bucket(s.waited_us - 1, wait_bounds), 1, count(*), sum(s.waited_us)::bigint
@@ -135,7 +135,7 @@ begin
                 + case when e.us is null then 16 else width_bucket(e.us - 1, duration_bounds) end,
             case e.state when State.completed then 2 when State.discarded then 3 else 4 end, count(*), coalesce(sum(e.us), 0)::bigint
         from (select d.*, case when d.started_at is not null then greatest((extract(epoch from d.finished_at - d.started_at) * 1000000)::bigint, 0) end as us
-            from ojs_store.done d) e
+            from ojs_store.finished d) e
         join ojs_store.job j on j.id = e.job_id
         group by 1, 2, 3, 4
     ), labels as (

@@ -174,17 +174,17 @@ begin
     end if;
     -- What has fallen due reads available.
     return query
-        delete from ojs_store.later where ctid = any (array(
-            select l.ctid from ojs_store.later l
-            where l.queue = queue_id and l.kind <> LaterKind.expiry
-                and case when l.kind = LaterKind.released or l.due_at <= ojs_store.promoted_to() then 'available'
-                    when l.kind = LaterKind.scheduled then 'scheduled' when l.kind = LaterKind.retryable then 'retryable' else 'pending' end = any (states)
+        delete from ojs_store.delayed where ctid = any (array(
+            select l.ctid from ojs_store.delayed l
+            where l.queue = queue_id and l.kind <> DelayedKind.expiry
+                and case when l.kind = DelayedKind.released or l.due_at <= ojs_store.promoted_to() then 'available'
+                    when l.kind = DelayedKind.scheduled then 'scheduled' when l.kind = DelayedKind.retryable then 'retryable' else 'pending' end = any (states)
             for update skip locked))
         returning job_id;
     if states && '{completed,cancelled,discarded}' then
         return query
-            delete from ojs_store.done where ctid = any (array(
-                select d.ctid from ojs_store.done d
+            delete from ojs_store.finished where ctid = any (array(
+                select d.ctid from ojs_store.finished d
                 where d.queue = queue_id
                     and case d.state when State.completed then 'completed' when State.cancelled then 'cancelled' else 'discarded' end = any (states)
                 for update skip locked))
@@ -228,7 +228,7 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = off as $$
     select (select count(*) from ojs_store.ready r where r.queue = queue_id)
         + (select count(*) from ojs_store.lease l where l.queue = queue_id)
-        + (select count(*) from ojs_store.later l where l.queue = queue_id and l.kind <> LaterKind.expiry)
+        + (select count(*) from ojs_store.delayed l where l.queue = queue_id and l.kind <> DelayedKind.expiry)
 $$;
 
 -- Ends a job as discarded, of which the caller has taken the row that said where it was. started_at and worker: of a lease.
@@ -257,8 +257,8 @@ begin
     )
     select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into waiting from taken t;
     with taken as (
-        delete from ojs_store.later where ctid = any (array(
-            select l.ctid from ojs_store.later l where l.queue = queue_id and l.kind <> LaterKind.expiry for update skip locked))
+        delete from ojs_store.delayed where ctid = any (array(
+            select l.ctid from ojs_store.delayed l where l.queue = queue_id and l.kind <> DelayedKind.expiry for update skip locked))
         returning *
     )
     select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into later from taken t;
@@ -293,16 +293,16 @@ begin
         from (select * from taken order by place) in_order
         returning job_id
     ), let_go as (
-        delete from ojs_store.later where ctid = any (array(
-            select l.ctid from ojs_store.later l where l.queue = source for update skip locked))
+        delete from ojs_store.delayed where ctid = any (array(
+            select l.ctid from ojs_store.delayed l where l.queue = source for update skip locked))
         returning *
     ), later as (
-        insert into ojs_store.later (job_id, queue, due_at, job_tid, npriority, kind, flags, attempt, deliveries)
+        insert into ojs_store.delayed (job_id, queue, due_at, job_tid, npriority, kind, flags, attempt, deliveries)
         select job_id, destination, due_at, job_tid, npriority, kind, flags, attempt, deliveries from let_go
         returning job_id, kind
     )
     select array_agg(job_id) into ids
-    from (select job_id from waiting union all select job_id from later where kind <> LaterKind.expiry) moved;
+    from (select job_id from waiting union all select job_id from later where kind <> DelayedKind.expiry) moved;
     update ojs_store.job set queue = destination where id = any (ids);
     return coalesce(cardinality(ids), 0);
 end $$;

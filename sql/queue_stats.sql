@@ -13,7 +13,7 @@ language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_qu
 create function ojs_store.ready_and_held(id bigint, out ready bigint, out in_flight bigint) returns record
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ready_and_held';
 
--- Rows that change by SQL are counted by triggers; direct table access fires none. A row of ready or later is never
+-- Rows that change by SQL are counted by triggers; direct table access fires none. A row of ready or delayed is never
 -- updated. Rows that come into done by SQL are a restore, and may be many: hot_set_lost() has them counted anew.
 create function ojs_store.count_rows() returns trigger
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_rows';
@@ -22,9 +22,9 @@ create trigger rows_in after insert on ojs_store.ready
     referencing new table as came for each statement execute function ojs_store.count_rows();
 create trigger rows_out after delete on ojs_store.ready
     referencing old table as went for each statement execute function ojs_store.count_rows();
-create trigger rows_in after insert on ojs_store.later
+create trigger rows_in after insert on ojs_store.delayed
     referencing new table as came for each statement execute function ojs_store.count_rows();
-create trigger rows_out after delete on ojs_store.later
+create trigger rows_out after delete on ojs_store.delayed
     referencing old table as went for each statement execute function ojs_store.count_rows();
 create trigger rows_in after insert on ojs_store.lease
     referencing new table as came for each statement execute function ojs_store.count_rows();
@@ -32,12 +32,12 @@ create trigger rows_out after delete on ojs_store.lease
     referencing old table as went for each statement execute function ojs_store.count_rows();
 create trigger rows_moved after update on ojs_store.lease
     referencing old table as went new table as came for each statement execute function ojs_store.count_rows();
-create trigger rows_out after delete on ojs_store.done
+create trigger rows_out after delete on ojs_store.finished
     referencing old table as went for each statement execute function ojs_store.count_rows();
 create trigger emptied after truncate on ojs_store.ready for each statement execute function ojs_store.count_rows();
-create trigger emptied after truncate on ojs_store.later for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.delayed for each statement execute function ojs_store.count_rows();
 create trigger emptied after truncate on ojs_store.lease for each statement execute function ojs_store.count_rows();
-create trigger emptied after truncate on ojs_store.done for each statement execute function ojs_store.count_rows();
+create trigger emptied after truncate on ojs_store.finished for each statement execute function ojs_store.count_rows();
 
 -- Counts by queue. On a standby the logged tables alone answer, by what the caller's statement sees.
 create function ojs_store.queue_counts(

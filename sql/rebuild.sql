@@ -5,12 +5,12 @@ create function ojs_store.hot_set_lost() returns trigger
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_hot_set_lost';
 
 create trigger hot_set_lost after insert on ojs_store.job for each statement execute function ojs_store.hot_set_lost();
-create trigger hot_set_lost after insert on ojs_store.event for each statement execute function ojs_store.hot_set_lost();
-create trigger hot_set_lost after insert on ojs_store.done for each statement execute function ojs_store.hot_set_lost();
+create trigger hot_set_lost after insert on ojs_store.job_history for each statement execute function ojs_store.hot_set_lost();
+create trigger hot_set_lost after insert on ojs_store.finished for each statement execute function ojs_store.hot_set_lost();
 create trigger hot_set_lost after insert on ojs_store.checkpoint for each statement execute function ojs_store.hot_set_lost();
 alter table ojs_store.job enable always trigger hot_set_lost;
-alter table ojs_store.event enable always trigger hot_set_lost;
-alter table ojs_store.done enable always trigger hot_set_lost;
+alter table ojs_store.job_history enable always trigger hot_set_lost;
+alter table ojs_store.finished enable always trigger hot_set_lost;
 alter table ojs_store.checkpoint enable always trigger hot_set_lost;
 
 -- Sessions that have cached the key of name_hash, and hashes made with it, read it again.
@@ -26,36 +26,36 @@ create trigger name_key_changed after insert or update or delete on ojs_store.na
 for each row execute function ojs_store.name_key_changed();
 alter table ojs_store.name_key enable always trigger name_key_changed;
 
--- Open jobs that are in none of ready, lease and later, by one snapshot, and where the newest event puts each: a kind of `later`,
+-- Open jobs that are in none of ready, lease and delayed, by one snapshot, and where the newest event puts each: a kind of `delayed`,
 -- null for one that can be claimed, or begun for one that may be delivered only once and was, held for one under a durable
 -- lease. The order of events is that of read_history() in src/state/status.cpp, and the times of expiry are those of
 -- src/job/deadlines.cpp; test/pgtap/upkeep.sql compares them.
 create view ojs_store.lost_jobs as
 with newest as materialized (
-    select distinct on (event.job_id, event.kind = EventKind.moved)
-        event.job_id, event.kind, event.at, event.due_at, event.attempt, event.deliveries, event.started_at,
-        event.worker, event.data
-    from ojs_store.event
-    where not exists (select from ojs_store.done where done.job_id = event.job_id)
-    order by event.job_id, event.kind = EventKind.moved, event.deliveries desc, event.kind in (EventKind.claimed, EventKind.leased),
-        event.at desc, event.ctid desc
+    select distinct on (job_history.job_id, job_history.kind = HistoryKind.moved)
+        job_history.job_id, job_history.kind, job_history.at, job_history.due_at, job_history.attempt, job_history.deliveries, job_history.started_at,
+        job_history.worker, job_history.data
+    from ojs_store.job_history
+    where not exists (select from ojs_store.finished where finished.job_id = job_history.job_id)
+    order by job_history.job_id, job_history.kind = HistoryKind.moved, job_history.deliveries desc, job_history.kind in (HistoryKind.claimed, HistoryKind.leased),
+        job_history.at desc, job_history.ctid desc
 )
 select
     job.id, job.ctid as tid, job.seq,
     coalesce((moved.data ->> 'queue')::bigint, job.queue) as queue,
     (-coalesce((moved.data ->> 'priority')::int, job.priority))::smallint as npriority,
-    case when last.job_id is null and moved.job_id is null then job.flags else job.flags | job_flag.job_has_events end
+    case when last.job_id is null and moved.job_id is null then job.flags else job.flags | job_flag.job_has_history end
         | case when job.id in (select job_id from ojs_store.checkpoint) or job.id in (select job_id from ojs_store.progress)
             then job_flag.job_reported else 0 end as flags,
     coalesce(last.attempt, 0) as attempt, coalesce(last.deliveries, 0) as deliveries, last.at, last.started_at,
     (case
-        when last.kind is null and job.flags & job_flag.job_pending <> 0 then LaterKind.pending
-        when last.kind is null and job.scheduled_at > (select ojs_store.promoted_to()) then LaterKind.scheduled
-        when last.kind = EventKind.claimed then LostKind.begun
-        when last.kind = EventKind.leased then LostKind.held
-        when last.due_at > (select ojs_store.promoted_to()) and last.kind = EventKind.failed then LaterKind.retryable
-        when last.due_at > (select ojs_store.promoted_to()) and last.kind in (EventKind.activated, EventKind.revived) then LaterKind.scheduled
-        when last.due_at > (select ojs_store.promoted_to()) then LaterKind.released
+        when last.kind is null and job.flags & job_flag.job_pending <> 0 then DelayedKind.pending
+        when last.kind is null and job.scheduled_at > (select ojs_store.promoted_to()) then DelayedKind.scheduled
+        when last.kind = HistoryKind.claimed then LostKind.begun
+        when last.kind = HistoryKind.leased then LostKind.held
+        when last.due_at > (select ojs_store.promoted_to()) and last.kind = HistoryKind.failed then DelayedKind.retryable
+        when last.due_at > (select ojs_store.promoted_to()) and last.kind in (HistoryKind.activated, HistoryKind.revived) then DelayedKind.scheduled
+        when last.due_at > (select ojs_store.promoted_to()) then DelayedKind.released
     end)::smallint as kind,
     case
         when last.kind is not null then last.due_at
@@ -71,12 +71,12 @@ select
     ) end as expires_at,
     last.worker, last.data, job.created_at
 from ojs_store.job
-left join newest last on last.job_id = job.id and last.kind <> EventKind.moved
-left join newest moved on moved.job_id = job.id and moved.kind = EventKind.moved
-where not exists (select from ojs_store.done where done.job_id = job.id)
+left join newest last on last.job_id = job.id and last.kind <> HistoryKind.moved
+left join newest moved on moved.job_id = job.id and moved.kind = HistoryKind.moved
+where not exists (select from ojs_store.finished where finished.job_id = job.id)
     and not exists (select from ojs_store.ready where ready.job_id = job.id)
     and not exists (select from ojs_store.lease where lease.job_id = job.id)
-    and not exists (select from ojs_store.later where later.job_id = job.id and later.kind <> LaterKind.expiry);
+    and not exists (select from ojs_store.delayed where delayed.job_id = job.id and delayed.kind <> DelayedKind.expiry);
 
 create function ojs_store.reconcile(older_than interval default '1 minute') returns bigint
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_reconcile';

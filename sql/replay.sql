@@ -12,7 +12,7 @@ create function ojs_store.replay(job_id uuid, rule text) returns ojs.job
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_replay';
 
 -- For the tick: retries the dead letters of a queue that died in this time and that a rule means, at most `most`. Returns their
--- number. Whoever is at a job has its row of `done` and is not waited for. A job that may be delivered only once stays what it is.
+-- number. Whoever is at a job has its row of `finished` and is not waited for. A job that may be delivered only once stays what it is.
 create function ojs_store.replay_by_rule(
     queue_id bigint, rule text, filter jsonb, died_after timestamptz, died_before timestamptz, max_replays int, most int
 ) returns int
@@ -25,7 +25,7 @@ begin
     for id in
         select l.job_id
         from ojs_store.dead_letter l
-        join ojs_store.done d on d.job_id = l.job_id
+        join ojs_store.finished d on d.job_id = l.job_id
         join ojs_store.job j on j.id = l.job_id
         where l.queue = queue_id and l.died_at > died_after and l.died_at <= died_before and j.flags & job_flag.job_at_most_once = 0
             and ojs_store.replay_count(j.meta) < max_replays

@@ -16,7 +16,7 @@ declare
     tables regclass[] := array(
         select c.oid::regclass from pg_class c
         where c.relnamespace = 'ojs_store'::regnamespace and c.relkind in ('r', 'p')
-            and c.relname not in ('feed', 'sweep', 'name_key') -- the hot set and the key of ids stand, and retention goes on where it is
+            and c.relname not in ('hot_set_state', 'retention_cursor', 'name_key') -- the hot set and the key of ids stand, and retention goes on where it is
         order by c.oid);
     one regclass;
 begin
@@ -45,7 +45,7 @@ begin
         perform ojs_store.changed(one);
     end loop;
     perform ojs.register_hook('conformance', 'enqueue', 'ojs_store.conformance_hook(jsonb)');
-    delete from ojs_store.record; -- also that this was done
+    delete from ojs_store.stored_event; -- also that this was done
 end $$;
 comment on function ojs.reset() is
     'Removes everything that clients can create: for conformance tests, and refused unless ojs.conformance_mode is on';

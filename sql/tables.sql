@@ -39,7 +39,7 @@ alter table ojs_store.queue_count replica identity full;
 
 -- LOGGED TRUTH -----------------------------------------------------------------------------------------------------
 
--- The envelope as it was pushed. What is rarely used is in options. Here and in `done`, what is mostly null comes last: a row
+-- The envelope as it was pushed. What is rarely used is in options. Here and in `finished`, what is mostly null comes last: a row
 -- does without its last nulls (src/store/rows.cpp).
 create table ojs_store.job (
     id uuid not null,
@@ -56,26 +56,26 @@ create table ojs_store.job (
     expires_at timestamptz,
     timeout_ms bigint,
     retry jsonb,                        -- null for the system's default policy
-    uniq jsonb,
+    unique_policy jsonb,
     options jsonb                       -- specversion, schema, tags, own lease length, …, and all unknown attributes
 );
 create unique index job_id on ojs_store.job (id);
 alter table ojs_store.job replica identity using index job_id;
 
 -- What happened to an open job and a rebuild must know. Never on the plain path push, claim, ack.
-create table ojs_store.event (
+create table ojs_store.job_history (
     job_id uuid not null,
     at timestamptz not null,
     due_at timestamptz,                 -- when it may be claimed again; null: at once
-    kind smallint not null,             -- event_kind in rows.h
+    kind smallint not null,             -- HistoryKind in rows.h
     attempt int not null,               -- counts after this event
     deliveries int not null,
     started_at timestamptz,             -- of the attempt that ended here
     worker text,
     data jsonb                          -- the error, in the form of ERR-A, or what was changed
 );
-create index event_job on ojs_store.event (job_id);
-alter table ojs_store.event replica identity full;
+create index job_history_job on ojs_store.job_history (job_id);
+alter table ojs_store.job_history replica identity full;
 
 -- What happened to the leases of queues with lease_log, for those who look; nothing else reads it. In the order of
 -- numbers.
@@ -95,7 +95,7 @@ create unique index lease_log_seq on ojs_store.lease_log (seq, number);
 alter table ojs_store.lease_log replica identity using index lease_log_seq;
 
 -- Exactly one row per finished job.
-create table ojs_store.done (
+create table ojs_store.finished (
     job_id uuid not null,
     finished_at timestamptz not null,
     queue bigint not null,
@@ -103,13 +103,13 @@ create table ojs_store.done (
     deliveries int not null,
     started_at timestamptz,             -- null: it never ran
     state smallint not null,            -- job_state in rows.h: completed, cancelled, discarded
-    flags smallint not null,            -- done_flag in rows.h
+    flags smallint not null,            -- finished_flag in rows.h
     worker text,                        -- of the delivery that ended so; null: none did, or a crash forgot it
     result jsonb,
     error jsonb
 );
-create unique index done_job on ojs_store.done (job_id);
-alter table ojs_store.done replica identity using index done_job;
+create unique index finished_job on ojs_store.finished (job_id);
+alter table ojs_store.finished replica identity using index finished_job;
 
 -- The dead letters among them, in the order in which retention lets them go.
 create table ojs_store.dead_letter (
@@ -123,14 +123,14 @@ create index dead_letter_order on ojs_store.dead_letter (queue, died_at);
 
 -- Who holds which fingerprint. Written at push only: what a claim of uniqueness is worth is looked up in the jobs'
 -- states by the next push with that fingerprint, so ack, fail and reap never come here.
-create table ojs_store.uniq (
+create table ojs_store.unique_key (
     fingerprint bytea not null,
     job_id uuid not null,               -- the newest job with this fingerprint
     past uuid[] not null,               -- older ones that still matter: open ones, and the newest of each final state
     held boolean not null               -- false: retention has removed all of them, and the tick will remove the row
 ) with (fillfactor = 60);
-create unique index uniq_held on ojs_store.uniq (fingerprint) where held;
-alter table ojs_store.uniq replica identity full;
+create unique index unique_key_held on ojs_store.unique_key (fingerprint) where held;
+alter table ojs_store.unique_key replica identity full;
 
 -- Deduplication keys that producers chose. A key outlives its job until its time is over.
 create table ojs_store.deduplication (
@@ -208,19 +208,19 @@ create index lease_reap on ojs_store.lease (reap_at);
 
 -- What waits for a time or a sign: scheduled, retryable, pending (due at infinity), released with a delay; and one row
 -- beside them or beside ready for each open job that expires.
-create unlogged table ojs_store.later (
+create unlogged table ojs_store.delayed (
     job_id uuid not null,
     queue bigint not null,
     due_at timestamptz not null,
     job_tid tid not null,
     npriority smallint not null,
-    kind smallint not null,             -- later_kind in rows.h
+    kind smallint not null,             -- DelayedKind in rows.h
     flags int not null,
     attempt int not null,
     deliveries int not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
-create index later_job on ojs_store.later (job_id);
-create index later_due on ojs_store.later (due_at);
+create index delayed_job on ojs_store.delayed (job_id);
+create index delayed_due on ojs_store.delayed (due_at);
 
 -- What jobs that were handed out take of rate limits (src/limits/rate_limits.cpp). A place (kind 0) is taken while the lease exists,
 -- a start (kind 1) counts until its time is over. Kind 2: what was told of the key (src/limits/rate_limit_events.cpp).
@@ -244,7 +244,7 @@ create index listener_flag_queue on ojs_store.listener_flag (queue);
 
 -- A row with a time: the hot set stands. No such row, or one from the beginning of time beside it (rows came into the
 -- truth by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile pass.
-create unlogged table ojs_store.feed (
+create unlogged table ojs_store.hot_set_state (
     rebuilt_at timestamptz not null,
     took interval not null,
     jobs bigint not null,               -- put back by the rebuild
@@ -253,43 +253,43 @@ create unlogged table ojs_store.feed (
 
 -- RECORDS ----------------------------------------------------------------------------------------------------------
 
--- Events that no other row tells of. All the others are derived from job, event, done and lease (sql/events.sql).
-create table ojs_store.record (
+-- Events that no other row tells of. All the others are derived from job, job_history, finished and lease (sql/events.sql).
+create table ojs_store.stored_event (
     id uuid not null,
     at timestamptz not null,
     type text not null,                 -- queue.paused, worker.started, cron.triggered, …
     subject text not null,              -- the queue, worker, cron entry or job it is about
     data jsonb not null
 );
-create unique index record_at on ojs_store.record (at, id);
-alter table ojs_store.record replica identity using index record_at;
+create unique index stored_event_at on ojs_store.stored_event (at, id);
+alter table ojs_store.stored_event replica identity using index stored_event_at;
 
 -- Up to where listeners were told of events (ojs.notify_events). No row: nobody wants that.
-create table ojs_store.told_until (
+create table ojs_store.event_notify_cursor (
     cursor text not null
 );
-alter table ojs_store.told_until replica identity full;
-create unique index told_until_one on ojs_store.told_until ((true)); -- one row at most
+alter table ojs_store.event_notify_cursor replica identity full;
+create unique index event_notify_cursor_one on ojs_store.event_notify_cursor ((true)); -- one row at most
 
 -- Tokens of what has been done once (ojs.once).
-create table ojs_store.once (
+create table ojs_store.once_token (
     scope text collate "C" not null,
     token text collate "C" not null,
     at timestamptz not null,
     primary key (scope, token)
 );
-create index once_at on ojs_store.once (at);
+create index once_token_at on ojs_store.once_token (at);
 
 -- How far retention has come in tables that it goes through block by block, round and round (src/upkeep/block_scan.cpp). The rows stand
 -- from the beginning: whoever made them later could have to be waited for.
-create table ojs_store.sweep (
+create table ojs_store.retention_cursor (
     what text collate "C" not null primary key,
     block bigint not null,              -- where it goes on
     at timestamptz not null,            -- when it got there
     removed_to timestamptz              -- the time of the newest row that was removed: a cursor of events may have missed it
 );
-insert into ojs_store.sweep (what, block, at)
-select what, 0, '-infinity' from unnest('{done,dead_letter,uniq,lease_log,record}'::text[]) what;
+insert into ojs_store.retention_cursor (what, block, at)
+select what, 0, '-infinity' from unnest('{finished,dead_letter,unique_key,lease_log,stored_event}'::text[]) what;
 
 -- ADMINISTRATION ---------------------------------------------------------------------------------------------------
 

@@ -17,28 +17,28 @@ declare
     n int := 0;
 begin
     if count then
-        before := greatest(before, (select r.at from ojs_store.record r where not ojs_store.is_act(r.type)
+        before := greatest(before, (select r.at from ojs_store.stored_event r where not ojs_store.is_act(r.type)
             order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
-        acts_before := greatest(acts_before, (select r.at from ojs_store.record r where ojs_store.is_act(r.type)
+        acts_before := greatest(acts_before, (select r.at from ojs_store.stored_event r where ojs_store.is_act(r.type)
             order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
     end if;
-    if exists (select from ojs_store.record r where r.at <= greatest(before, acts_before)
+    if exists (select from ojs_store.stored_event r where r.at <= greatest(before, acts_before)
             and r.at <= case when ojs_store.is_act(r.type) then acts_before else before end) then
-        perform from ojs_store.sweep s where s.what = 'record' for update skip locked;
+        perform from ojs_store.retention_cursor s where s.what = 'stored_event' for update skip locked;
         if found then
             with gone as (
-                delete from ojs_store.record where ctid = any (array(
-                    select r.ctid from ojs_store.record r
+                delete from ojs_store.stored_event where ctid = any (array(
+                    select r.ctid from ojs_store.stored_event r
                     where r.at <= greatest(before, acts_before)
                         and r.at <= case when ojs_store.is_act(r.type) then acts_before else before end
                     order by r.at limit most for update skip locked))
                 returning at
             )
             select count(*), max(gone.at) into n, newest from gone;
-            update ojs_store.sweep s set removed_to = greatest(s.removed_to, newest) where s.what = 'record';
+            update ojs_store.retention_cursor s set removed_to = greatest(s.removed_to, newest) where s.what = 'stored_event';
         end if;
     end if;
-    delete from ojs_store.once where ctid = any (array(
-        select o.ctid from ojs_store.once o where o.at <= ojs_store.now() - interval '30 days' order by o.at limit most for update skip locked));
+    delete from ojs_store.once_token where ctid = any (array(
+        select o.ctid from ojs_store.once_token o where o.at <= ojs_store.now() - interval '30 days' order by o.at limit most for update skip locked));
     return n;
 end $$;

@@ -23,17 +23,17 @@ namespace ojs
 namespace
 {
 
-constexpr char feed_row_sql[] = R"sql(
+constexpr char state_row_sql[] = R"sql(
     select
         to_jsonb((select rebuilt from (
             select ojs_store.time_text(rebuilt_at) as rebuilt_at, extract(epoch from took)::float8 * 1000 as took_ms, jobs, cause
-            from ojs_store.feed where cause <> 'reconcile' and feed.rebuilt_at > '-infinity'
-            order by feed.rebuilt_at desc limit 1) rebuilt))::text,
+            from ojs_store.hot_set_state where cause <> 'reconcile' and hot_set_state.rebuilt_at > '-infinity'
+            order by hot_set_state.rebuilt_at desc limit 1) rebuilt))::text,
         to_jsonb((select pass from (
             select ojs_store.time_text(rebuilt_at) as at, extract(epoch from took)::float8 * 1000 as took_ms, jobs
-            from ojs_store.feed where cause = 'reconcile') pass))::text
+            from ojs_store.hot_set_state where cause = 'reconcile') pass))::text
 )sql";
-constinit Statement feed_row = {feed_row_sql, {}, nullptr};
+constinit Statement state_row = {state_row_sql, {}, nullptr};
 
 constexpr char queues_sql[] = R"sql(
     select jsonb_build_object('total', count(*), 'active', count(*) filter (where state = 'active'),
@@ -206,7 +206,7 @@ OJS_FUNCTION(ojs_health)
 {
     bool recovery = RecoveryInProgress();
     bool present = worker_present();
-    bool stands = !recovery && read_feed().stands && restores_noticed();
+    bool stands = !recovery && read_hot_set_state().valid && restores_noticed();
     Database *database = my_database();
     TimestampTz at = now();
     StringInfoData json;
@@ -220,7 +220,7 @@ OJS_FUNCTION(ojs_health)
     initStringInfo(&report.maintenance);
     with_spi([&] {
         if (!recovery) {
-            (void)execute_latest(feed_row);
+            (void)execute_latest(state_row);
             copy(&report.hot_set, 1);
             copy(&report.reconciled, 2);
         }
@@ -269,7 +269,7 @@ OJS_FUNCTION(ojs_ready)
     if (RecoveryInProgress())
         PG_RETURN_BOOL(false);
     ensure_hot_set();
-    PG_RETURN_BOOL(read_feed().stands);
+    PG_RETURN_BOOL(read_hot_set_state().valid);
 }
 
 /* ojs_store.worker_running() returns boolean */

@@ -43,12 +43,12 @@ constinit Statement record_act = {
 
 /* Takes the row that says a job has ended in this state; false: there is none. */
 bool
-take_done(Tables &tables, const pg_uuid_t &id, std::optional<State> state, DoneRow &row)
+take_done(Tables &tables, const pg_uuid_t &id, std::optional<State> state, FinishedRow &row)
 {
-    store::Table &table = tables.done();
+    store::Table &table = tables.finished();
     for (;;) {
         ItemPointerData tid;
-        store::Row seen = store::find(table, store::Idx::done_job, id, &tid);
+        store::Row seen = store::find(table, store::Idx::finished_job, id, &tid);
         if (seen == store::Row::none || seen == store::Row::arriving)
             return false;
         read(table.slot, row);
@@ -172,31 +172,31 @@ remark_of(Tables &tables, const pg_uuid_t &id, TimestampTz at)
 }
 
 void
-record_revival(Tables &tables, const DoneRow &row, TimestampTz at)
+record_revival(Tables &tables, const FinishedRow &row, TimestampTz at)
 {
-    EventRow event = {};
+    HistoryRow event = {};
     event.job_id = row.job_id;
     event.at = at;
-    event.kind = EventKind::revived;
+    event.kind = HistoryKind::revived;
     event.attempt = 0;
     event.deliveries = row.deliveries;
     event.started_at = row.started_at;
     event.worker = row.worker;
     event.data = row.error;
-    store::insert(tables.event(), form(tables.event().rel, event));
+    store::insert(tables.job_history(), form(tables.job_history().rel, event));
 }
 
 /* A cancelled job goes on as one that was activated: nothing had failed. */
 void
-record_return(Tables &tables, const DoneRow &row, TimestampTz at)
+record_return(Tables &tables, const FinishedRow &row, TimestampTz at)
 {
-    EventRow event = {};
+    HistoryRow event = {};
     event.job_id = row.job_id;
     event.at = at;
-    event.kind = EventKind::activated;
+    event.kind = HistoryKind::activated;
     event.attempt = 0;
     event.deliveries = row.deliveries;
-    store::insert(tables.event(), form(tables.event().rel, event));
+    store::insert(tables.job_history(), form(tables.job_history().rel, event));
 }
 
 /* `rule`: by which it is brought back; null: by hand. `cancelled_too`: and not only a discarded or retryable job. */
@@ -205,13 +205,13 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
 {
     TimestampTz at = now();
     JobRow job;
-    DoneRow done;
-    LaterRow row = {};
+    FinishedRow done;
+    DelayedRow row = {};
 
     Place place = locate(tables, id);
-    bool retryable = place.table == &tables.later() && place.row.kind == LaterKind::retryable &&
+    bool retryable = place.table == &tables.delayed() && place.row.kind == DelayedKind::retryable &&
                      place.seen != store::Row::arriving &&
-                     store::take_waiting(tables.later(), &place.tid) == store::Outcome::ok;
+                     store::take_waiting(tables.delayed(), &place.tid) == store::Outcome::ok;
     if (retryable)
         row = place.row;
     else if (take_done(tables, id, State::discarded, done) ||
@@ -261,7 +261,7 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
                   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
         row.job_id = id;
         row.npriority = static_cast<int16>(-job.priority);
-        row.flags |= job.flags | job_has_events;
+        row.flags |= job.flags | job_has_history;
     }
     make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
     return answer_now(tables, id, at, remark);
@@ -278,9 +278,9 @@ record_act_on(const char *act, const pg_uuid_t &id, int64 queue, const char *rea
     with_spi([&] { (void)execute_latest(record_act, {type, UUIDPGetDatum(&id), name, why}); });
 }
 
-/* Removes a finished job and its history. Returns false if there is no such job; `done` is how it had ended. */
+/* Removes a finished job and its history. Returns false if there is no such job; `finished` is how it had ended. */
 bool
-delete_finished(Tables &tables, const pg_uuid_t &id, DoneRow &done)
+delete_finished(Tables &tables, const pg_uuid_t &id, FinishedRow &done)
 {
     TimestampTz at = now();
     bool exists = take_done(tables, id, std::nullopt, done);
@@ -330,14 +330,14 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
     for (;;) {
         place = locate(tables, id);
         bool waits = place.table == &tables.ready() ||
-                     (place.table == &tables.later() && (place.row.kind == LaterKind::scheduled || place.row.kind == LaterKind::released));
+                     (place.table == &tables.delayed() && (place.row.kind == DelayedKind::scheduled || place.row.kind == DelayedKind::released));
         if (!waits || place.seen == store::Row::arriving)
             raise_state(tables, id, "change the priority of", Needs::pending, at);
         if (store::take_waiting(*place.table, &place.tid) == store::Outcome::ok)
             break;
         CHECK_FOR_INTERRUPTS();
     }
-    LaterRow &row = place.row;
+    DelayedRow &row = place.row;
     with_spi([&] {
         bool null;
         (void)execute_latest(write_priority, {UUIDPGetDatum(&id), Int16GetDatum(static_cast<int16>(priority))});
@@ -348,11 +348,11 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
     if (place.table == &tables.ready())
         make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
     else
-        store::insert(tables.later(), form(tables.later().rel, row));
+        store::insert(tables.delayed(), form(tables.delayed().rel, row));
     return answer_now(tables, id, at);
 }
 
-/* ojs_store.replay(job_id uuid, rule text) returns ojs.job: a dead letter, whose row of `done` the caller has locked (DLQ-10) */
+/* ojs_store.replay(job_id uuid, rule text) returns ojs.job: a dead letter, whose row of `finished` the caller has locked (DLQ-10) */
 OJS_CHANGE(ojs_replay, "ojs_store.replay()")
 {
     return bring_back(tables, job_id_arg(fcinfo, 0), no_overrides(), PG_GETARG_TEXT_PP(1));
@@ -385,7 +385,7 @@ OJS_CHANGE(ojs_discard, "ojs.discard()")
 OJS_CHANGE(ojs_delete_job, "ojs.delete_job()")
 {
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
-    DoneRow done;
+    FinishedRow done;
     bool existed = delete_finished(tables, id, done);
     if (existed)
         record_act_on("job_deleted", id, done.queue, nullptr);
@@ -395,7 +395,7 @@ OJS_CHANGE(ojs_delete_job, "ojs.delete_job()")
 /* ojs_store.delete_finished(job_id uuid) returns boolean: as part of ojs.delete_many, which emits one event for all */
 OJS_CHANGE(ojs_delete_finished, "ojs.delete_job()")
 {
-    DoneRow done;
+    FinishedRow done;
     PG_RETURN_BOOL(delete_finished(tables, *PG_GETARG_UUID_P(0), done));
 }
 

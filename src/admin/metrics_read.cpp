@@ -21,7 +21,7 @@ constexpr char hour_before_sql[] = R"sql(
     from (
         select queue, state, floor(extract(epoch from finished_at - timestamptz '2000-01-01 00:00:00+00') / 300)::bigint as part,
             (extract(epoch from finished_at - started_at) * 1000000)::bigint as took_us
-        from ojs_store.done
+        from ojs_store.finished
         where finished_at >= $1::timestamptz - interval '65 min' and finished_at < $1 and state in (4, 7)
     ) ended
     group by queue, part

@@ -1,6 +1,6 @@
 /*
  * queue_drop.cpp: what ojs.drop_queue (sql/queue.sql) does to each job that it has taken. Not by SQL: rows that come into
- * ojs_store.done by SQL are a restore, after which the hot set is rebuilt.
+ * ojs_store.finished by SQL are a restore, after which the hot set is rebuilt.
  */
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
@@ -21,7 +21,7 @@ OJS_FUNCTION(ojs_discard_dropped)
     Tables tables;
     int32 flags = PG_GETARG_INT32(p_flags);
     int32 attempt = PG_GETARG_INT32(p_attempt);
-    DoneRow row = end_waiting({job_id_arg(fcinfo, p_job_id), PG_GETARG_INT64(p_queue), {}, 0, flags, attempt, PG_GETARG_INT32(p_deliveries)}, at);
+    FinishedRow row = end_waiting({job_id_arg(fcinfo, p_job_id), PG_GETARG_INT64(p_queue), {}, 0, flags, attempt, PG_GETARG_INT32(p_deliveries)}, at);
     if (PG_ARGISNULL(p_started_at))
         flags &= ~lease_series;
     else

@@ -64,18 +64,18 @@ find_due(Overdue *overdue, int n, TimestampTz at)
     ScanKeyData key;
     store::Scan scan;
     store::Row seen;
-    store::Table table = store::open(store::Rel::later, AccessShareLock);
+    store::Table table = store::open(store::Rel::delayed, AccessShareLock);
     ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(at)));
-    store::begin(scan, table, store::Idx::later_due, &key, 1, false);
+    store::begin(scan, table, store::Idx::delayed_due, &key, 1, false);
     while ((seen = store::next(scan)) != store::Row::none) {
-        LaterRow row;
+        DelayedRow row;
         read(table.slot, row);
         Overdue *of = overdue_of(overdue, n, row.queue);
         if (seen == store::Row::arriving || of == nullptr)
             continue;
-        of->scheduled += row.kind == LaterKind::scheduled;
-        of->retryable += row.kind == LaterKind::retryable;
-        of->released += row.kind == LaterKind::released;
+        of->scheduled += row.kind == DelayedKind::scheduled;
+        of->retryable += row.kind == DelayedKind::retryable;
+        of->released += row.kind == DelayedKind::released;
     }
     store::end(scan);
     store::close(table);
@@ -199,7 +199,7 @@ OJS_FUNCTION(ojs_waiting_bytes)
     PG_RETURN_INT64(at_least_0(counts.bytes));
 }
 
-/* Statement trigger with transition tables: rows of ready, lease, later or done changed by SQL. Direct table access fires
+/* Statement trigger with transition tables: rows of ready, lease, delayed or finished changed by SQL. Direct table access fires
  * no trigger, and is counted where it happens. */
 OJS_FUNCTION(ojs_count_rows)
 {
@@ -209,11 +209,11 @@ OJS_FUNCTION(ojs_count_rows)
     auto *data = reinterpret_cast<TriggerData *>(fcinfo->context);
     Oid table = RelationGetRelid(data->tg_relation);
     bool truncated = TRIGGER_FIRED_BY_TRUNCATE(data->tg_event);
-    for (store::Rel rel : {store::Rel::ready, store::Rel::lease, store::Rel::later, store::Rel::done}) {
+    for (store::Rel rel : {store::Rel::ready, store::Rel::lease, store::Rel::delayed, store::Rel::finished}) {
         if (table != store::relation_oid(rel))
             continue;
         if (truncated)
-            counts_lost(rel == store::Rel::done ? Part::ended : Part::open);
+            counts_lost(rel == store::Rel::finished ? Part::ended : Part::open);
         note_rows(rel, data->tg_oldtable, RelationGetDescr(data->tg_relation), -1);
         note_rows(rel, data->tg_newtable, RelationGetDescr(data->tg_relation), 1);
     }

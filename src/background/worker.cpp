@@ -132,7 +132,7 @@ void
 keep_hot_set()
 {
     begin();
-    if (hold_extension() && !read_feed().stands && !rebuild_under_way())
+    if (hold_extension() && !read_hot_set_state().valid && !rebuild_under_way())
         (void)rebuild_hot_set(nullptr);
     commit();
 }
@@ -177,7 +177,7 @@ do_duty(Duty duty, Pass &pass)
         return;
     }
     begin();
-    if (hold_extension() && read_feed().stands) {
+    if (hold_extension() && read_hot_set_state().valid) {
         if (duty == Duty::recount)
             recount_if_due();
         else if (duty == Duty::wake_up) {

@@ -105,16 +105,16 @@ void
 mark_delivered(Walk &walk, LeaseRow &lease)
 {
     if (lease.flags & (job_at_most_once | lease_durable))
-        lease.flags |= job_has_events;
+        lease.flags |= job_has_history;
     if ((lease.flags & job_at_most_once) && !(lease.flags & lease_durable)) {
-        EventRow event = {};
+        HistoryRow event = {};
         event.job_id = lease.job_id;
         event.at = walk.now;
-        event.kind = EventKind::claimed;
+        event.kind = HistoryKind::claimed;
         event.attempt = lease.attempt;
         event.deliveries = lease.deliveries;
         event.worker = lease.worker;
-        store::insert(walk.tables.event(), form(walk.tables.event().rel, event));
+        store::insert(walk.tables.job_history(), form(walk.tables.job_history().rel, event));
     }
     trace(walk.tables, lease, LeaseStep::claimed, walk.now);
     if (lease.flags & job_at_most_once) {
@@ -393,7 +393,7 @@ show(Walk &walk, Tables &tables, const Taken &taken, const JobRow &job, Datum *v
     standing.worker = walk.request.worker;
     standing.token = taken.lease.token;
     standing.lease_expires_at = taken.lease.deadline;
-    if (taken.ready.flags & (job_has_events | job_reported))
+    if (taken.ready.flags & (job_has_history | job_reported))
         read_past(tables, job.id, taken.ready.flags, standing);
     render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
 }

@@ -127,7 +127,7 @@ series_of(int64 queue, std::string_view type, TimestampTz at)
 
 /* The series that a lease names. Leases outlive a restart, series do not; and a queue's jobs may have been moved. */
 int
-series_in(int32 flags, const DoneRow &row)
+series_in(int32 flags, const FinishedRow &row)
 {
     int number = (flags & lease_series) >> lease_series_shift;
     if (number == 0 || number > figures->n_series || !row.started_at)
@@ -308,7 +308,7 @@ count_expired(const JobRow &job, int64 queue, TimestampTz now)
 
 /* The slot is our own: callers still read what they have in theirs. */
 static int
-series_by_envelope(const DoneRow &row)
+series_by_envelope(const FinishedRow &row)
 {
     int series = 0;
     ItemPointerData tid;
@@ -323,7 +323,7 @@ series_by_envelope(const DoneRow &row)
 }
 
 void
-count_ended(const DoneRow &row, int32 flags)
+count_ended(const FinishedRow &row, int32 flags)
 {
     if (figures == nullptr)
         return;

@@ -153,7 +153,7 @@ bool
 alone()
 {
     LOCKTAG tag;
-    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::feed), 0, 1);
+    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::hot_set_state), 0, 1);
     return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 

@@ -37,8 +37,8 @@ column(HeapTupleHeader row)
 State
 state_of_done(HeapTupleHeader row)
 {
-    constexpr int number = number_of<DoneRow>(&DoneRow::started_at);
-    constexpr int offset = offset_of<DoneRow>(&DoneRow::started_at);
+    constexpr int number = number_of<FinishedRow>(&FinishedRow::started_at);
+    constexpr int offset = offset_of<FinishedRow>(&FinishedRow::started_at);
     bool null = (row->t_infomask & HEAP_HASNULL) && att_isnull(number, row->t_bits);
     State state;
     memcpy(&state, reinterpret_cast<const char *>(row) + row->t_hoff + offset + (null ? 0 : sizeof(TimestampTz)), sizeof state);
@@ -234,26 +234,26 @@ where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where)
         queue = column<LeaseRow, &LeaseRow::queue>(row);
         where = Where::leased;
         return true;
-    case store::Rel::later:
-        queue = column<LaterRow, &LaterRow::queue>(row);
-        switch (column<LaterRow, &LaterRow::kind>(row)) {
-        case LaterKind::scheduled:
+    case store::Rel::delayed:
+        queue = column<DelayedRow, &DelayedRow::queue>(row);
+        switch (column<DelayedRow, &DelayedRow::kind>(row)) {
+        case DelayedKind::scheduled:
             where = Where::scheduled;
             return true;
-        case LaterKind::retryable:
+        case DelayedKind::retryable:
             where = Where::retryable;
             return true;
-        case LaterKind::pending:
+        case DelayedKind::pending:
             where = Where::pending;
             return true;
-        case LaterKind::released:
+        case DelayedKind::released:
             where = Where::released;
             return true;
         default:
             return false;
         }
     default: {
-        queue = column<DoneRow, &DoneRow::queue>(row);
+        queue = column<FinishedRow, &FinishedRow::queue>(row);
         State state = state_of_done(row);
         where = state == State::completed   ? Where::completed
                 : state == State::cancelled ? Where::cancelled
@@ -272,7 +272,7 @@ sized(store::Rel rel, HeapTupleHeader row, SizedJob &job)
     };
     if (rel == store::Rel::ready)
         return sized_in(static_cast<ReadyRow *>(nullptr));
-    return rel == store::Rel::later && sized_in(static_cast<LaterRow *>(nullptr));
+    return rel == store::Rel::delayed && sized_in(static_cast<DelayedRow *>(nullptr));
 }
 
 /* By tables of its own: callers hold on to what is in theirs. */

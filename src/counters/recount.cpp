@@ -90,12 +90,12 @@ void
 add_part(HTAB *to, Part part, Snapshot snapshot)
 {
     if (part == Part::ended) {
-        add_rows(to, store::Rel::done, snapshot);
+        add_rows(to, store::Rel::finished, snapshot);
         return;
     }
     add_rows(to, store::Rel::ready, snapshot);
     add_rows(to, store::Rel::lease, snapshot);
-    add_rows(to, store::Rel::later, snapshot);
+    add_rows(to, store::Rel::delayed, snapshot);
 }
 
 void

@@ -43,7 +43,7 @@ have_it_rebuilt()
     int64 idle_since_us = steady_us();
 
     worker_poke();
-    while (!read_feed().stands) {
+    while (!read_hot_set_state().valid) {
         bool by_worker = worker_running();
         if (rebuild_under_way())
             idle_since_us = steady_us();
@@ -79,27 +79,27 @@ void
 ensure_hot_set()
 {
     note_activity();
-    uint64 generation = store::catalog_generation(store::Rel::feed);
+    uint64 generation = store::catalog_generation(store::Rel::hot_set_state);
     if (checked.holds(generation))
         return;
     if (RecoveryInProgress())
         return;
 
     /* What our own transaction wrote can be rolled back: nothing to remember. */
-    Feed feed = read_feed();
-    if (!feed.stands && !feed.ours) {
+    HotSetState state = read_hot_set_state();
+    if (!state.valid && !state.ours) {
         have_it_rebuilt();
-        feed = read_feed();
+        state = read_hot_set_state();
     }
-    if (!feed.stands) {
-        if (!feed.ours)
+    if (!state.valid) {
+        if (!state.ours)
             ereport(LOG, (errmsg("ojs rebuilds its hot set in the transaction of a caller"),
                           errdetail("No background process could be had for it."),
                           errhint("Consider raising max_worker_processes.")));
         rebuild_in_place();
         return;
     }
-    if (feed.ours)
+    if (state.ours)
         return;
     ask_for_worker();
     checked = {true, generation};
@@ -109,17 +109,17 @@ void
 note_restore()
 {
     counts_lost(Part::ended); /* it may be many rows */
-    Feed feed = read_feed();
-    if (feed.restored && feed.ours)
+    HotSetState state = read_hot_set_state();
+    if (state.restored && state.ours)
         return;
-    store::Table table = store::open(store::Rel::feed, RowExclusiveLock);
-    Datum values[feed_columns];
-    bool nulls[feed_columns] = {};
+    store::Table table = store::open(store::Rel::hot_set_state, RowExclusiveLock);
+    Datum values[state_columns];
+    bool nulls[state_columns] = {};
     Interval none = {};
-    values[feed_rebuilt_at] = TimestampTzGetDatum(DT_NOBEGIN);
-    values[feed_took] = IntervalPGetDatum(&none);
-    values[feed_jobs] = Int64GetDatum(0);
-    values[feed_cause] = CStringGetTextDatum("restore");
+    values[state_rebuilt_at] = TimestampTzGetDatum(DT_NOBEGIN);
+    values[state_took] = IntervalPGetDatum(&none);
+    values[state_jobs] = Int64GetDatum(0);
+    values[state_cause] = CStringGetTextDatum("restore");
     store::insert(table, heap_form_tuple(RelationGetDescr(table.rel), values, nulls));
     CacheInvalidateRelcache(table.rel); /* all sessions look again once this commits */
     store::close(table);

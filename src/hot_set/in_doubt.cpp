@@ -49,7 +49,7 @@ undecided_jobs()
     control.keysize = control.entrysize = sizeof(pg_uuid_t);
     control.hcxt = CurrentMemoryContext;
     HTAB *jobs = hash_create("ojs undecided jobs", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-    for (store::Rel rel : {store::Rel::job, store::Rel::event, store::Rel::done})
+    for (store::Rel rel : {store::Rel::job, store::Rel::job_history, store::Rel::finished})
         add_jobs(jobs, rel);
     return jobs;
 }

@@ -1,10 +1,10 @@
 /*
  * rebuild.cpp: makes the hot set from the truth, and puts back what fell out of it.
  *
- * Both read one snapshot: the open jobs (in `job`, not in `done`) that are in none of ready, lease and later, each put
+ * Both read one snapshot: the open jobs (in `job`, not in `finished`) that are in none of ready, lease and delayed, each put
  * where its newest event says. A job that is pushed meanwhile is not in the snapshot, and brings its own hot row. One
  * that is being claimed, finished or moved meanwhile is, by the snapshot, still where it was. So neither locks out
- * anything but the other (ShareUpdateExclusiveLock on feed). Only a process that rebuilds after a crash or a promotion
+ * anything but the other (ShareUpdateExclusiveLock on hot_set_state). Only a process that rebuilds after a crash or a promotion
  * takes the empty tables for itself and makes their indexes at the end: sessions wait for it anyhow.
  *
  * No index of a hot table is read: claims mark entries dead that an older snapshot might still need.
@@ -29,10 +29,10 @@ namespace
 {
 
 /* What was said of the last rebuild, and that rows were restored; what the reconcile pass says of itself stays. */
-constexpr char clear_feed_sql[] = R"sql(
-    delete from ojs_store.feed where cause <> 'reconcile' returning rebuilt_at = '-infinity'
+constexpr char clear_state_sql[] = R"sql(
+    delete from ojs_store.hot_set_state where cause <> 'reconcile' returning rebuilt_at = '-infinity'
 )sql";
-constinit Statement clear_feed = {clear_feed_sql, {}, nullptr};
+constinit Statement clear_state = {clear_state_sql, {}, nullptr};
 
 /* After a restore under a live worker: some jobs came before their events and endings, and were put where they no
  * longer belong. What another transaction is at stays. */
@@ -40,10 +40,10 @@ constexpr char clear_ready_sql[] = R"sql(
     delete from ojs_store.ready where ctid = any (array(select ctid from ojs_store.ready for update skip locked))
 )sql";
 constinit Statement clear_ready = {clear_ready_sql, {}, nullptr};
-constexpr char clear_later_sql[] = R"sql(
-    delete from ojs_store.later where ctid = any (array(select ctid from ojs_store.later for update skip locked))
+constexpr char clear_delayed_sql[] = R"sql(
+    delete from ojs_store.delayed where ctid = any (array(select ctid from ojs_store.delayed for update skip locked))
 )sql";
-constinit Statement clear_later = {clear_later_sql, {}, nullptr};
+constinit Statement clear_delayed = {clear_delayed_sql, {}, nullptr};
 
 constexpr char lost_jobs_sql[] = "select * from ojs_store.lost_jobs where $1 is null or created_at < $1";
 constinit Statement lost_jobs = {lost_jobs_sql, {TIMESTAMPTZOID}, nullptr};
@@ -66,22 +66,22 @@ enum {
 };
 
 constinit Statement index_ready = {"reindex table ojs_store.ready", {}, nullptr};
-constinit Statement index_later = {"reindex table ojs_store.later", {}, nullptr};
+constinit Statement index_delayed = {"reindex table ojs_store.delayed", {}, nullptr};
 
 constinit Statement any_job = {"select from ojs_store.job limit 1", {}, nullptr};
 
-constexpr char write_feed_sql[] = R"sql(
-    insert into ojs_store.feed (rebuilt_at, took, jobs, cause)
+constexpr char write_state_sql[] = R"sql(
+    insert into ojs_store.hot_set_state (rebuilt_at, took, jobs, cause)
     values ($1, make_interval(secs => $2), $3, $4)
 )sql";
-constinit Statement write_feed = {write_feed_sql, {TIMESTAMPTZOID, FLOAT8OID, INT8OID, TEXTOID}, nullptr};
+constinit Statement write_state = {write_state_sql, {TIMESTAMPTZOID, FLOAT8OID, INT8OID, TEXTOID}, nullptr};
 
 constexpr char jobs_so_far_sql[] = R"sql(
-    select coalesce(max(jobs), 0) from ojs_store.feed where cause = 'reconcile'
+    select coalesce(max(jobs), 0) from ojs_store.hot_set_state where cause = 'reconcile'
 )sql";
 constinit Statement jobs_so_far = {jobs_so_far_sql, {}, nullptr};
 
-constinit Statement forget_pass = {"delete from ojs_store.feed where cause = 'reconcile'", {}, nullptr};
+constinit Statement forget_pass = {"delete from ojs_store.hot_set_state where cause = 'reconcile'", {}, nullptr};
 
 /*
  * The opposite of lost jobs: hot rows of jobs that are finished, or gone. By one snapshot a job is never both open and finished,
@@ -89,18 +89,18 @@ constinit Statement forget_pass = {"delete from ojs_store.feed where cause = 're
  */
 #define STRAY_FROM(hot)                                                                                                       \
     " from " hot " hot left join ojs_store.job on job.id = hot.job_id"                                                        \
-    " left join ojs_store.done on done.job_id = hot.job_id where (job.id is null or done.job_id is not null)"
+    " left join ojs_store.finished on finished.job_id = hot.job_id where (job.id is null or finished.job_id is not null)"
 #define REMOVE_STRAY(hot, condition)                                                                                          \
     "delete from " hot " where ctid = any (array(select hot.ctid" STRAY_FROM(hot) condition " for update of hot skip locked))"
 constinit Statement any_stray = {"select" STRAY_FROM("(select job_id from ojs_store.ready union all"
                                                      " select job_id from ojs_store.lease union all"
-                                                     " select job_id from ojs_store.later where kind <> 5)") " limit 1",
+                                                     " select job_id from ojs_store.delayed where kind <> 5)") " limit 1",
                                  {}, nullptr};
 constinit Statement remove_stray[] = {{REMOVE_STRAY("ojs_store.ready", ""), {}, nullptr},
                                       {REMOVE_STRAY("ojs_store.lease", ""), {}, nullptr},
-                                      {REMOVE_STRAY("ojs_store.later", " and kind <> 5"), {}, nullptr}};
+                                      {REMOVE_STRAY("ojs_store.delayed", " and kind <> 5"), {}, nullptr}};
 
-/* What ojs_store.lost_jobs says of a job beside the kinds of `later`; null: it can be claimed. */
+/* What ojs_store.lost_jobs says of a job beside the kinds of `delayed`; null: it can be claimed. */
 enum class LostKind : int16 { begun = 0, held = 6 };
 
 constexpr LOCKMODE one_at_a_time = ShareUpdateExclusiveLock;
@@ -121,7 +121,7 @@ struct Returned {
 
 /* May run at most once, and had begun. */
 struct Begun {
-    DoneRow row;
+    FinishedRow row;
     int32 flags;
 };
 
@@ -158,7 +158,7 @@ struct Placing {
     HTAB *undecided;       /* ids of jobs, or null (in_doubt.h) */
     MemoryContext context;
     Sink *ready;
-    Sink *later;
+    Sink *delayed;
     List<Returned> returned;
     List<Begun> begun;
     List<Held> held;
@@ -181,26 +181,26 @@ count(Placing &placing, int64 queue)
 bool
 has_reminder(Placing &placing, const pg_uuid_t &id)
 {
-    if (placing.later->bulk)
+    if (placing.delayed->bulk)
         return false;
-    store::Table later = store::open(store::Rel::later, RowExclusiveLock);
+    store::Table delayed = store::open(store::Rel::delayed, RowExclusiveLock);
     ScanKeyData key;
     store::Scan scan;
     bool found = false;
     store::key_uuid(&key, id);
-    store::begin(scan, later, store::Idx::later_job, &key, 1, false);
+    store::begin(scan, delayed, store::Idx::delayed_job, &key, 1, false);
     while (!found && store::next(scan) != store::Row::none) {
-        LaterRow row;
-        read(later.slot, row);
-        found = row.kind == LaterKind::expiry;
+        DelayedRow row;
+        read(delayed.slot, row);
+        found = row.kind == DelayedKind::expiry;
     }
     store::end(scan);
-    store::close(later);
+    store::close(delayed);
     return found;
 }
 
 void
-hold(Placing &placing, const LaterRow &row, TupleTableSlot *slot)
+hold(Placing &placing, const DelayedRow &row, TupleTableSlot *slot)
 {
     auto value = [slot](int column) { return slot->tts_values[column - 1]; };
     Held held = {};
@@ -222,7 +222,7 @@ place(Placing &placing, TupleTableSlot *slot)
     auto value = [slot](int column) { return slot->tts_values[column - 1]; };
     auto given = [slot](int column) { return !slot->tts_isnull[column - 1]; };
 
-    LaterRow row = {};
+    DelayedRow row = {};
     row.job_id = *DatumGetUUIDP(value(o_id));
     if (placing.undecided != nullptr && hash_search(placing.undecided, &row.job_id, HASH_FIND, nullptr) != nullptr)
         return;
@@ -246,9 +246,9 @@ place(Placing &placing, TupleTableSlot *slot)
     if (given(o_kind) && DatumGetInt16(value(o_kind)) == static_cast<int16>(LostKind::held)) {
         hold(placing, row, slot);
     } else if (given(o_kind)) {
-        row.kind = static_cast<LaterKind>(DatumGetInt16(value(o_kind)));
+        row.kind = static_cast<DelayedKind>(DatumGetInt16(value(o_kind)));
         row.due_at = DatumGetTimestampTz(value(o_due_at));
-        put(*placing.later, row);
+        put(*placing.delayed, row);
     } else {
         ReadyRow ready = {row, DatumGetInt64(value(o_seq))};
         if (row.deliveries == 0)
@@ -257,9 +257,9 @@ place(Placing &placing, TupleTableSlot *slot)
             placing.returned.add(placing.context, {ready, DatumGetTimestampTz(value(o_at))});
     }
     if (given(o_expires_at) && !has_reminder(placing, row.job_id)) {
-        row.kind = LaterKind::expiry;
+        row.kind = DelayedKind::expiry;
         row.due_at = DatumGetTimestampTz(value(o_expires_at));
-        put(*placing.later, row);
+        put(*placing.delayed, row);
     }
 }
 
@@ -295,7 +295,7 @@ place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
     placing.receiver = {receive_job, receiver_starts, receiver_ends, receiver_ends, DestNone};
     placing.undecided = undecided_jobs(); /* before the snapshot: what is resolved in between waits for the next pass */
     placing.ready = open_sink(store::Rel::ready, bulk);
-    placing.later = open_sink(store::Rel::later, bulk);
+    placing.delayed = open_sink(store::Rel::delayed, bulk);
     execute_latest_into(lost_jobs, {created_before}, &placing.receiver);
 
     std::sort(placing.returned.items, placing.returned.items + placing.returned.n,
@@ -306,12 +306,12 @@ place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
         put(*placing.ready, row);
     }
     bool ready_unindexed = close_sink(*placing.ready);
-    bool later_unindexed = close_sink(*placing.later);
+    bool delayed_unindexed = close_sink(*placing.delayed);
     CommandCounterIncrement();
     if (ready_unindexed)
         (void)execute(index_ready);
-    if (later_unindexed)
-        (void)execute(index_later);
+    if (delayed_unindexed)
+        (void)execute(index_delayed);
 }
 
 /* Never delivered twice, and nobody can say any more how the one delivery went (DLV-01). */
@@ -372,7 +372,7 @@ bool
 rebuild_under_way()
 {
     LOCKTAG tag;
-    SET_LOCKTAG_RELATION(tag, MyDatabaseId, store::relation_oid(store::Rel::feed));
+    SET_LOCKTAG_RELATION(tag, MyDatabaseId, store::relation_oid(store::Rel::hot_set_state));
     if (LockAcquire(&tag, one_at_a_time, true, true) == LOCKACQUIRE_NOT_AVAIL)
         return true;
     LockRelease(&tag, one_at_a_time, true);
@@ -382,10 +382,10 @@ rebuild_under_way()
 bool
 rebuild_hot_set(const char *cause)
 {
-    Oid feed_oid = store::relation_oid(store::Rel::feed);
-    LockRelationOid(feed_oid, one_at_a_time);
-    if (read_feed().stands) {
-        UnlockRelationOid(feed_oid, one_at_a_time);
+    Oid state_oid = store::relation_oid(store::Rel::hot_set_state);
+    LockRelationOid(state_oid, one_at_a_time);
+    if (read_hot_set_state().valid) {
+        UnlockRelationOid(state_oid, one_at_a_time);
         return false;
     }
 
@@ -394,14 +394,14 @@ rebuild_hot_set(const char *cause)
     placing.context = CurrentMemoryContext;
     with_spi([&] {
         bool restored = false;
-        uint64 said = execute_latest(clear_feed);
+        uint64 said = execute_latest(clear_state);
         for (uint64 i = 0; i < said; i++) {
             bool null;
             restored |= DatumGetBool(cell(i, 1, &null));
         }
         if (restored) {
             (void)execute_latest(clear_ready);
-            (void)execute_latest(clear_later);
+            (void)execute_latest(clear_delayed);
         }
         place_lost_jobs(placing, nullptr, MyBackendType == B_BG_WORKER && !restored);
         discard_begun(placing);
@@ -410,7 +410,7 @@ rebuild_hot_set(const char *cause)
                           : cause != nullptr             ? cause
                           : execute_latest(any_job) == 0 ? "first use"
                                                          : "crash or promotion";
-        (void)execute_latest(write_feed,
+        (void)execute_latest(write_state,
                              {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start_us)),
                               Int64GetDatum(placing.jobs), CStringGetTextDatum(why)});
     });
@@ -423,11 +423,11 @@ rebuild_hot_set(const char *cause)
 int64
 reconcile_hot_set(TimestampTz created_before)
 {
-    Oid feed_oid = store::relation_oid(store::Rel::feed);
-    if (!ConditionalLockRelationOid(feed_oid, one_at_a_time))
+    Oid state_oid = store::relation_oid(store::Rel::hot_set_state);
+    if (!ConditionalLockRelationOid(state_oid, one_at_a_time))
         return -1;
-    if (!read_feed().stands) { /* a rebuild does it, and more */
-        UnlockRelationOid(feed_oid, one_at_a_time);
+    if (!read_hot_set_state().valid) { /* a rebuild does it, and more */
+        UnlockRelationOid(state_oid, one_at_a_time);
         return -1;
     }
 
@@ -446,7 +446,7 @@ reconcile_hot_set(TimestampTz created_before)
         jobs = placing.jobs + placing.begun.n;
         strays = remove_strays();
         (void)execute_latest(forget_pass);
-        (void)execute_latest(write_feed,
+        (void)execute_latest(write_state,
                              {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start_us)),
                               Int64GetDatum(before + jobs + strays), CStringGetTextDatum("reconcile")});
     });

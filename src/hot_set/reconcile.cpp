@@ -18,12 +18,12 @@ constexpr char last_pass_sql[] = R"sql(
     select max(rebuilt_at) filter (where cause = 'reconcile'),
         coalesce(max(extract(epoch from took)) filter (where cause = 'reconcile'), 0)::float8,
         max(rebuilt_at)
-    from ojs_store.feed
+    from ojs_store.hot_set_state
 )sql";
 constinit Statement last_pass = {last_pass_sql, {}, nullptr};
 
 /* Tables whose rows a rebuild reads. */
-constexpr store::Rel watched[] = {store::Rel::job, store::Rel::event, store::Rel::done, store::Rel::checkpoint};
+constexpr store::Rel watched[] = {store::Rel::job, store::Rel::job_history, store::Rel::finished, store::Rel::checkpoint};
 
 bool
 is_watched(store::Rel which)

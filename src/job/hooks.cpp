@@ -220,7 +220,7 @@ read_again(const Envelope &received, const Jsonb *json, TimestampTz now)
     made.has_id = received.has_id;
     made.item = received.item;
     validate(made);
-    if (made.uniq != nullptr && received.args != nullptr) {
+    if (made.unique_policy != nullptr && received.args != nullptr) {
         /* INT-01: the key is made of the args as they came, so that a hook may encrypt them. */
         Envelope as_received = made;
         as_received.args = received.args;

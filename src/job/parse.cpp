@@ -234,7 +234,7 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         settle(p, attr, e.type, text_value(value, Code::invalid_job_type, "type"), "type");
         break;
     case Attr::unique:
-        settle_json(p, attr, e.uniq, value, "unique");
+        settle_json(p, attr, e.unique_policy, value, "unique");
         break;
     case Attr::version:
         if (!IsAJsonbScalar(&value))
@@ -327,7 +327,7 @@ note_parameters(Parse &p)
     note(Attr::scheduled_at, e.scheduled_at.has_value());
     note(Attr::expires_at, e.expires_at.has_value());
     note(Attr::retry, e.retry != nullptr);
-    note(Attr::unique, e.uniq != nullptr);
+    note(Attr::unique, e.unique_policy != nullptr);
     note(Attr::meta, e.meta != nullptr);
     note(Attr::timeout, e.timeout_ms.has_value());
     note(Attr::deduplication_key, e.deduplication_key.data() != nullptr);

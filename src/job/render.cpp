@@ -175,7 +175,7 @@ render(const JobRow &job, const Standing &standing, std::string_view queue_name,
     out.time(standing.next_attempt_at);
     out.pointer(job.timeout_ms ? interval_of(*job.timeout_ms) : nullptr);
     out.pointer(effective_retry_policy(job.retry));
-    out.pointer(job.uniq);
+    out.pointer(job.unique_policy);
     out.pointer(options.schema);
     out.pointer(options.tags);
     out.pointer(standing.result);

@@ -52,8 +52,8 @@ request_json(const Envelope &e)
         out.add("pending", json_bool(true));
     if (e.retry != nullptr)
         out.add("retry", e.retry);
-    if (e.uniq != nullptr)
-        out.add("unique", e.uniq);
+    if (e.unique_policy != nullptr)
+        out.add("unique", e.unique_policy);
     if (e.deduplication_key.data() != nullptr)
         out.add("deduplication_key", e.deduplication_key);
     if (e.deduplication_ttl_ms)

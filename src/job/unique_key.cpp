@@ -398,9 +398,9 @@ read_job(FunctionCallInfo fcinfo, Envelope &envelope, UniquePolicy &policy)
     envelope = empty_envelope();
     envelope_from_json(PG_GETARG_JSONB_P(0), now(), false, envelope);
     validate(envelope);
-    if (envelope.uniq == nullptr)
+    if (envelope.unique_policy == nullptr)
         return false;
-    policy = read_unique_policy(envelope.uniq);
+    policy = read_unique_policy(envelope.unique_policy);
     return true;
 }
 

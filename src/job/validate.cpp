@@ -208,7 +208,7 @@ envelope_length(const Envelope &e)
     member("queue", e.queue == "default" ? 0 : text_length(e.queue));
     member("meta", json_length(e.meta));
     member("retry", json_length(e.retry));
-    member("unique", json_length(e.uniq));
+    member("unique", json_length(e.unique_policy));
     if (e.options != nullptr)
         length += json_length(e.options); /* without its braces, with a comma */
     return length;
@@ -372,7 +372,7 @@ validate_priority(int priority)
 void
 validate(Envelope &e)
 {
-    for (Jsonb **json : {&e.args, &e.meta, &e.retry, &e.uniq})
+    for (Jsonb **json : {&e.args, &e.meta, &e.retry, &e.unique_policy})
         forget_null(*json);
     e.flags = (e.flags & job_bare_object) | (e.pending ? job_pending : 0);
     if (e.has_id && !is_uuid_v7(e.id))
@@ -393,12 +393,12 @@ validate(Envelope &e)
     check_retry(e);
     if (e.retry != nullptr)
         bound += check_complexity(e.retry, Code::invalid_retry_policy, "retry");
-    if (e.uniq != nullptr) {
-        if (!is_object(e.uniq))
+    if (e.unique_policy != nullptr) {
+        if (!is_object(e.unique_policy))
             raise_field(Code::unique_key_invalid, "unique",
                         "Give a policy such as {\"keys\": [\"type\", \"args\"]}, or leave it out.",
-                        "unique must be an object, not %s", kind_of(e.uniq));
-        bound += check_complexity(e.uniq, Code::unique_key_invalid, "unique");
+                        "unique must be an object, not %s", kind_of(e.unique_policy));
+        bound += check_complexity(e.unique_policy, Code::unique_key_invalid, "unique");
         e.flags |= job_unique;
     }
     check_size(e, bound);

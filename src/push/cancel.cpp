@@ -56,29 +56,29 @@ OJS_CHANGE(ojs_activate, "ojs.activate()")
         check_use_of_job(standing.queue, id, Use::push);
     for (;;) {
         place = locate(tables, id);
-        if (place.table != &tables.later() || place.row.kind != LaterKind::pending || place.seen == store::Row::arriving)
+        if (place.table != &tables.delayed() || place.row.kind != DelayedKind::pending || place.seen == store::Row::arriving)
             raise_state(tables, id, "activate", Needs::pending, at);
-        if (store::take_waiting(tables.later(), &place.tid) == store::Outcome::ok)
+        if (store::take_waiting(tables.delayed(), &place.tid) == store::Outcome::ok)
             break;
         CHECK_FOR_INTERRUPTS();
     }
-    LaterRow &row = place.row;
+    DelayedRow &row = place.row;
     read_job(tables, id, row.job_tid, job);
     bool scheduled = job.scheduled_at && *job.scheduled_at > at;
 
-    EventRow event = {};
+    HistoryRow event = {};
     event.job_id = id;
     event.at = at;
     event.due_at = scheduled ? job.scheduled_at : std::nullopt;
-    event.kind = EventKind::activated;
+    event.kind = HistoryKind::activated;
     event.attempt = row.attempt;
     event.deliveries = row.deliveries;
-    store::insert(tables.event(), form(tables.event().rel, event));
-    row.flags |= job_has_events;
+    store::insert(tables.job_history(), form(tables.job_history().rel, event));
+    row.flags |= job_has_history;
     if (scheduled) {
-        row.kind = LaterKind::scheduled;
+        row.kind = DelayedKind::scheduled;
         row.due_at = *job.scheduled_at;
-        store::insert(tables.later(), form(tables.later().rel, row));
+        store::insert(tables.delayed(), form(tables.delayed().rel, row));
     } else
         make_ready(tables, row, store::next_seq());
     return answer_now(tables, id, at);

@@ -39,7 +39,7 @@ struct WantedList {
 int64
 size_in(const Queue &queue, const Envelope &e)
 {
-    return queue.max_size_bytes > 0 ? size_of(e.type, {e.args, e.meta, e.retry, e.uniq, e.options}) : 0;
+    return queue.max_size_bytes > 0 ? size_of(e.type, {e.args, e.meta, e.retry, e.unique_policy, e.options}) : 0;
 }
 
 /* In the order in which their locks are taken. */
@@ -104,17 +104,17 @@ count_ready(Tables &tables, int64 queue, int64 most, Snapshot snapshot, Load &lo
     index_close(index, NoLock);
 }
 
-/* No index of `later` knows queues: only where there is little in it is this cheap. */
+/* No index of `delayed` knows queues: only where there is little in it is this cheap. */
 void
-count_later(Tables &tables, int64 queue, int64 most, Snapshot snapshot, Load &load)
+count_delayed(Tables &tables, int64 queue, int64 most, Snapshot snapshot, Load &load)
 {
-    store::Table &table = tables.later();
+    store::Table &table = tables.delayed();
     TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
     while (load.jobs < most && table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
-        LaterRow row;
+        DelayedRow row;
         CHECK_FOR_INTERRUPTS();
         read(table.slot, row);
-        if (row.queue == queue && row.kind != LaterKind::expiry)
+        if (row.queue == queue && row.kind != DelayedKind::expiry)
             count(tables, row.job_id, row.job_tid, row.flags, load);
     }
     table_endscan(scan);
@@ -129,7 +129,7 @@ count_waiting(Tables &tables, int64 queue, int64 most)
     CommandCounterIncrement();
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     count_ready(tables, queue, most, snapshot, load);
-    count_later(tables, queue, most, snapshot, load);
+    count_delayed(tables, queue, most, snapshot, load);
     UnregisterSnapshot(snapshot);
     return load;
 }

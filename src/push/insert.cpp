@@ -4,7 +4,7 @@
  * Equivalent SQL, for a job that is due:
  *   insert into ojs_store.job (id, seq, queue, …) values (…);
  *   insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, …) values (id, queue, seq, ctid, -priority, …);
- * and into ojs_store.later instead of ready for one that is scheduled or pending.
+ * and into ojs_store.delayed instead of ready for one that is scheduled or pending.
  */
 #include "ojs/push/insert.h"
 
@@ -105,7 +105,7 @@ to_row(const Envelope &envelope, int64 queue, TimestampTz now, JobRow &job)
     job.args = envelope.args;
     job.meta = envelope.meta;
     job.retry = envelope.retry;
-    job.uniq = envelope.uniq;
+    job.unique_policy = envelope.unique_policy;
     job.options = envelope.options;
 }
 
@@ -117,8 +117,8 @@ first_state(const JobRow &job, TimestampTz now)
     return job.scheduled_at && *job.scheduled_at > now ? State::scheduled : State::available;
 }
 
-LaterRow
-later_row(const JobRow &job, ItemPointerData tid, LaterKind kind, TimestampTz due_at)
+DelayedRow
+delayed_row(const JobRow &job, ItemPointerData tid, DelayedKind kind, TimestampTz due_at)
 {
     return {hot_row_of(job, tid), due_at, kind};
 }
@@ -224,14 +224,14 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
             wake_queue(job.queue, pushed[i].queue, 1);
         } else {
             bool pending = standing.state == State::pending;
-            LaterRow row = later_row(job, tuples[i]->t_self, pending ? LaterKind::pending : LaterKind::scheduled,
+            DelayedRow row = delayed_row(job, tuples[i]->t_self, pending ? DelayedKind::pending : DelayedKind::scheduled,
                                      pending ? DT_NOEND : *job.scheduled_at);
-            store::insert(tables.later(), form(tables.later().rel, row));
+            store::insert(tables.delayed(), form(tables.delayed().rel, row));
         }
         std::optional<Expiry> expiry = (job.flags & job_expires) ? expiry_of(job) : std::nullopt;
         if (expiry)
-            store::insert(tables.later(),
-                          form(tables.later().rel, later_row(job, tuples[i]->t_self, LaterKind::expiry, expiry->at)));
+            store::insert(tables.delayed(),
+                          form(tables.delayed().rel, delayed_row(job, tuples[i]->t_self, DelayedKind::expiry, expiry->at)));
     }
     if (n_ready > 0)
         store::insert_many(tables.ready(), ready, n_ready);

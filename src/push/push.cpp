@@ -87,7 +87,7 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
     if (!PG_ARGISNULL(p_expires_at))
         envelope.expires_at = PG_GETARG_TIMESTAMPTZ(p_expires_at);
     envelope.retry = json_arg(fcinfo, p_retry);
-    envelope.uniq = json_arg(fcinfo, p_unique);
+    envelope.unique_policy = json_arg(fcinfo, p_unique);
     if (meta != nullptr && (!is_object(meta) || JB_ROOT_COUNT(meta) > 0))
         envelope.meta = meta;
     if (!PG_ARGISNULL(p_timeout))
@@ -154,10 +154,10 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
     Uniqueness unique = {};
 
     begin_push();
-    if (envelope.uniq != nullptr)
+    if (envelope.unique_policy != nullptr)
         unique = uniqueness_of(envelope);
     assign_ids(&envelope, 1);
-    if (marks || envelope.uniq != nullptr)
+    if (marks || envelope.unique_policy != nullptr)
         check_push(envelope);
     if (marks) {
         queue = queue_for_push(envelope.queue)->id;
@@ -166,7 +166,7 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
         if (!marker.taken)
             return as_seen(marked(tables, marker, at));
     }
-    if (envelope.uniq != nullptr) {
+    if (envelope.unique_policy != nullptr) {
         Sight sight = first_sight(tables, unique, at, answer.pushed);
         answer.duplicate = sight == Sight::in_the_way;
         if (!answer.duplicate) {

@@ -110,7 +110,7 @@ read_job(Call &call, Batch &batch, int i)
         raise_field(Code::invalid_payload, "deduplication_key",
                     "Give one deduplication_key for the whole batch, or push the jobs one by one.",
                     "a job of a batch cannot have a deduplication_key of its own");
-    if (envelope.uniq != nullptr) {
+    if (envelope.unique_policy != nullptr) {
         if (batch.keys == nullptr)
             batch.keys = array_of<Uniqueness>(call.n);
         batch.keys[batch.n] = uniqueness_of(envelope);
@@ -228,7 +228,7 @@ lock_batch(Call &call, const Batch &batch)
     Tables tables;
 
     for (int i = 0; i < batch.n; i++) {
-        if (batch.envelopes[i].uniq == nullptr)
+        if (batch.envelopes[i].unique_policy == nullptr)
             continue;
         keys[n] = batch.keys[i];
         ids[n] = batch.envelopes[i].id;
@@ -266,9 +266,9 @@ store_unique(Call &call, Batch &batch, int first, int last, const bool *fresh)
         Envelope &envelope = batch.envelopes[i];
         error_item = envelope.item;
         CHECK_FOR_INTERRUPTS();
-        if (envelope.uniq != nullptr)
+        if (envelope.unique_policy != nullptr)
             check_push(envelope);
-        bool admitted = envelope.uniq == nullptr || fresh[i] || admit(tables, envelope, batch.keys[i], call.at, pushed);
+        bool admitted = envelope.unique_policy == nullptr || fresh[i] || admit(tables, envelope, batch.keys[i], call.at, pushed);
         if (admitted) {
             enqueue(tables, &envelope, 1, call.at, &pushed);
             CommandCounterIncrement();

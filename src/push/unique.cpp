@@ -1,13 +1,13 @@
 /*
  * unique.cpp: strong uniqueness.
  *
- * One row of ojs_store.uniq per fingerprint, kept single by a partial unique index; whoever decides about a
+ * One row of ojs_store.unique_key per fingerprint, kept single by a partial unique index; whoever decides about a
  * fingerprint has that row inserted or locked, until its transaction ends. The states of the jobs it names are looked
  * up then, by one snapshot taken after the lock, and the incoming policy is applied to them (R-47). Lock order: keys in
- * their own order, then rows of ready, later and lease, by job id where there are several. Claims, acks and upkeep
- * never touch ojs_store.uniq.
+ * their own order, then rows of ready, delayed and lease, by job id where there are several. Claims, acks and upkeep
+ * never touch ojs_store.unique_key.
  *
- * Equivalent SQL: insert into ojs_store.uniq values (key, id, '{}', true) on conflict (fingerprint) where held do
+ * Equivalent SQL: insert into ojs_store.unique_key values (key, id, '{}', true) on conflict (fingerprint) where held do
  * nothing; where that inserted nothing, select … for update; then update … set job_id = id, past = ….
  */
 #include "ojs/push/unique.h"
@@ -24,7 +24,7 @@ namespace ojs
 namespace
 {
 
-/* Columns of ojs_store.uniq. */
+/* Columns of ojs_store.unique_key. */
 enum { col_fingerprint, col_job_id, col_past, col_held, n_cols };
 
 Datum
@@ -70,7 +70,7 @@ void
 begin_key(store::Scan &scan, store::Table &table, ScanKey scan_key, const Fingerprint &key)
 {
     ScanKeyInit(scan_key, 1, BTEqualStrategyNumber, F_BYTEAEQ, key_datum(key));
-    store::begin(scan, table, store::Idx::uniq_held, scan_key, 1, false);
+    store::begin(scan, table, store::Idx::unique_key_held, scan_key, 1, false);
     /* The newest version of a row that changes often lies last. */
     scan.direction = BackwardScanDirection;
 }
@@ -127,7 +127,7 @@ lock_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, bool 
         if (locked)
             return false;
         if (seen == store::Row::none &&
-            store::insert_unless_there(table, store::Idx::uniq_held, form_key(table, key, id, nullptr, 0))) {
+            store::insert_unless_there(table, store::Idx::unique_key_held, form_key(table, key, id, nullptr, 0))) {
             CommandCounterIncrement();
             return true;
         }
@@ -287,7 +287,7 @@ hold_in_order(Tables &tables, pg_uuid_t *ids, int n, TimestampTz now)
 Uniqueness
 uniqueness_of(const Envelope &envelope)
 {
-    Uniqueness unique = {read_unique_policy(envelope.uniq), {}};
+    Uniqueness unique = {read_unique_policy(envelope.unique_policy), {}};
     if (envelope.received_args != nullptr) {
         Envelope received = envelope;
         received.args = envelope.received_args;
@@ -305,7 +305,7 @@ first_sight(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &e
     /* A row that is about to change says what is committed, and that is enough to be refused by. */
     ItemPointerData tid;
     bool arriving;
-    Named jobs = read_key(tables.get(store::Rel::uniq), unique.key, &tid, &arriving);
+    Named jobs = read_key(tables.get(store::Rel::unique_key), unique.key, &tid, &arriving);
     if (look_up(tables, jobs, unique, now, room_for(jobs), existing))
         return Sight::in_the_way;
     return jobs.n == 0 && !arriving ? Sight::free : Sight::known;
@@ -314,7 +314,7 @@ first_sight(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &e
 void
 lock_keys(Tables &tables, const Uniqueness *keys, const pg_uuid_t *ids, int n, bool likely_free, bool *fresh)
 {
-    store::Table &table = tables.get(store::Rel::uniq);
+    store::Table &table = tables.get(store::Rel::unique_key);
     auto *order = static_cast<int *>(palloc(sizeof(int) * std::max(n, 1)));
     for (int i = 0; i < n; i++)
         order[i] = i;
@@ -336,7 +336,7 @@ hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh, int 
         if (fresh[i] || !replaces(keys[i].policy))
             continue;
         ItemPointerData tid;
-        Named jobs = read_locked(tables.get(store::Rel::uniq), keys[i].key, &tid);
+        Named jobs = read_locked(tables.get(store::Rel::unique_key), keys[i].key, &tid);
         for (int j = 0; j < jobs.n; j++) {
             if (n_ids == room)
                 ids = static_cast<pg_uuid_t *>(repalloc_huge(ids, sizeof(pg_uuid_t) * (room *= 2)));
@@ -350,7 +350,7 @@ hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh, int 
 bool
 admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz now, Pushed &existing)
 {
-    store::Table &table = tables.get(store::Rel::uniq);
+    store::Table &table = tables.get(store::Rel::unique_key);
     ItemPointerData tid;
     Named jobs = read_locked(table, unique.key, &tid);
     Look *looks = room_for(jobs);
@@ -370,7 +370,7 @@ admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz 
         replace_jobs(tables, envelope, jobs, unique.policy, now, looks);
     }
     int n_past = what_matters(jobs, looks, ids);
-    store::replace_keyed(table, store::Idx::uniq_held, &tid, form_key(table, unique.key, envelope.id, ids, n_past));
+    store::replace_keyed(table, store::Idx::unique_key_held, &tid, form_key(table, unique.key, envelope.id, ids, n_past));
     pfree(looks);
     pfree(ids);
     return true;
@@ -379,14 +379,14 @@ admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz 
 bool
 live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, State &state)
 {
-    if (job.uniq == nullptr)
+    if (job.unique_policy == nullptr)
         return false;
     Envelope envelope = empty_envelope();
     envelope.type = view(job.type);
     envelope.queue = queue_name(job.queue);
     envelope.args = job.args;
     envelope.meta = job.meta;
-    envelope.uniq = job.uniq;
+    envelope.unique_policy = job.unique_policy;
     envelope.options = job.options;
     Uniqueness unique;
     ErrorData *error = attempt([&] { unique = uniqueness_of(envelope); });
@@ -397,7 +397,7 @@ live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, S
 
     ItemPointerData tid;
     bool arriving;
-    Named jobs = read_key(tables.get(store::Rel::uniq), unique.key, &tid, &arriving);
+    Named jobs = read_key(tables.get(store::Rel::unique_key), unique.key, &tid, &arriving);
     for (int i = 0; i < jobs.n; i++) {
         JobRow other;
         Standing standing;

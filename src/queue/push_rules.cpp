@@ -69,7 +69,7 @@ constinit Statement revive = {R"sql(
         where case when q.state = 'deleted' then -- first of all
                 not exists (select from ojs_store.queue newer where newer.name = q.name and newer.revised_at > q.revised_at)
                 and (exists (select from ojs_store.ready where ready.queue = q.id)
-                    or exists (select from ojs_store.later where later.queue = q.id and later.kind <> 5)) end
+                    or exists (select from ojs_store.delayed where delayed.queue = q.id and delayed.kind <> 5)) end
         for update skip locked))
 )sql", {}, nullptr};
 

@@ -41,12 +41,12 @@ copy_for(const Queue &target, const Queue &from, const JobRow &job, const ReadyR
     copy.seq = store::next_seq();
     copy.queue = target.id;
     copy.created_at = now;
-    copy.flags &= ~(job_pending | job_expires | job_unique | job_has_events | job_sized);
+    copy.flags &= ~(job_pending | job_expires | job_unique | job_has_history | job_sized);
     if (target.max_size_bytes > 0)
         copy.flags |= job_sized;
     copy.scheduled_at = std::nullopt;
     copy.expires_at = std::nullopt;
-    copy.uniq = nullptr;
+    copy.unique_policy = nullptr;
     copy.meta = meta_with_origin(job, from, ready.deliveries);
     return copy;
 }
@@ -75,7 +75,7 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
     JobRow copy = copy_for(target, queue, job, ready, now);
     HeapTuple tuple = form(tables.job().rel, copy);
     bool trace = !queue.delete_on_ack || !leaves_no_trace(job, State::discarded);
-    DoneRow end = end_waiting(ready, now);
+    FinishedRow end = end_waiting(ready, now);
     end.error = error_of_move(queue, copy, ready, now);
 
     store::note_write(target.durable); /* both come back together, or neither */
@@ -98,7 +98,7 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
 bool
 leaves_no_trace(const JobRow &job, State end)
 {
-    return job.uniq == nullptr || (read_unique_policy(job.uniq).states & (1 << static_cast<int>(end))) == 0;
+    return job.unique_policy == nullptr || (read_unique_policy(job.unique_policy).states & (1 << static_cast<int>(end))) == 0;
 }
 
 bool
@@ -124,15 +124,15 @@ remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags
         forget_expiry(tables, id);
     if (flags & job_reported)
         forget_reports(tables, id);
-    if (!(flags & job_has_events))
+    if (!(flags & job_has_history))
         return;
 
     ScanKeyData key;
     store::Scan scan;
     store::Row seen;
-    store::Table &events = tables.event();
+    store::Table &events = tables.job_history();
     store::key_uuid(&key, id);
-    store::begin(scan, events, store::Idx::event_job, &key, 1, false);
+    store::begin(scan, events, store::Idx::job_history_job, &key, 1, false);
     while ((seen = store::next(scan)) != store::Row::none)
         if (seen == store::Row::live)
             (void)store::take_waiting(events, &scan.tid);
@@ -148,7 +148,7 @@ remove_job(Tables &tables, const pg_uuid_t &id)
     if (store::find(tables.job(), store::Idx::job_id, id, &tid) == store::Row::none)
         return false;
     read(tables.job().slot, job);
-    remove_job(tables, id, tid, job.flags | job_has_events | job_reported);
+    remove_job(tables, id, tid, job.flags | job_has_history | job_reported);
     no_dead_letter(tables, id);
     return true;
 }

@@ -2,7 +2,7 @@
  * lease_log.cpp: see lease_log.h.
  *
  * A durable lease leaves an event when it is made and when it is extended. Its end needs none of its own: a later event
- * or the `done` row says that it is over. So these tables are only inserted into, and a rebuild, which goes by a job's
+ * or the `finished` row says that it is over. So these tables are only inserted into, and a rebuild, which goes by a job's
  * newest event anyhow, finds the lease there.
  */
 #include "ojs/state/lease_log.h"
@@ -25,18 +25,18 @@ keep(Tables &tables, const LeaseRow &lease, TimestampTz now)
 {
     ObjectBuilder data;
     data.add("token", lease.token).add("lease_ms", lease.lease_ms);
-    EventRow event = {};
+    HistoryRow event = {};
     event.job_id = lease.job_id;
     event.at = now;
     if (lease.session == 0) /* else it does not outlive the server, and its job may be claimed at once */
         event.due_at = lease.deadline;
-    event.kind = EventKind::leased;
+    event.kind = HistoryKind::leased;
     event.attempt = lease.attempt;
     event.deliveries = lease.deliveries;
     event.started_at = lease.claimed_at;
     event.worker = lease.worker;
     event.data = data.finish();
-    store::insert(tables.event(), form(tables.event().rel, event));
+    store::insert(tables.job_history(), form(tables.job_history().rel, event));
     store::note_write(true);
 }
 

@@ -29,12 +29,12 @@ locate(Tables &tables, const pg_uuid_t &id)
     ScanKeyData key;
     store::Scan scan;
     store::key_uuid(&key, id);
-    store::begin(scan, tables.later(), store::Idx::later_job, &key, 1, false);
+    store::begin(scan, tables.delayed(), store::Idx::delayed_job, &key, 1, false);
     while ((other.seen = store::next(scan)) != store::Row::none) {
-        read(tables.later().slot, other.row);
-        if (other.row.kind == LaterKind::expiry || (other.seen == store::Row::arriving && place.table != nullptr))
+        read(tables.delayed().slot, other.row);
+        if (other.row.kind == DelayedKind::expiry || (other.seen == store::Row::arriving && place.table != nullptr))
             continue;
-        other.table = &tables.later();
+        other.table = &tables.delayed();
         other.tid = scan.tid;
         place = other;
         if (other.seen != store::Row::arriving)
@@ -84,11 +84,11 @@ state_of(const Tables &tables, const Place &place, TimestampTz now)
     if (place.table == &tables.tables[static_cast<int>(store::Rel::ready)] || place.row.due_at <= promoted_to(now))
         return State::available;
     switch (place.row.kind) {
-    case LaterKind::scheduled:
+    case DelayedKind::scheduled:
         return State::scheduled;
-    case LaterKind::retryable:
+    case DelayedKind::retryable:
         return State::retryable;
-    case LaterKind::pending:
+    case DelayedKind::pending:
         return State::pending;
     default:
         return State::available;
@@ -97,7 +97,7 @@ state_of(const Tables &tables, const Place &place, TimestampTz now)
 
 /* Takes a job out of the place it is in, if that place stands for one of `states`; `end` is how it will read. */
 static bool
-take_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, DoneRow &end, int32 &flags, State &was)
+take_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, FinishedRow &end, int32 &flags, State &was)
 {
     LeaseRow lease;
     if ((states & state_bit(State::active)) && take_lease(tables, id, {}, lease)) {
@@ -138,7 +138,7 @@ bool
 cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was, int64 &queue,
           const pg_uuid_t *replaced_by)
 {
-    DoneRow end;
+    FinishedRow end;
     int32 flags;
     JobRow job;
     Standing standing;
@@ -201,7 +201,7 @@ hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait)
         int wanted = open_states & ~state_bit(State::active);
         if (is_in(tables.lease(), store::Idx::lease_job))
             wanted = state_bit(State::active);
-        else if (is_in(tables.done(), store::Idx::done_job))
+        else if (is_in(tables.finished(), store::Idx::finished_job))
             wanted = ~open_states;
         else
             place = locate(tables, id);
@@ -213,7 +213,7 @@ hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait)
     }
 }
 
-/* A row of ready or later is never updated: it is taken, and put in again where it was. Claims pass over it meanwhile. */
+/* A row of ready or delayed is never updated: it is taken, and put in again where it was. Claims pass over it meanwhile. */
 static bool
 flag_waiting(Tables &tables, Place &place, int32 flag)
 {
@@ -231,7 +231,7 @@ flag_waiting(Tables &tables, Place &place, int32 flag)
         wake_queue(ready.queue, queue_name(ready.queue), 1);
     } else {
         place.row.flags |= flag;
-        store::insert(tables.later(), form(tables.later().rel, place.row));
+        store::insert(tables.delayed(), form(tables.delayed().rel, place.row));
     }
     return true;
 }

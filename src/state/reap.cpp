@@ -100,7 +100,7 @@ look_again_later(Tables &tables, ItemPointer tid, TimestampTz now)
 
 struct Due {
     ItemPointerData tid;
-    LaterRow row;
+    DelayedRow row;
 };
 
 /* Claim order: priority, those delivered before, then the order in which they fell due. */
@@ -123,7 +123,7 @@ bool
 heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
 {
     const pg_uuid_t &id = reminder.row.job_id;
-    store::Table &later = tables.later();
+    store::Table &delayed = tables.delayed();
     std::optional<TimestampTz> ask_again = now + USECS_PER_SEC;
     JobRow job;
     LeaseRow lease;
@@ -156,11 +156,11 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
             ask_again = std::min(*ask_again, total->at);
     } else if (place.table == nullptr && (!stand_now(tables, id, now, job, standing) || terminal(standing.state)))
         ask_again = std::nullopt;
-    if (store::take(later, &reminder.tid) != store::Outcome::ok)
+    if (store::take(delayed, &reminder.tid) != store::Outcome::ok)
         return false;
     if (ask_again) {
         reminder.row.due_at = *ask_again;
-        store::insert(later, form(later.rel, reminder.row));
+        store::insert(delayed, form(delayed.rel, reminder.row));
     }
     return true;
 }
@@ -200,7 +200,7 @@ next_due(DueWalk &walk, Due *due)
         Due &next = due[n];
         read(walk.scan.table->slot, next.row);
         next.tid = walk.scan.tid;
-        if (walk.scope.all() || (walk.scope.has(next.row.queue) && next.row.kind != LaterKind::expiry))
+        if (walk.scope.all() || (walk.scope.has(next.row.queue) && next.row.kind != DelayedKind::expiry))
             n += seen == store::Row::live;
         else if (++walk.of_others >= most_of_others && next.row.due_at > walk.from) {
             walk.cut = next.row.due_at;
@@ -258,7 +258,7 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
 {
     if (limit <= 0)
         return 0;
-    store::Table &table = tables.later();
+    store::Table &table = tables.delayed();
     auto *due = static_cast<Due *>(palloc(sizeof(Due) * upkeep_batch));
     ScanKeyData keys[2];
     DueWalk walk = {{}, scope, DT_NOBEGIN, 0, std::nullopt};
@@ -270,14 +270,14 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
         walk.from = walked.upto;
     ScanKeyInit(&keys[0], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(now)));
     ScanKeyInit(&keys[1], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE, TimestampTzGetDatum(walk.from));
-    store::begin(walk.scan, table, store::Idx::later_due, keys, scope.all() ? 1 : 2, true);
+    store::begin(walk.scan, table, store::Idx::delayed_due, keys, scope.all() ? 1 : 2, true);
     do {
         n = next_due(walk, due);
         if (n > limit - done)
             std::sort(due, due + n, before);
         for (int i = 0; i < n && done < limit; i++) {
             CHECK_FOR_INTERRUPTS();
-            if (due[i].row.kind == LaterKind::expiry)
+            if (due[i].row.kind == DelayedKind::expiry)
                 done += heed_reminder(tables, due[i], now);
             else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
                 /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */
@@ -312,12 +312,12 @@ count_due(Tables &tables, int64 queue, int64 most, TimestampTz now)
         n += seen == store::Row::live && lease.queue == queue && lease.deadline <= now;
     }
     store::end(scan);
-    store::begin(scan, tables.later(), store::Idx::later_due, &keys[1], 1, true);
+    store::begin(scan, tables.delayed(), store::Idx::delayed_due, &keys[1], 1, true);
     while (n < most && (seen = store::next(scan)) != store::Row::none) {
-        LaterRow row;
+        DelayedRow row;
         CHECK_FOR_INTERRUPTS();
-        read(tables.later().slot, row);
-        n += seen == store::Row::live && row.queue == queue && row.kind != LaterKind::expiry;
+        read(tables.delayed().slot, row);
+        n += seen == store::Row::live && row.queue == queue && row.kind != DelayedKind::expiry;
     }
     store::end(scan);
     return n;
@@ -356,12 +356,12 @@ due_since(Tables &tables, TimestampTz now)
     TimestampTz since = DT_NOEND;
 
     ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE, TimestampTzGetDatum(promoted_to(now)));
-    store::begin(scan, tables.later(), store::Idx::later_due, &key, 1, true);
+    store::begin(scan, tables.delayed(), store::Idx::delayed_due, &key, 1, true);
     while ((seen = store::next(scan)) != store::Row::none && seen != store::Row::live)
         CHECK_FOR_INTERRUPTS();
     if (seen == store::Row::live) {
-        LaterRow row;
-        read(tables.later().slot, row);
+        DelayedRow row;
+        read(tables.delayed().slot, row);
         since = row.due_at;
     }
     store::end(scan);

@@ -5,7 +5,7 @@
 
 #include "ojs/pg/settings.h"
 #include "ojs/queue/maintenance.h"
-#include "ojs/state/feed.h"
+#include "ojs/state/hot_set_state.h"
 #include "ojs/state/reported.h"
 
 namespace ojs
@@ -39,34 +39,34 @@ heed_result_ttl(const JobRow &job, TimestampTz now, Standing &standing)
 }
 
 State
-state_of(LaterKind kind)
+state_of(DelayedKind kind)
 {
     switch (kind) {
-    case LaterKind::scheduled:
+    case DelayedKind::scheduled:
         return State::scheduled;
-    case LaterKind::retryable:
+    case DelayedKind::retryable:
         return State::retryable;
-    case LaterKind::pending:
+    case DelayedKind::pending:
         return State::pending;
     default:
         return State::available;
     }
 }
 
-/* The row of `later` that says where the job is, not the one that says when it expires. */
+/* The row of `delayed` that says where the job is, not the one that says when it expires. */
 bool
-read_later(store::Table &later, const pg_uuid_t &id, Snapshot snapshot, LaterRow &row)
+read_delayed(store::Table &delayed, const pg_uuid_t &id, Snapshot snapshot, DelayedRow &row)
 {
     ScanKeyData key;
     store::key_uuid(&key, id);
-    Relation index = index_open(store::index_oid(store::Idx::later_job), AccessShareLock);
-    IndexScanDesc scan = index_begin(later.rel, index, snapshot, 1);
+    Relation index = index_open(store::index_oid(store::Idx::delayed_job), AccessShareLock);
+    IndexScanDesc scan = index_begin(delayed.rel, index, snapshot, 1);
     bool found = false;
 
     index_rescan(scan, &key, 1, nullptr, 0);
-    while (!found && index_getnext_slot(scan, ForwardScanDirection, later.slot)) {
-        read(later.slot, row);
-        found = row.kind != LaterKind::expiry;
+    while (!found && index_getnext_slot(scan, ForwardScanDirection, delayed.slot)) {
+        read(delayed.slot, row);
+        found = row.kind != DelayedKind::expiry;
     }
     index_endscan(scan);
     index_close(index, NoLock);
@@ -81,7 +81,7 @@ first_available(const JobRow &job)
 
 /* When what an event tells let the job into its queue. */
 TimestampTz
-entry_by(const EventRow &event)
+entry_by(const HistoryRow &event)
 {
     return std::max(event.at, event.due_at.value_or(event.at));
 }
@@ -141,16 +141,16 @@ size_of(const Jsonb *value)
 
 /* An event whose data is an error; a revival keeps the one that had ended the job. */
 bool
-is_failure(const EventRow &event)
+is_failure(const HistoryRow &event)
 {
-    bool may_fail = event.kind == EventKind::failed || event.kind == EventKind::lapsed || event.kind == EventKind::revived;
+    bool may_fail = event.kind == HistoryKind::failed || event.kind == HistoryKind::lapsed || event.kind == HistoryKind::revived;
     return may_fail && event.data != nullptr;
 }
 
 } // namespace
 
 void
-from_done(const DoneRow &row, Standing &standing)
+from_finished(const FinishedRow &row, Standing &standing)
 {
     standing.state = row.state;
     standing.queue = row.queue;
@@ -172,24 +172,24 @@ queue_name(int64 id)
 void
 read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing)
 {
-    store::Table &events = tables.event();
+    store::Table &events = tables.job_history();
     ScanKeyData key;
     store::key_uuid(&key, id);
-    Relation index = index_open(store::index_oid(store::Idx::event_job), AccessShareLock);
+    Relation index = index_open(store::index_oid(store::Idx::job_history_job), AccessShareLock);
     IndexScanDesc scan = index_begin(events.rel, index, snapshot, 1);
     bool hot = hot_set_answers(snapshot);
     int n = 0;
     int room = 16;
-    auto *rows = static_cast<EventRow *>(palloc(sizeof(EventRow) * room));
+    auto *rows = static_cast<HistoryRow *>(palloc(sizeof(HistoryRow) * room));
 
     index_rescan(scan, &key, 1, nullptr, 0);
     while (index_getnext_slot(scan, ForwardScanDirection, events.slot)) {
         if (n == room)
-            rows = static_cast<EventRow *>(repalloc(rows, sizeof(EventRow) * (room *= 2)));
+            rows = static_cast<HistoryRow *>(repalloc(rows, sizeof(HistoryRow) * (room *= 2)));
         read(events.slot, rows[n]);
         if (rows[n].data != nullptr)
             rows[n].data = stored_form(rows[n].data);
-        if (rows[n].kind == EventKind::leased)
+        if (rows[n].kind == HistoryKind::leased)
             rows[n].worker = DatumGetTextPCopy(PointerGetDatum(rows[n].worker));
         n++;
     }
@@ -197,30 +197,30 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     index_close(index, NoLock);
     /* A job's events follow one another by deliveries: who delivers it may have looked at the clock before whoever gave it
      * back. Within one, what says that it is held comes before how that ended; then they go by time. */
-    std::sort(rows, rows + n, [](const EventRow &a, const EventRow &b) {
-        auto held = [](const EventRow &row) { return row.kind == EventKind::claimed || row.kind == EventKind::leased; };
+    std::sort(rows, rows + n, [](const HistoryRow &a, const HistoryRow &b) {
+        auto held = [](const HistoryRow &row) { return row.kind == HistoryKind::claimed || row.kind == HistoryKind::leased; };
         if (a.deliveries != b.deliveries)
             return a.deliveries < b.deliveries;
         return held(a) != held(b) ? held(a) : a.at < b.at;
     });
 
-    const EventRow *last = nullptr;
+    const HistoryRow *last = nullptr;
     int failures = 0;
     for (int i = 0; i < n; i++) {
         failures += is_failure(rows[i]);
-        if (rows[i].kind == EventKind::activated)
+        if (rows[i].kind == HistoryKind::activated)
             standing.activated_at = rows[i].at;
-        bool lease = rows[i].kind == EventKind::leased && hot; /* the hot row says it */
-        if (rows[i].kind != EventKind::claimed && !lease)
+        bool lease = rows[i].kind == HistoryKind::leased && hot; /* the hot row says it */
+        if (rows[i].kind != HistoryKind::claimed && !lease)
             last = &rows[i];
-        if (standing.finished_at && rows[i].kind != EventKind::claimed && rows[i].kind != EventKind::leased) {
+        if (standing.finished_at && rows[i].kind != HistoryKind::claimed && rows[i].kind != HistoryKind::leased) {
             TimestampTz entry = entry_by(rows[i]);
             if (entry <= *standing.finished_at)
                 standing.enqueued_at = entry;
         }
     }
-    standing.has_events = n > 0;
-    /* The newest errors; a finished job's last one is in its `done` row. */
+    standing.has_history = n > 0;
+    /* The newest errors; a finished job's last one is in its `finished` row. */
     bool done_error = standing.state == State::discarded && standing.error != nullptr;
     if (failures > 0 || done_error) {
         JsonbParseState *array = nullptr;
@@ -252,20 +252,20 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     }
     if (last == nullptr)
         return;
-    if (last->kind == EventKind::revived && standing.state != State::discarded)
+    if (last->kind == HistoryKind::revived && standing.state != State::discarded)
         standing.error = nullptr; /* */
     if (!hot && !terminal(standing.state)) {
         /* No hot row says it: the last event does. */
         bool waits = last->due_at && *last->due_at > promoted_to(now());
         standing.state = !waits                              ? State::available
-                         : last->kind == EventKind::leased    ? State::active
-                         : last->kind == EventKind::failed    ? State::retryable
-                         : last->kind == EventKind::activated ? State::scheduled
+                         : last->kind == HistoryKind::leased    ? State::active
+                         : last->kind == HistoryKind::failed    ? State::retryable
+                         : last->kind == HistoryKind::activated ? State::scheduled
                                                               : State::available;
         standing.attempt = last->attempt;
         standing.deliveries = last->deliveries;
     }
-    if (last->kind == EventKind::leased) {
+    if (last->kind == HistoryKind::leased) {
         if (standing.state == State::active) {
             standing.started_at = last->started_at;
             standing.worker = last->worker;
@@ -277,7 +277,7 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
         standing.next_attempt_at = last->due_at;
         standing.started_at = last->started_at;
     }
-    if ((standing.state == State::retryable || standing.state == State::active) && last->kind == EventKind::failed &&
+    if ((standing.state == State::retryable || standing.state == State::active) && last->kind == HistoryKind::failed &&
         last->due_at)
         standing.retry_delay_ms = (*last->due_at - last->at) / 1000; /* RET-13 */
     if (standing.state == State::available) {
@@ -292,7 +292,7 @@ void
 read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Standing &standing)
 {
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    if (flags & job_has_events)
+    if (flags & job_has_history)
         read_history(tables, id, snapshot, standing);
     if (flags & job_reported)
         read_checkpoint(tables, id, snapshot, standing);
@@ -309,10 +309,10 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
     standing.queue = job.queue;
     from_envelope(job, promoted_to(now), standing);
 
-    if (store::read(tables.done(), store::Idx::done_job, id, snapshot)) {
-        DoneRow row;
-        read(tables.done().slot, row);
-        from_done(row, standing);
+    if (store::read(tables.finished(), store::Idx::finished_job, id, snapshot)) {
+        FinishedRow row;
+        read(tables.finished().slot, row);
+        from_finished(row, standing);
         if (standing.result != nullptr)
             heed_result_ttl(job, now, standing);
         /* what ended before its time had come, or before it was activated, never was in its queue. */
@@ -320,19 +320,19 @@ stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, J
         if (!(job.flags & job_pending) && first_available(job) <= row.finished_at)
             standing.enqueued_at = first_available(job);
     } else if (hot_set_answers(snapshot)) {
-        LaterRow later;
+        DelayedRow delayed;
         if (store::read(tables.lease(), store::Idx::lease_job, id, snapshot)) {
             LeaseRow row;
             read(tables.lease().slot, row);
             from_lease(row, standing);
-        } else if (read_later(tables.later(), id, snapshot, later)) {
-            bool due = later.due_at <= promoted_to(now);
-            standing.state = due ? State::available : state_of(later.kind);
-            standing.queue = later.queue;
-            standing.attempt = later.attempt;
-            standing.deliveries = later.deliveries;
+        } else if (read_delayed(tables.delayed(), id, snapshot, delayed)) {
+            bool due = delayed.due_at <= promoted_to(now);
+            standing.state = due ? State::available : state_of(delayed.kind);
+            standing.queue = delayed.queue;
+            standing.attempt = delayed.attempt;
+            standing.deliveries = delayed.deliveries;
             if (standing.state == State::available)
-                standing.enqueued_at = std::max(job.created_at, due ? later.due_at : job.created_at);
+                standing.enqueued_at = std::max(job.created_at, due ? delayed.due_at : job.created_at);
             else if (standing.state != State::available)
                 standing.enqueued_at = std::nullopt;
         } else if (standing.state != State::available) {
@@ -432,7 +432,7 @@ job_answer(Tables &tables, const JobRow &job, Standing &standing)
 {
     if (standing.state != State::retryable)
         standing.enqueued_at = first_available(job);
-    if (standing.has_events) {
+    if (standing.has_history) {
         Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
         read_history(tables, job.id, snapshot, standing);
         UnregisterSnapshot(snapshot);

@@ -24,10 +24,10 @@ wake(int64 queue)
 }
 
 void
-record(Tables &tables, const LeaseRow &lease, EventKind kind, std::optional<TimestampTz> due_at, int32 attempt, Jsonb *data,
+record(Tables &tables, const LeaseRow &lease, HistoryKind kind, std::optional<TimestampTz> due_at, int32 attempt, Jsonb *data,
        TimestampTz now)
 {
-    EventRow event = {};
+    HistoryRow event = {};
     event.job_id = lease.job_id;
     event.at = now;
     event.due_at = due_at;
@@ -37,17 +37,17 @@ record(Tables &tables, const LeaseRow &lease, EventKind kind, std::optional<Time
     event.started_at = lease.claimed_at;
     event.worker = lease.worker;
     event.data = data;
-    store::Table &table = tables.event();
+    store::Table &table = tables.job_history();
     store::insert(table, form(table.rel, event));
 }
 
 void
-put_later(Tables &tables, const LeaseRow &lease, LaterKind kind, TimestampTz due_at, int32 attempt)
+put_delayed(Tables &tables, const LeaseRow &lease, DelayedKind kind, TimestampTz due_at, int32 attempt)
 {
-    LaterRow row = {lease, due_at, kind};
-    row.flags |= job_has_events;
+    DelayedRow row = {lease, due_at, kind};
+    row.flags |= job_has_history;
     row.attempt = attempt;
-    store::Table &table = tables.later();
+    store::Table &table = tables.delayed();
     store::insert(table, form(table.rel, row));
 }
 
@@ -59,27 +59,27 @@ waiting(const LeaseRow &lease, State state, int32 attempt)
     standing.queue = lease.queue;
     standing.attempt = attempt;
     standing.deliveries = lease.deliveries;
-    standing.has_events = true;
+    standing.has_history = true;
     return standing;
 }
 
 } // namespace
 
-DoneRow
+FinishedRow
 end_of(const LeaseRow &lease, State state, TimestampTz now)
 {
-    DoneRow row = end_waiting(lease, now, state);
+    FinishedRow row = end_waiting(lease, now, state);
     row.started_at = lease.claimed_at;
     row.worker = lease.worker;
     return row;
 }
 
 Standing
-standing_of(const DoneRow &row, int32 flags)
+standing_of(const FinishedRow &row, int32 flags)
 {
     Standing standing = {};
-    from_done(row, standing);
-    standing.has_events = flags & job_has_events;
+    from_finished(row, standing);
+    standing.has_history = flags & job_has_history;
     return standing;
 }
 
@@ -101,12 +101,12 @@ make_ready(Tables &tables, const HotRow &row, int64 place)
 void
 put_off(Tables &tables, const ReadyRow &row, TimestampTz until)
 {
-    LaterRow later = {row, until, LaterKind::scheduled};
-    store::insert(tables.later(), form(tables.later().rel, later));
+    DelayedRow delayed = {row, until, DelayedKind::scheduled};
+    store::insert(tables.delayed(), form(tables.delayed().rel, delayed));
 }
 
 static void
-note_dead_letter(Tables &tables, const DoneRow &row)
+note_dead_letter(Tables &tables, const FinishedRow &row)
 {
     store::Table &table = tables.get(store::Rel::dead_letter);
     Datum values[] = {UUIDPGetDatum(&row.job_id), Int64GetDatum(row.queue), TimestampTzGetDatum(row.finished_at)};
@@ -124,14 +124,14 @@ no_dead_letter(Tables &tables, const pg_uuid_t &id)
 }
 
 void
-finish(Tables &tables, const DoneRow &row, int32 flags)
+finish(Tables &tables, const FinishedRow &row, int32 flags)
 {
-    store::Table &table = tables.done();
+    store::Table &table = tables.finished();
     store::insert(table, form(table.rel, row));
     count_ended(row, flags);
     if (flags & job_expires)
         forget_expiry(tables, row.job_id);
-    if (row.flags & done_dead_letter)
+    if (row.flags & finished_dead_letter)
         note_dead_letter(tables, row);
 }
 
@@ -141,15 +141,15 @@ forget_expiry(Tables &tables, const pg_uuid_t &id)
     ScanKeyData key;
     store::Scan scan;
     store::Row seen;
-    store::Table &later = tables.later();
+    store::Table &delayed = tables.delayed();
 
     store::key_uuid(&key, id);
-    store::begin(scan, later, store::Idx::later_job, &key, 1, false);
+    store::begin(scan, delayed, store::Idx::delayed_job, &key, 1, false);
     while ((seen = store::next(scan)) != store::Row::none) {
-        LaterRow row;
-        read(later.slot, row);
-        if (seen == store::Row::live && row.kind == LaterKind::expiry)
-            store::take(later, &scan.tid);
+        DelayedRow row;
+        read(delayed.slot, row);
+        if (seen == store::Row::live && row.kind == DelayedKind::expiry)
+            store::take(delayed, &scan.tid);
     }
     store::end(scan);
 }
@@ -169,23 +169,23 @@ fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const Rep
         TimestampTz due_at = now + wait_ms * 1000;
         std::optional<Expiry> total = total_expiry_of(job);
         if (total && due_at + job.timeout_ms.value_or(0) * 1000 > total->at) { /* RET-15 */
-            record(tables, lease, EventKind::failed, std::nullopt, lease.attempt, error.stored, now);
+            record(tables, lease, HistoryKind::failed, std::nullopt, lease.attempt, error.stored, now);
             total->message = "a retry could not be done within the job's total_timeout";
-            DoneRow row = expire(tables, job, end_of(lease, State::discarded, now), *total);
-            return standing_of(row, job_has_events);
+            FinishedRow row = expire(tables, job, end_of(lease, State::discarded, now), *total);
+            return standing_of(row, job_has_history);
         }
-        record(tables, lease, EventKind::failed, due_at, lease.attempt, error.stored, now);
-        put_later(tables, lease, LaterKind::retryable, due_at, lease.attempt);
+        record(tables, lease, HistoryKind::failed, due_at, lease.attempt, error.stored, now);
+        put_delayed(tables, lease, DelayedKind::retryable, due_at, lease.attempt);
         count_retried(lease, job, now);
         Standing standing = waiting(lease, State::retryable, lease.attempt);
         standing.started_at = lease.claimed_at;
         return standing;
     }
-    DoneRow row = end_of(lease, State::discarded, now);
-    row.flags = verdict == Verdict::dead_letter ? done_dead_letter : 0;
+    FinishedRow row = end_of(lease, State::discarded, now);
+    row.flags = verdict == Verdict::dead_letter ? finished_dead_letter : 0;
     row.error = error.stored;
     finish(tables, row, lease.flags);
-    return standing_of(row, job_has_events); /* so that `errors` is looked up and holds this one too */
+    return standing_of(row, job_has_history); /* so that `errors` is looked up and holds this one too */
 }
 
 void
@@ -199,17 +199,17 @@ lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *erro
     bool spent = counts && lease.attempt >= std::max(1, policy.max_attempts);
 
     if ((lease.flags & job_at_most_once) || spent) {
-        DoneRow row = end_of(lease, State::discarded, now);
-        row.flags = policy.to_dead_letter && !(lease.flags & job_at_most_once) ? done_dead_letter : 0;
+        FinishedRow row = end_of(lease, State::discarded, now);
+        row.flags = policy.to_dead_letter && !(lease.flags & job_at_most_once) ? finished_dead_letter : 0;
         row.error = error;
         finish(tables, row, lease.flags);
         return;
     }
     LeaseRow back = lease;
-    back.flags |= job_has_events;
+    back.flags |= job_has_history;
     if (!counts)
         back.attempt = std::max(0, back.attempt - 1);
-    record(tables, lease, EventKind::lapsed, std::nullopt, back.attempt, error, now);
+    record(tables, lease, HistoryKind::lapsed, std::nullopt, back.attempt, error, now);
     make_ready(tables, back, place_of_returned());
 }
 
@@ -218,29 +218,29 @@ release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
 {
     trace(tables, lease, LeaseStep::released, now);
     if (lease.flags & job_at_most_once) { /* it has been delivered, and never will be again */
-        DoneRow row = end_of(lease, State::discarded, now);
+        FinishedRow row = end_of(lease, State::discarded, now);
         row.error = server_error("released", "the worker gave the job back, which may be delivered only once", lease.attempt, now);
         finish(tables, row, lease.flags);
-        return standing_of(row, job_has_events);
+        return standing_of(row, job_has_history);
     }
     LeaseRow back = lease;
-    back.flags |= job_has_events;
+    back.flags |= job_has_history;
     back.attempt = std::max(0, lease.attempt - 1);
     if (delay_ms <= 0) {
-        record(tables, lease, EventKind::released, std::nullopt, back.attempt, nullptr, now);
+        record(tables, lease, HistoryKind::released, std::nullopt, back.attempt, nullptr, now);
         make_ready(tables, back, place_of_returned());
     } else {
         TimestampTz due_at = now + delay_ms * 1000;
-        record(tables, lease, EventKind::released, due_at, back.attempt, nullptr, now);
-        put_later(tables, lease, LaterKind::released, due_at, back.attempt);
+        record(tables, lease, HistoryKind::released, due_at, back.attempt, nullptr, now);
+        put_delayed(tables, lease, DelayedKind::released, due_at, back.attempt);
     }
     return waiting(lease, State::available, back.attempt);
 }
 
-DoneRow
+FinishedRow
 end_waiting(const HotRow &hot, TimestampTz now, State state)
 {
-    DoneRow row = {};
+    FinishedRow row = {};
     row.job_id = hot.job_id;
     row.finished_at = now;
     row.queue = hot.queue;
@@ -250,15 +250,15 @@ end_waiting(const HotRow &hot, TimestampTz now, State state)
     return row;
 }
 
-DoneRow
-expire(Tables &tables, const JobRow &job, DoneRow row, const Expiry &expiry)
+FinishedRow
+expire(Tables &tables, const JobRow &job, FinishedRow row, const Expiry &expiry)
 {
     TimeoutFacts facts = {expiry.kind, expiry.limit_ms, (row.finished_at - job.created_at) / 1000};
     row.error = server_error(expiry.error_type, expiry.message, row.attempt, row.finished_at, facts);
     /* A total timeout is the end of all attempts, as a spent budget is. */
     bool exhausted = strcmp(expiry.error_type, "total_timeout") == 0 && !(job.flags & job_at_most_once);
     if (exhausted && read_retry_policy(job.retry).to_dead_letter)
-        row.flags = done_dead_letter;
+        row.flags = finished_dead_letter;
     count_expired(job, row.queue, row.finished_at);
     finish(tables, row, job.flags);
     return row;
@@ -277,7 +277,7 @@ end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, Times
 void
 discard(Tables &tables, const JobRow &job, const HotRow &hot, const char *error_type, const char *message, TimestampTz now)
 {
-    DoneRow row = end_waiting(hot, now);
+    FinishedRow row = end_waiting(hot, now);
     row.error = server_error(error_type, message, hot.attempt, now);
     finish(tables, row, job.flags);
 }

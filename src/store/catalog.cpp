@@ -17,13 +17,13 @@ namespace
 constexpr int n_rels = static_cast<int>(Rel::count);
 constexpr int n_indexes = static_cast<int>(Idx::count);
 
-constexpr const char *rel_names[n_rels] = {"job",   "event", "done",  "ready", "lease",
-                                           "later", "feed",  "queue", "worker", "uniq",  "rate_limit",
+constexpr const char *rel_names[n_rels] = {"job",   "job_history", "finished",  "ready", "lease",
+                                           "delayed", "hot_set_state", "queue", "worker", "unique_key",  "rate_limit",
                                            "limit_use", "lease_log", "hook", "checkpoint", "progress", "dead_letter", "maintenance",
                                            "name_key", "deduplication", "idempotency", "listener_flag"};
-constexpr const char *index_names[n_indexes] = {"job_id",     "event_job", "done_job",  "ready_order", "ready_job", "lease_job",
-                                                "lease_reap", "later_job", "later_due", "queue_name",  "queue_id",
-                                                "uniq_held",  "limit_use_key", "checkpoint_job", "progress_job", "dead_letter_job",
+constexpr const char *index_names[n_indexes] = {"job_id",     "job_history_job", "finished_job",  "ready_order", "ready_job", "lease_job",
+                                                "lease_reap", "delayed_job", "delayed_due", "queue_name",  "queue_id",
+                                                "unique_key_held",  "limit_use_key", "checkpoint_job", "progress_job", "dead_letter_job",
                                                 "deduplication_pkey", "deduplication_job", "idempotency_pkey", "listener_flag_queue"};
 
 struct Known {

@@ -12,20 +12,20 @@ namespace
 /* The types of the columns, as sql/tables.sql has them. */
 constexpr Oid job_types[] = {UUIDOID, INT8OID, INT8OID, TIMESTAMPTZOID, INT4OID, INT4OID, INT2OID, TEXTOID, JSONBOID,
                              JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, JSONBOID, JSONBOID, JSONBOID};
-constexpr Oid event_types[] = {UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT2OID, INT4OID, INT4OID, TIMESTAMPTZOID,
+constexpr Oid job_history_types[] = {UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT2OID, INT4OID, INT4OID, TIMESTAMPTZOID,
                                TEXTOID, JSONBOID};
-constexpr Oid done_types[] = {UUIDOID, TIMESTAMPTZOID, INT8OID, INT4OID, INT4OID, TIMESTAMPTZOID, INT2OID, INT2OID,
+constexpr Oid finished_types[] = {UUIDOID, TIMESTAMPTZOID, INT8OID, INT4OID, INT4OID, TIMESTAMPTZOID, INT2OID, INT2OID,
                               TEXTOID, JSONBOID, JSONBOID};
 constexpr Oid ready_types[] = {UUIDOID, INT8OID, INT8OID, TIDOID, INT2OID, INT4OID, INT4OID, INT4OID};
 constexpr Oid lease_types[] = {UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TIMESTAMPTZOID,
                                TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIDOID, INT2OID, INT4OID, INT4OID, INT4OID,
                                INT4OID, TEXTOID};
-constexpr Oid later_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID, TIDOID, INT2OID, INT2OID, INT4OID, INT4OID, INT4OID};
-constexpr Oid feed_types[] = {TIMESTAMPTZOID, INTERVALOID, INT8OID, TEXTOID};
+constexpr Oid delayed_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID, TIDOID, INT2OID, INT2OID, INT4OID, INT4OID, INT4OID};
+constexpr Oid hot_set_state_types[] = {TIMESTAMPTZOID, INTERVALOID, INT8OID, TEXTOID};
 constexpr Oid queue_types[] = {INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, JSONBOID};
 constexpr Oid worker_types[] = {TEXTOID, TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, BOOLOID,
                                 TIMESTAMPTZOID, BOOLOID};
-constexpr Oid uniq_types[] = {BYTEAOID, UUIDOID, UUIDARRAYOID, BOOLOID};
+constexpr Oid unique_key_types[] = {BYTEAOID, UUIDOID, UUIDARRAYOID, BOOLOID};
 constexpr Oid rate_limit_types[] = {TEXTOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
 constexpr Oid limit_use_types[] = {INT8OID, INT2OID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, UUIDOID, INT8OID,
                                    TEXTOID};
@@ -181,15 +181,15 @@ struct Reader {
 
 const Shape shapes[static_cast<int>(store::Rel::count)] = {
     {lengthof(job_types), job_types},
-    {lengthof(event_types), event_types},
-    {lengthof(done_types), done_types},
+    {lengthof(job_history_types), job_history_types},
+    {lengthof(finished_types), finished_types},
     {lengthof(ready_types), ready_types},
     {lengthof(lease_types), lease_types},
-    {lengthof(later_types), later_types},
-    {lengthof(feed_types), feed_types},
+    {lengthof(delayed_types), delayed_types},
+    {lengthof(hot_set_state_types), hot_set_state_types},
     {lengthof(queue_types), queue_types},
     {lengthof(worker_types), worker_types},
-    {lengthof(uniq_types), uniq_types},
+    {lengthof(unique_key_types), unique_key_types},
     {lengthof(rate_limit_types), rate_limit_types},
     {lengthof(limit_use_types), limit_use_types},
     {lengthof(lease_log_types), lease_log_types},
@@ -225,19 +225,19 @@ read(TupleTableSlot *slot, Row &row)
 }
 
 template HeapTuple form(Relation, const JobRow &);
-template HeapTuple form(Relation, const EventRow &);
-template HeapTuple form(Relation, const DoneRow &);
+template HeapTuple form(Relation, const HistoryRow &);
+template HeapTuple form(Relation, const FinishedRow &);
 template HeapTuple form(Relation, const ReadyRow &);
 template HeapTuple form(Relation, const LeaseRow &);
-template HeapTuple form(Relation, const LaterRow &);
+template HeapTuple form(Relation, const DelayedRow &);
 template HeapTuple form(Relation, const CheckpointRow &);
 template HeapTuple form(Relation, const LimitUseRow &);
 template void read(TupleTableSlot *, JobRow &);
-template void read(TupleTableSlot *, EventRow &);
-template void read(TupleTableSlot *, DoneRow &);
+template void read(TupleTableSlot *, HistoryRow &);
+template void read(TupleTableSlot *, FinishedRow &);
 template void read(TupleTableSlot *, ReadyRow &);
 template void read(TupleTableSlot *, LeaseRow &);
-template void read(TupleTableSlot *, LaterRow &);
+template void read(TupleTableSlot *, DelayedRow &);
 template void read(TupleTableSlot *, CheckpointRow &);
 template void read(TupleTableSlot *, ProgressRow &);
 template void read(TupleTableSlot *, LimitUseRow &);
@@ -248,24 +248,24 @@ read(TupleTableSlot *slot, JobBrief &row)
 {
     constexpr int created_at = number_of<JobRow>(&JobRow::created_at);
     constexpr int flags = number_of<JobRow>(&JobRow::flags);
-    constexpr int uniq = number_of<JobRow>(&JobRow::uniq);
-    slot_getsomeattrs(slot, uniq + 1);
+    constexpr int unique_policy = number_of<JobRow>(&JobRow::unique_policy);
+    slot_getsomeattrs(slot, unique_policy + 1);
     row.created_at = DatumGetTimestampTz(slot->tts_values[created_at]);
     row.flags = DatumGetInt32(slot->tts_values[flags]);
-    row.uniq = slot->tts_isnull[uniq] ? nullptr : DatumGetJsonbP(slot->tts_values[uniq]);
+    row.unique_policy = slot->tts_isnull[unique_policy] ? nullptr : DatumGetJsonbP(slot->tts_values[unique_policy]);
 }
 
 template <>
 void
-read(TupleTableSlot *slot, DoneBrief &row)
+read(TupleTableSlot *slot, FinishedBrief &row)
 {
     auto value = [slot](int column) { return slot->tts_values[column]; };
-    slot_getsomeattrs(slot, number_of<DoneRow>(&DoneRow::flags) + 1);
-    row.job_id = *DatumGetUUIDP(value(number_of<DoneRow>(&DoneRow::job_id)));
-    row.finished_at = DatumGetTimestampTz(value(number_of<DoneRow>(&DoneRow::finished_at)));
-    row.queue = DatumGetInt64(value(number_of<DoneRow>(&DoneRow::queue)));
-    row.state = static_cast<State>(DatumGetInt16(value(number_of<DoneRow>(&DoneRow::state))));
-    row.flags = DatumGetInt16(value(number_of<DoneRow>(&DoneRow::flags)));
+    slot_getsomeattrs(slot, number_of<FinishedRow>(&FinishedRow::flags) + 1);
+    row.job_id = *DatumGetUUIDP(value(number_of<FinishedRow>(&FinishedRow::job_id)));
+    row.finished_at = DatumGetTimestampTz(value(number_of<FinishedRow>(&FinishedRow::finished_at)));
+    row.queue = DatumGetInt64(value(number_of<FinishedRow>(&FinishedRow::queue)));
+    row.state = static_cast<State>(DatumGetInt16(value(number_of<FinishedRow>(&FinishedRow::state))));
+    row.flags = DatumGetInt16(value(number_of<FinishedRow>(&FinishedRow::flags)));
 }
 
 static constexpr int64 fixed_size = 100; /* of a job's row, more or less: a job without arguments has a size, too */

@@ -11,8 +11,8 @@ Watcher watcher;
 void
 watch(const Table &table, HeapTuple tuple, int change)
 {
-    if (watcher != nullptr && (table.which == Rel::ready || table.which == Rel::lease || table.which == Rel::later ||
-                               table.which == Rel::done))
+    if (watcher != nullptr && (table.which == Rel::ready || table.which == Rel::lease || table.which == Rel::delayed ||
+                               table.which == Rel::finished))
         watcher(table.which, tuple->t_data, change);
 }
 

@@ -22,11 +22,11 @@ constexpr BlockNumber step = 64;
 constexpr int64 shortest_round_us = 5 * USECS_PER_SEC;
 constexpr int64 longest_pause_us = 60 * USECS_PER_SEC; /* tables grow */
 
-constinit Statement where_it_is = {"select block, at from ojs_store.sweep where what = $1", {TEXTOID}, nullptr};
+constinit Statement where_it_is = {"select block, at from ojs_store.retention_cursor where what = $1", {TEXTOID}, nullptr};
 constinit Statement take_it = {
-    "select block, at from ojs_store.sweep where what = $1 for update skip locked", {TEXTOID}, nullptr};
+    "select block, at from ojs_store.retention_cursor where what = $1 for update skip locked", {TEXTOID}, nullptr};
 constinit Statement move_it = {
-    "update ojs_store.sweep set block = $2, at = $3, removed_to = greatest(removed_to, $4) where what = $1",
+    "update ojs_store.retention_cursor set block = $2, at = $3, removed_to = greatest(removed_to, $4) where what = $1",
     {TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID},
     nullptr};
 

@@ -24,7 +24,7 @@ first_time(store::Rel rel, store::Idx index, int column)
     store::Row seen;
     store::Table table = store::open(rel, AccessShareLock);
     ScanKeyInit(&key, 1, BTLessStrategyNumber, F_TIMESTAMPTZ_LT, TimestampTzGetDatum(DT_NOEND));
-    store::begin(scan, table, index, &key, 1, rel == store::Rel::later);
+    store::begin(scan, table, index, &key, 1, rel == store::Rel::delayed);
     while ((seen = store::next(scan)) != store::Row::none && seen != store::Row::live)
         ;
     if (seen == store::Row::live) {
@@ -49,7 +49,7 @@ first_due()
 {
     if (in_maintenance())
         return DT_NOEND;
-    return by_server_clock(std::min(first_time(store::Rel::later, store::Idx::later_due, number_of<LaterRow>(&LaterRow::due_at) + 1), first_cron()));
+    return by_server_clock(std::min(first_time(store::Rel::delayed, store::Idx::delayed_due, number_of<DelayedRow>(&DelayedRow::due_at) + 1), first_cron()));
 }
 
 TimestampTz

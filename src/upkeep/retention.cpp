@@ -1,10 +1,10 @@
 /*
  * retention.cpp: see retention.h.
  *
- * Equivalent SQL: with gone as (delete from ojs_store.done d where d.ctid … and finished_at + retention <= now and not
+ * Equivalent SQL: with gone as (delete from ojs_store.finished d where d.ctid … and finished_at + retention <= now and not
  * (still counted by its unique policy) returning job_id) select ojs_store.remove_jobs(array_agg(job_id)) from gone;
  *
- * The row of `done` is taken first, without waiting: whoever has it is alone with the job, as a manual retry is.
+ * The row of `finished` is taken first, without waiting: whoever has it is alone with the job, as a manual retry is.
  */
 #include "ojs/upkeep/retention.h"
 
@@ -21,8 +21,8 @@ namespace ojs
 namespace
 {
 
-constinit Sweep finished_jobs = {"done", store::Rel::done, 512, 0, 0, 0, 0};
-constinit Sweep keys = {"uniq", store::Rel::uniq, 32, 0, 0, 0, 0};
+constinit Sweep finished_jobs = {"finished", store::Rel::finished, 512, 0, 0, 0, 0};
+constinit Sweep keys = {"unique_key", store::Rel::unique_key, 32, 0, 0, 0, 0};
 constinit Sweep lease_log = {"lease_log", store::Rel::lease_log, 128, 0, 0, 0, 0};
 
 constexpr const char *dead_letters = "dead_letter";
@@ -41,9 +41,9 @@ by_index()
 bool
 still_counted(const JobBrief &job, State end, TimestampTz now)
 {
-    if (job.uniq == nullptr)
+    if (job.unique_policy == nullptr)
         return false;
-    UniquePolicy policy = read_unique_policy(job.uniq);
+    UniquePolicy policy = read_unique_policy(job.unique_policy);
     return (policy.states & state_bit(end)) != 0 &&
            (!policy.period_ms || job.created_at + *policy.period_ms * 1000 > now);
 }
@@ -56,7 +56,7 @@ in_use(Tables &tables, const pg_uuid_t &id)
         store::Rel rel;
         store::Idx by_job;
     } all[] = {{store::Rel::job, store::Idx::job_id},
-               {store::Rel::event, store::Idx::event_job},
+               {store::Rel::job_history, store::Idx::job_history_job},
                {store::Rel::checkpoint, store::Idx::checkpoint_job},
                {store::Rel::progress, store::Idx::progress_job},
                {store::Rel::dead_letter, store::Idx::dead_letter_job}};
@@ -74,9 +74,9 @@ in_use(Tables &tables, const pg_uuid_t &id)
     return busy;
 }
 
-/* Removes a finished job, whose row of `done` is at tid, unless somebody is at it or its unique policy counts it. */
+/* Removes a finished job, whose row of `finished` is at tid, unless somebody is at it or its unique policy counts it. */
 bool
-let_go(Tables &tables, const DoneBrief &done, ItemPointerData tid, TimestampTz now)
+let_go(Tables &tables, const FinishedBrief &done, ItemPointerData tid, TimestampTz now)
 {
     JobBrief job;
     ItemPointerData job_tid;
@@ -85,14 +85,14 @@ let_go(Tables &tables, const DoneBrief &done, ItemPointerData tid, TimestampTz n
         if (still_counted(job, done.state, now))
             return false;
     }
-    if (in_use(tables, done.job_id) || store::take(tables.done(), &tid) != store::Outcome::ok)
+    if (in_use(tables, done.job_id) || store::take(tables.finished(), &tid) != store::Outcome::ok)
         return false;
     (void)remove_job(tables, done.job_id);
     return true;
 }
 
 bool
-outlived(const DoneBrief &done, TimestampTz now)
+outlived(const FinishedBrief &done, TimestampTz now)
 {
     const Queue *queue = find_queue(done.queue);
     int64 kept_ms = queue != nullptr ? kept_ms_of(*queue, done.state) : kept_discarded_ms;
@@ -103,7 +103,7 @@ outlived(const DoneBrief &done, TimestampTz now)
 
 /*
  * A queue that was dropped is forgotten when nothing is left of it. No index says which jobs a queue has, so the sweep of
- * `done` looks: a dropped queue that has no open job at the beginning of a round, no finished one during the round and
+ * `finished` looks: a dropped queue that has no open job at the beginning of a round, no finished one during the round and
  * again no open one at its end, has none.
  */
 struct Round {
@@ -118,7 +118,7 @@ constinit Statement dropped_queues = {R"sql(
     select q.id from ojs_store.queue q
     where q.state = 'deleted' and q.revised_at < $1 and not exists (select from ojs_store.ready r where r.queue = q.id)
         and not exists (select from ojs_store.lease l where l.queue = q.id)
-        and not exists (select from ojs_store.later l where l.queue = q.id)
+        and not exists (select from ojs_store.delayed l where l.queue = q.id)
     limit $2
 )sql", {TIMESTAMPTZOID, INT4OID}, nullptr};
 
@@ -128,7 +128,7 @@ constinit Statement forget_queues = {R"sql(
         where q.id = any ($2) and q.state = 'deleted' and q.revised_at < $1
             and not exists (select from ojs_store.ready r where r.queue = q.id)
             and not exists (select from ojs_store.lease l where l.queue = q.id)
-            and not exists (select from ojs_store.later l where l.queue = q.id)
+            and not exists (select from ojs_store.delayed l where l.queue = q.id)
         for update skip locked))
 )sql", {TIMESTAMPTZOID, INT8ARRAYOID}, nullptr};
 
@@ -190,14 +190,14 @@ sweep_jobs(Tables &tables, int limit, TimestampTz now)
         begin_round(now);
     else if (stretch.first != forgetting.next)
         forgetting.n = 0;
-    store::begin(walk, tables.done(), stretch.first, stretch.n);
+    store::begin(walk, tables.finished(), stretch.first, stretch.n);
     while (store::next(walk)) {
-        DoneBrief done;
+        FinishedBrief done;
         read(walk.slot, done);
         seen++;
         if (forgetting.n > 0)
             note_finished(done.queue);
-        if ((done.flags & done_dead_letter) || !outlived(done, now))
+        if ((done.flags & finished_dead_letter) || !outlived(done, now))
             continue;
         if (removed == limit) {
             next_block = ItemPointerGetBlockNumber(&walk.slot->tts_tid);
@@ -277,10 +277,10 @@ prune_dead_letters_of(Tables &tables, int64 queue_id, int limit, TimestampTz now
 
     for (uint64 i = 0; i < old.n; i++) {
         ItemPointerData tid;
-        DoneBrief done;
-        if (store::find(tables.done(), store::Idx::done_job, old.ids[i], &tid) != store::Row::live)
+        FinishedBrief done;
+        if (store::find(tables.finished(), store::Idx::finished_job, old.ids[i], &tid) != store::Row::live)
             continue;
-        read(tables.done().slot, done);
+        read(tables.finished().slot, done);
         if (!let_go(tables, done, tid, now))
             continue;
         removed++;
@@ -323,7 +323,7 @@ constinit Statement lock_keys_of_none = {R"sql(
     select array_agg(k.tid)
     from (
         select u.ctid as tid
-        from ojs_store.uniq u
+        from ojs_store.unique_key u
         where u.ctid >= $1 and u.ctid < $2
             and exists (select from unnest(u.past || u.job_id) as named(id)
                 where not exists (select from ojs_store.job j where j.id = named.id))
@@ -332,19 +332,19 @@ constinit Statement lock_keys_of_none = {R"sql(
 )sql", {TIDOID, TIDOID}, nullptr};
 
 constinit Statement forget_keys = {R"sql(
-    delete from ojs_store.uniq
-    where ctid = any ($1) and not exists (select from ojs_store.job j where j.id = any (uniq.past || uniq.job_id))
+    delete from ojs_store.unique_key
+    where ctid = any ($1) and not exists (select from ojs_store.job j where j.id = any (unique_key.past || unique_key.job_id))
 )sql", {TIDARRAYOID}, nullptr};
 
 constinit Statement mend_keys = {R"sql(
-    update ojs_store.uniq set job_id = k.ids[cardinality(k.ids)], past = k.ids[:cardinality(k.ids) - 1]
+    update ojs_store.unique_key set job_id = k.ids[cardinality(k.ids)], past = k.ids[:cardinality(k.ids) - 1]
     from (
         select u.ctid as tid, array(
             select named.id from unnest(u.past || u.job_id) with ordinality as named(id, n)
             where exists (select from ojs_store.job j where j.id = named.id) order by named.n) as ids
-        from ojs_store.uniq u where u.ctid = any ($1)
+        from ojs_store.unique_key u where u.ctid = any ($1)
     ) k
-    where uniq.ctid = k.tid and k.ids <> '{}' and k.ids <> uniq.past || uniq.job_id
+    where unique_key.ctid = k.tid and k.ids <> '{}' and k.ids <> unique_key.past || unique_key.job_id
 )sql", {TIDARRAYOID}, nullptr};
 
 constinit Statement old_leases = {

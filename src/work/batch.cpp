@@ -2,7 +2,7 @@
  * batch.cpp: see batch.h.
  *
  * Equivalent SQL: with held as (delete from ojs_store.lease where job_id = any ($1) and worker = $2 … returning *)
- * insert into ojs_store.done select job_id, now, queue, attempt, deliveries, claimed_at, 'completed', … from held;
+ * insert into ojs_store.finished select job_id, now, queue, attempt, deliveries, claimed_at, 'completed', … from held;
  */
 #include "ojs/work/batch.h"
 
@@ -124,7 +124,7 @@ attempt_ended(Datum job)
 int
 complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended &ended)
 {
-    store::Table &table = tables.done();
+    store::Table &table = tables.finished();
     auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * std::max(named.ids.n, 1)));
     int *order = locking_order(named.ids);
     int n = 0;
@@ -156,7 +156,7 @@ complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended
             deletes_ends = queue != nullptr && queue->delete_on_ack;
             store::note_write(queue == nullptr || queue->durable);
         }
-        DoneRow row = end_of(lease, State::completed, now);
+        FinishedRow row = end_of(lease, State::completed, now);
         row.result = result_to_keep(tables, lease, result);
         count_ended(row, lease.flags);
         note_ended(ended, tables, lease, standing_of(row, lease.flags));

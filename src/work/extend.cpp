@@ -29,7 +29,7 @@ active(const LeaseRow &lease)
     standing.queue = lease.queue;
     standing.attempt = lease.attempt;
     standing.deliveries = lease.deliveries;
-    standing.has_events = lease.flags & job_has_events;
+    standing.has_history = lease.flags & job_has_history;
     standing.started_at = lease.claimed_at;
     standing.worker = lease.worker;
     standing.token = lease.token;
@@ -86,10 +86,10 @@ bool
 was_cancelled(Tables &tables, const pg_uuid_t &id)
 {
     ItemPointerData tid;
-    if (store::find(tables.done(), store::Idx::done_job, id, &tid) == store::Row::none)
+    if (store::find(tables.finished(), store::Idx::finished_job, id, &tid) == store::Row::none)
         return false;
-    DoneRow row;
-    read(tables.done().slot, row);
+    FinishedRow row;
+    read(tables.finished().slot, row);
     return row.state == State::cancelled;
 }
 

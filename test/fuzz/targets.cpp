@@ -289,8 +289,8 @@ fuzz_envelope(std::string_view input)
         return;
     if (envelope.retry != nullptr)
         require(succeeds([&] { (void)read_retry_policy(envelope.retry); }), "a retry policy is refused after validate()");
-    if (envelope.uniq != nullptr)
-        (void)succeeds([&] { (void)fingerprint(envelope, read_unique_policy(envelope.uniq)); });
+    if (envelope.unique_policy != nullptr)
+        (void)succeeds([&] { (void)fingerprint(envelope, read_unique_policy(envelope.unique_policy)); });
 }
 
 void
@@ -342,13 +342,13 @@ fuzz_unique(std::string_view input)
     (void)succeeds([&] {
         Envelope envelope = empty_envelope();
         envelope.type = "a.b";
-        envelope.uniq = element(json, 0);
+        envelope.unique_policy = element(json, 0);
         envelope.args = element(json, 1);
         envelope.meta = element(json, 2);
         validate(envelope);
-        if (envelope.uniq == nullptr)
+        if (envelope.unique_policy == nullptr)
             return;
-        fingerprint_input(envelope, read_unique_policy(envelope.uniq), &text);
+        fingerprint_input(envelope, read_unique_policy(envelope.unique_policy), &text);
         require_canonical(&text, "what is hashed is not canonical");
     });
 }

@@ -16,7 +16,7 @@ sub rows_of {
 }
 
 # What a dump carries.
-my $dumped = q{oid = any ((select extconfig from pg_extension where extname = 'ojs')::oid[]) and relname not in ('told_until', 'name_key')}; # a restored database has two keys
+my $dumped = q{oid = any ((select extconfig from pg_extension where extname = 'ojs')::oid[]) and relname not in ('event_notify_cursor', 'name_key')}; # a restored database has two keys
 my $states = q{select string_agg(format('%s %s %s', id, queue, state), e'\n' order by seq) from ojs.jobs};
 
 # Jobs in every state, leases that are held, and all that belongs to queues.

@@ -100,14 +100,14 @@ $shift->(-3600);
 $ends->('claim', qr/^0$/);
 $ends->('result', qr/^t$/);
 $ends->('push', qr/full/);
-my $lapsed = q{select count(*) from ojs_store.event where kind = 3};
+my $lapsed = q{select count(*) from ojs_store.job_history where kind = 3};
 is($sql->($lapsed), 0, 'no lease has run out');
 
 $sql->(q{select count(*) from ojs.claim('heard', 'w', 10)}); # who comes back short may be listening
 pushed($node, 'heard');
 ok(heard($listener, 'heard'), 'a session hears of a queue as before');
 like($sql->("select ojs.events('$cursor', queues => '{heard}') #>> '{events,0,type}'"), qr/^job/, 'no event is passed over by who reads them with a cursor');
-$comes->(q{select ojs_store.from_micros(split_part(cursor, '.', 2)::bigint) < clock_timestamp() from ojs_store.told_until}, 'ticks go on with the new time');
+$comes->(q{select ojs_store.from_micros(split_part(cursor, '.', 2)::bigint) < clock_timestamp() from ojs_store.event_notify_cursor}, 'ticks go on with the new time');
 my $noticed = pushed($node, 'noticed');
 $sql->('select ojs.tick()');
 like($event_listener->query_safe('select pg_sleep(0.1)'), qr/ojs_events/, 'and tell of events');

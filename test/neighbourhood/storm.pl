@@ -102,10 +102,10 @@ select ojs.purge_queue('sub', confirm => true);
 }, '-c', 1);
 
 my @administration = (
-    'begin; lock table ojs_store.later in access exclusive mode; select pg_sleep(0.3); commit',
-    'vacuum full ojs_store.done', 'reindex table ojs_store.done', 'alter table ojs_store.lease set (fillfactor = 90)',
-    'cluster ojs_store.done using done_job', 'analyze', 'begin; lock table ojs_store.lease in share mode; select pg_sleep(0.3); commit',
-    'create index extra on ojs_store.done (state)', 'drop index ojs_store.extra', 'vacuum full ojs_store.lease', 'analyze ojs_store.ready');
+    'begin; lock table ojs_store.delayed in access exclusive mode; select pg_sleep(0.3); commit',
+    'vacuum full ojs_store.finished', 'reindex table ojs_store.finished', 'alter table ojs_store.lease set (fillfactor = 90)',
+    'cluster ojs_store.finished using finished_job', 'analyze', 'begin; lock table ojs_store.lease in share mode; select pg_sleep(0.3); commit',
+    'create index extra on ojs_store.finished (state)', 'drop index ojs_store.extra', 'vacuum full ojs_store.lease', 'analyze ojs_store.ready');
 my (@refused, $lost);
 my $end = time + $seconds;
 my $next_administration = 0;
@@ -146,7 +146,7 @@ awaits($node, q{select count(*) = 0 from ojs.dead_letters where queue = 'dead'},
 $sql->(q{select count(ojs.ack(id)) from ojs.claim('work', 'w', 1000)}) for 1 .. 3;
 is($sql->(q{select count(*) from ojs_store.ready r join ojs_store.queue q on q.id = r.queue where q.name = 'work'}), 0, 'nothing is left behind in the busy queue');
 is($sql->(q{select count(*) from ojs_store.job j join ojs_store.queue q on q.id = j.queue
-    where q.name = 'work' and not exists (select from ojs_store.done d where d.job_id = j.id)}), 0, 'every job of it was done');
+    where q.name = 'work' and not exists (select from ojs_store.finished d where d.job_id = j.id)}), 0, 'every job of it was done');
 cmp_ok($sql->(q{select count(*) from pg_logical_slot_peek_binary_changes('drain', null, 100, 'proto_version', '1', 'publication_names', 'everything')}),
     '>', 0, 'the publication carries the logged tables');
 $sql->(q{select pg_drop_replication_slot('drain')});

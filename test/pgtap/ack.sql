@@ -139,9 +139,9 @@ select pg_temp.held('ack.stays') as s1, pg_temp.held('ack.gone') as g1, pg_temp.
 select is(done, 4, 'OP-24: jobs of two queues') from ojs.ack_many('w', array[:'s1', :'g1', :'s2', :'g2']::uuid[]);
 select is((select string_agg(queue, ' ') from ojs.jobs where id in (:'s1', :'g1', :'s2', :'g2')), 'ack.stays ack.stays', 'R-23: delete_on_ack of one of them is not that of the other');
 select pg_temp.held('ack.mortal', 'w', '{"expires_at": "+PT1H"}') as mortal \gset
-select is((select count(*) from ojs_store.later where job_id = :'mortal'), 1::bigint, 'a reminder of its expiry');
+select is((select count(*) from ojs_store.delayed where job_id = :'mortal'), 1::bigint, 'a reminder of its expiry');
 select is(done, 1, 'the job is done') from ojs.ack_many('w', array[:'mortal']::uuid[]);
-select is((select count(*) from ojs_store.later where job_id = :'mortal'), 0::bigint, 'ENV-15: and the reminder goes with it');
+select is((select count(*) from ojs_store.delayed where job_id = :'mortal'), 0::bigint, 'ENV-15: and the reminder goes with it');
 
 select * from finish();
 rollback;

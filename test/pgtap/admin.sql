@@ -97,7 +97,7 @@ select ojs.create_queue('nothing', '{"delete_on_ack": true}') is null as made \g
 select pg_temp.dead('nothing') as gone \gset
 select ojs.retry(:'gone') \g /dev/null
 select ojs.ack(id) from ojs.claim('nothing', 'w') \g /dev/null
-select is((select count(*) from ojs_store.event where job_id = :'gone') + (select count(*) from ojs_store.job where id = :'gone'), 0::bigint, 'R-39 R-23: a job that was retried leaves nothing behind');
+select is((select count(*) from ojs_store.job_history where job_id = :'gone') + (select count(*) from ojs_store.job where id = :'gone'), 0::bigint, 'R-39 R-23: a job that was retried leaves nothing behind');
 
 -- Discard ------------------------------------------------------------------------------------------------------------
 
@@ -114,14 +114,14 @@ select pg_temp.dead('trash') as trash \gset
 select ok(ojs.delete_job(:'trash'), 'DLQ-06: a finished job is deleted');
 select is((select count(*) from ojs.dead_letters where id = :'trash'), 0::bigint, 'DLQ-06: gone from the dead letters');
 select is(pg_temp.refusal(format('select ojs.info(%L)', :'trash')), 'OJ300 NOT_FOUND', 'DLQ-06: and from info');
-select is((select count(*) from ojs_store.event where job_id = :'trash'), 0::bigint, 'DLQ-06: with its history');
+select is((select count(*) from ojs_store.job_history where job_id = :'trash'), 0::bigint, 'DLQ-06: with its history');
 select ok(not ojs.delete_job(:'trash'), 'DLQ-06: a second time there is nothing to delete');
 select is(pg_temp.refusal(format('select ojs.delete_job(%L)', pg_temp.pushed('open'))), 'OJ105 INVALID_STATE_TRANSITION', 'DLQ-06: an open job is not');
 
 -- At most once -------------------------------------------------------------------------------------------------------
 
 select pg_temp.held('once', 'w', '{"delivery": "at_most_once"}') as once \gset
-select is((select count(*) from ojs_store.event where job_id = :'once' and kind = 7), 1::bigint, 'DLV-01: the delivery is written down');
+select is((select count(*) from ojs_store.job_history where job_id = :'once' and kind = 7), 1::bigint, 'DLV-01: the delivery is written down');
 select pg_temp.clock('1 hour') \g /dev/null
 select is((select count(*) from ojs.claim('once', 'w2')), 0::bigint, 'DLV-01: a lapsed lease is not delivered again');
 select is((select state || ' ' || (error ->> 'type') from ojs.jobs where id = :'once'), 'discarded visibility_timeout', 'DLV-01: but discarded');
@@ -205,13 +205,13 @@ select pg_temp.clock('0') \g /dev/null
 -- What administrators do is on record, with who did it, and apart from what workers leave.
 select ojs.create_queue('acts', '{"max_size": 5}'), ojs.drain_queue('acts'), ojs.purge_queue('acts', confirm => true), ojs.set_rate_limit('acts', '{"concurrency": 1}'),
     ojs.schedule('acts', '@daily', '{"type": "a.b", "args": []}'), ojs.unschedule('acts'), ojs.set_maintenance(true, 'acts'), ojs.set_maintenance(false), ojs.drop_queue('acts') \g /dev/null
-select is((select string_agg(type, ' ' order by type) from ojs_store.record where type like 'admin.%' and subject in ('acts', 'maintenance') and data ->> 'by' = session_user),
+select is((select string_agg(type, ' ' order by type) from ojs_store.stored_event where type like 'admin.%' and subject in ('acts', 'maintenance') and data ->> 'by' = session_user),
     'admin.cron_removed admin.cron_set admin.maintenance_set admin.maintenance_set admin.queue_configured admin.queue_drained admin.queue_dropped admin.queue_purged admin.rate_limit_set',
     'administrative acts leave events that say who (EVT-01)');
 select pg_temp.pushed('acted') as acted, pg_temp.pushed('acted') as bulked \gset
 select ojs.discard(:'acted', 'not wanted'), ojs.discard(:'bulked') \g /dev/null
 select ojs.delete_job(:'acted'), ojs.delete_job(:'acted'), ojs.delete_many(jsonb_build_object('ids', array[:'bulked'])) \g /dev/null
-select results_eq(format($$ select type, data - 'by' - 'as' from ojs_store.record where subject in (%L, %L) and data ->> 'by' = session_user order by type, subject = %1$L desc $$, :'acted', :'bulked'),
+select results_eq(format($$ select type, data - 'by' - 'as' from ojs_store.stored_event where subject in (%L, %L) and data ->> 'by' = session_user order by type, subject = %1$L desc $$, :'acted', :'bulked'),
     format($$ values ('admin.job_deleted', '{"queue": "acted", "job_id": "%1$s"}'::jsonb),
         ('admin.job_discarded', '{"queue": "acted", "job_id": "%1$s", "reason": "not wanted"}'),
         ('admin.job_discarded', '{"queue": "acted", "job_id": "%2$s", "reason": "discarded by an administrator"}') $$, :'acted', :'bulked'),
@@ -219,13 +219,13 @@ select results_eq(format($$ select type, data - 'by' - 'as' from ojs_store.recor
 select ojs_store.record_event('worker.started', 'w' || i) from generate_series(1, 20) i \g /dev/null
 set local ojs.max_events = 5;
 select ojs_store.prune_records(1000, true) > 0 as pruned \gset
-select is((select count(*) from ojs_store.record where type like 'worker.%'), 5::bigint, 'events of workers have a bound (EVT-07)');
-select count(*) as acts from ojs_store.record where type like 'admin.%' \gset
+select is((select count(*) from ojs_store.stored_event where type like 'worker.%'), 5::bigint, 'events of workers have a bound (EVT-07)');
+select count(*) as acts from ojs_store.stored_event where type like 'admin.%' \gset
 select cmp_ok(:acts, '>', 1, 'those of administrators have one of their own (EVT-07)');
 set local ojs.max_events = 20;
 select ojs_store.record_event('worker.started', 'w' || i) from generate_series(1, 40) i \g /dev/null
 select ojs_store.prune_records(1000, true) > 0 as pruned \gset
-select is((select count(*) from ojs_store.record where type like 'admin.%'), :acts::bigint, 'workers do not push those of administrators out (EVT-07)');
+select is((select count(*) from ojs_store.stored_event where type like 'admin.%'), :acts::bigint, 'workers do not push those of administrators out (EVT-07)');
 
 -- A dead letter is found by its id.
 create function pg_temp.plan_of(query text) returns text language plpgsql as $$

@@ -111,7 +111,7 @@ $$, 'PGX-12: PUBLIC has no right on the schemas');
 select is_empty($$
     select c.oid::regclass from pg_class c
     where c.relnamespace = 'ojs_store'::regnamespace and c.relkind in ('r', 'S') and c.relpersistence = 'p'
-    and c.relname <> 'sweep' -- is about blocks of this database's tables
+    and c.relname <> 'retention_cursor' -- is about blocks of this database's tables
     and c.oid <> all (select unnest(extconfig) from pg_extension where extname = 'ojs')
 $$, 'PGX-13: pg_dump carries every logged table and sequence');
 

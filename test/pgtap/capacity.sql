@@ -242,10 +242,10 @@ create function pg_temp.bytes(queue text) returns bigint language sql as
 $$ select (ojs.queue_info(queue) #>> '{stats,depth_bytes}')::bigint $$;
 create function pg_temp.expected_bytes(queue text) returns bigint language sql as $$
     select coalesce(sum(100 + octet_length(j.type) + pg_temp.size_of(j.args) + coalesce(pg_temp.size_of(j.meta), 0) + coalesce(pg_temp.size_of(j.retry), 0)
-        + coalesce(pg_temp.size_of(j.uniq), 0) + coalesce(pg_temp.size_of(j.options), 0)), 0)
+        + coalesce(pg_temp.size_of(j.unique_policy), 0) + coalesce(pg_temp.size_of(j.options), 0)), 0)
     from ojs_store.job j
     where j.id in (select job_id from ojs_store.ready r where r.queue = ojs_store.queue_id($1)
-        union all select job_id from ojs_store.later l where l.queue = ojs_store.queue_id($1) and l.kind <> 5)
+        union all select job_id from ojs_store.delayed l where l.queue = ojs_store.queue_id($1) and l.kind <> 5)
 $$;
 create function pg_temp.sized(queue text, bytes bigint, more jsonb default '{}') returns text language sql as
 $$ select ojs.create_queue(queue, more || jsonb_build_object('max_size_bytes', bytes)) ->> 'name' $$;

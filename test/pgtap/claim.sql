@@ -205,7 +205,7 @@ select is(pg_temp.at(pg_temp.named('mortal', 'x')), 'discarded/0/0', 'OP-10 SM-1
 from ojs.jobs where id = pg_temp.named('mortal', 'x');
 select pg_temp.clock('3 hours') \g /dev/null
 select is((select state from ojs.jobs where id = pg_temp.named('mortal', 'y')), 'active', 'OP-10: a job that runs does not expire');
-select is((select count(*) from ojs_store.later where job_id = pg_temp.named('mortal', 'x')), 0::bigint, 'OP-10: no reminder stays');
+select is((select count(*) from ojs_store.delayed where job_id = pg_temp.named('mortal', 'x')), 0::bigint, 'OP-10: no reminder stays');
 select pg_temp.clock('0') \g /dev/null
 
 -- Stopped workers ----------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ select pg_temp.push_all('broken', 'abcd') \g /dev/null
 update ojs_store.job set retry = '{"max_attempts": "many"}' where id in (select id from ojs.jobs where queue = 'broken' and args ->> 0 in ('a', 'c'));
 select isnt(pg_temp.refusal($$ select ojs.claim('broken', 'w', 4) $$), 'accepted', 'a job that cannot be shown fails its claim');
 select is(pg_temp.claimed('broken', 4), 'bd', 'the next claim passes it over, and any other');
-select is((select string_agg(format('%s %s', d.state, d.error ->> 'type'), ', ') from ojs_store.done d where d.queue = ojs_store.queue_id('broken')),
+select is((select string_agg(format('%s %s', d.state, d.error ->> 'type'), ', ') from ojs_store.finished d where d.queue = ojs_store.queue_id('broken')),
     '7 not_renderable, 7 not_renderable', 'and discards them with an error of their own');
 select is((select count(*) from ojs.leases where queue = 'broken'), 2::bigint, 'nobody holds them');
 

@@ -97,7 +97,7 @@ select cmp_ok((select count(*) from ojs.leases) + (select count(*) from ojs.jobs
 
 -- Each job is in one place, whatever was undone.
 select is((select count(*) from ojs_store.job j where (select count(*) from (
-    select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.done) x
+    select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.finished) x
     where job_id = j.id) <> 1), 0::bigint, 'OP-13: every job is in exactly one place');
 
 -- What is left comes out to the last.

@@ -29,7 +29,7 @@ select is(pg_temp.refusal($$ select ojs.cancel('01920000-0000-7000-8000-00000000
 select is(pg_temp.refusal('select ojs.cancel(null)'), 'OJ100 INVALID_PAYLOAD job_id', 'OP-20: no id');
 select id as mortal from ojs.push('test.job', expires_at => now() + interval '1 minute') \gset
 select ojs.cancel(:'mortal') is null as cancelled \gset
-select is((select count(*) from ojs_store.later where job_id = :'mortal'), 0::bigint, 'SM-14: a reminder of expiry goes with the job');
+select is((select count(*) from ojs_store.delayed where job_id = :'mortal'), 0::bigint, 'SM-14: a reminder of expiry goes with the job');
 
 -- Activate -----------------------------------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ select is((select string_agg(d, '; ') from pg_temp.differences(s, 60) d), null, 
 
 create function pg_temp.clock_at(at timestamptz) returns void language sql as $$ select pg_temp.clock(at - clock_timestamp()) $$;
 create function pg_temp.told(name text) returns text language sql as
-$$ select string_agg(concat_ws(':', replace(type, 'cron.', ''), data ->> 'reason'), ' ' order by at, ctid) from ojs_store.record where subject = name and type like 'cron.%' $$;
+$$ select string_agg(concat_ws(':', replace(type, 'cron.', ''), data ->> 'reason'), ' ' order by at, ctid) from ojs_store.stored_event where subject = name and type like 'cron.%' $$;
 create function pg_temp.made(name text) returns text language sql as
 $$ select string_agg(state, ' ' order by seq) from ojs.jobs where meta ->> 'cron_name' = name $$;
 
@@ -215,7 +215,7 @@ select is(array[type, state, queue, priority::text, args::text, meta ->> 'mine',
     '{r.n,available,runs,7,[1],1,run,2100-03-01T09:00:00.5,2100-03-01T09:00:00.000Z}'::text[], 'CRN-11: the job, and whose it is') from ojs.jobs where meta ->> 'cron_name' = 'run';
 select is(array[next_run_at::text, date_trunc('second', last_run_at)::text, run_count::text], '{2100-03-02 09:00:00+00,2100-03-01 09:00:00+00,1}', 'CRN-08: the entry has moved on') from ojs.crons where name = 'run';
 select is(data - '{job_id,actual_time}'::text[], '{"cron_name": "run", "cron_expression": "0 9 * * *", "timezone": "UTC", "job_type": "r.n", "run_count": 1, "scheduled_time": "2100-03-01T09:00:00.000Z", "scheduled_at": "2100-03-01T09:00:00.000Z", "cron_expr": "0 9 * * *"}'::jsonb,
-    'EVT-03, R-61: cron.triggered, by the names of both documents') from ojs_store.record where type = 'cron.triggered' and subject = 'run';
+    'EVT-03, R-61: cron.triggered, by the names of both documents') from ojs_store.stored_event where type = 'cron.triggered' and subject = 'run';
 
 -- After a pause of ten days: once.
 select ojs.configure_queue('runs', '{"retention": {"completed": "P1Y"}}') is null as kept, ojs.ack(id) is null as acked from ojs.claim('runs', 'w') \gset
@@ -257,7 +257,7 @@ select pg_temp.clock_at('2026-03-08 07:00Z') \g /dev/null
 select ojs.tick() is null as ticked, ojs.tick() is null as again \gset
 select is(pg_temp.made('hole'), null, 'CRN-07: no job'), is(pg_temp.told('hole'), 'skipped:dst_skip', 'CRN-07: told of when it would have run, not later');
 select is(data, '{"cron_name": "hole", "cron_expression": "*/30 2 * * *", "timezone": "America/New_York", "reason": "dst_skip", "scheduled_time": "2026-03-08T07:00:00.000Z", "scheduled_at": "2026-03-08T07:00:00.000Z", "cron_expr": "*/30 2 * * *", "job_type": "t", "local_time": "2026-03-08T02:00:00", "occurrences": 2}'::jsonb,
-    'CRN-07: cron.skipped with dst_skip') from ojs_store.record where subject = 'hole' and type like 'cron.%';
+    'CRN-07: cron.skipped with dst_skip') from ojs_store.stored_event where subject = 'hole' and type like 'cron.%';
 select pg_temp.clock_at('2026-03-09 06:00:10Z') \g /dev/null
 select ojs.tick() is null as ticked \gset
 select is(pg_temp.made('hole'), 'available', 'CRN-07: the day after it runs');
@@ -273,9 +273,9 @@ select pg_temp.hours_later(1) \g /dev/null
 select pg_temp.hours_later(2) \g /dev/null
 select is(pg_temp.made('o-skip'), 'available', 'CRN-10 R-54 skip: nothing new while the last job is not finished, claimed or not');
 select is(pg_temp.told('o-skip'), 'triggered skipped:overlap_skip', 'CRN-10: cron.skipped with overlap_skip');
-select is((select data - '{active_job_id,scheduled_at,scheduled_time}'::text[] from ojs_store.record where type = 'cron.skipped' and subject = 'o-skip'), jsonb_build_object('cron_name', 'o-skip', 'cron_expression', '@every 1h',
+select is((select data - '{active_job_id,scheduled_at,scheduled_time}'::text[] from ojs_store.stored_event where type = 'cron.skipped' and subject = 'o-skip'), jsonb_build_object('cron_name', 'o-skip', 'cron_expression', '@every 1h',
     'cron_expr', '@every 1h', 'timezone', 'UTC', 'job_type', 't', 'reason', 'overlap_skip', 'existing_job_id', (select id from ojs.jobs where queue = 'o-skip')), 'EVT-02: cron.skipped, in the words of both texts');
-select is((select data ->> 'active_job_id' from ojs_store.record where type = 'cron.skipped' and subject = 'o-skip'), (select id::text from ojs.jobs where queue = 'o-skip'), 'CRN-10: it names the job');
+select is((select data ->> 'active_job_id' from ojs_store.stored_event where type = 'cron.skipped' and subject = 'o-skip'), (select id::text from ojs.jobs where queue = 'o-skip'), 'CRN-10: it names the job');
 select is((select run_count from ojs.crons where name = 'o-skip'), 1::bigint, 'CRN-10: what was skipped is no run');
 select is(pg_temp.made('o-allow'), 'available available', 'CRN-10 allow: one more');
 select is(pg_temp.made('o-cancel-previous'), 'cancelled available', 'CRN-10 cancel_previous: the newer instead of the older');
@@ -333,7 +333,7 @@ select state from ojs.push('u', queue => 'u', "unique" => '{"keys": ["type"]}') 
 select pg_temp.hours_later(16) \g /dev/null
 select is(pg_temp.told('u-reject'), 'skipped:push_failed', 'CRN-11: a unique policy may refuse') union all select is(pg_temp.told('u-ignore'), 'skipped:duplicate', 'CRN-11: or keep the job that is there')
 union all select is(pg_temp.told('u-drained'), 'skipped:push_failed', 'CRN-11: a queue may refuse') union all select is(pg_temp.told('u-well'), 'triggered', 'CRN-09: what fails is no other''s business');
-select is(array_agg(data ->> 'code' order by subject), '{QUEUE_PAUSED,DUPLICATE_JOB}', 'CRN-11: the event says why') from ojs_store.record where data ->> 'reason' = 'push_failed';
+select is(array_agg(data ->> 'code' order by subject), '{QUEUE_PAUSED,DUPLICATE_JOB}', 'CRN-11: the event says why') from ojs_store.stored_event where data ->> 'reason' = 'push_failed';
 select is((select array_agg(run_count order by name) from ojs.crons where name in ('u-reject', 'u-well')), '{0,1}', 'CRN-11: what was not pushed is no run');
 select is((select min(next_run_at) > '2101-01-01 16:01Z' from ojs.crons), true, 'CRN-09: each goes on');
 select pg_temp.hours_later(17) \g /dev/null
@@ -368,10 +368,10 @@ select pg_temp.clock_at('2102-01-01 01:31Z') \g /dev/null
 select is(ojs.tick() -> 'failed', '[]', 'CRN: entries that cannot run do not stop the tick');
 select is(pg_temp.made('b-well'), 'available', 'CRN-09: nor other entries');
 select is((select enabled || ' ' || (next_run_at is null) from ojs_store.cron where name = 'b-zone'), 'false true', 'CRN: an entry whose time zone is gone is disabled'),
-    is((select data ->> 'reason' from ojs_store.record where type = 'cron.skipped' and subject = 'b-zone'), 'disabled', 'CRN: an event says so');
-select is((select data ->> 'reason' || ' ' || (data ->> 'code') from ojs_store.record where type = 'cron.skipped' and subject = 'b-hook'), 'push_failed OJ100', 'CRN: a hook may say what it wants'),
+    is((select data ->> 'reason' from ojs_store.stored_event where type = 'cron.skipped' and subject = 'b-zone'), 'disabled', 'CRN: an event says so');
+select is((select data ->> 'reason' || ' ' || (data ->> 'code') from ojs_store.stored_event where type = 'cron.skipped' and subject = 'b-hook'), 'push_failed OJ100', 'CRN: a hook may say what it wants'),
     ok((select next_run_at > ojs_store.now() from ojs_store.cron where name = 'b-hook'), 'CRN: and its entry moves on');
-select is((select count(*) from ojs_store.record where subject = 'b-full' and type like 'cron.%'), 0::bigint, 'CRN: a run that met a full disk is not over'),
+select is((select count(*) from ojs_store.stored_event where subject = 'b-full' and type like 'cron.%'), 0::bigint, 'CRN: a run that met a full disk is not over'),
     ok((select next_run_at < ojs_store.now() and due_at > ojs_store.now() from ojs_store.cron where name = 'b-full'), 'CRN: it comes again in a second');
 set local ojs_test.disk = off;
 select pg_temp.clock_at('2102-01-01 01:31:02Z') \g /dev/null

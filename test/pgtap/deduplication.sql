@@ -58,7 +58,7 @@ begin
         when 'retryable' then perform ojs.fail(job, '{"type": "t", "message": "m"}');
         when 'removed' then
             perform ojs.ack(job);
-            delete from ojs_store.done where job_id = job;
+            delete from ojs_store.finished where job_id = job;
             delete from ojs_store.job j where j.id = job;
     end case;
 end $$;
@@ -183,7 +183,7 @@ select lives_ok($$ select ojs.cancel(id::uuid) from first where key = 'u' $$, 'w
 select is(pg_temp.keyed('u', 'u', policy => '{}'), (select id from first where key = 'u') || ' again', 'R-50: the deduplication key is asked first');
 select is(left(pg_temp.refusal($$ select pg_temp.keyed(null, 'u', policy => '{}'), pg_temp.keyed('v', 'u', policy => '{}') $$), 19), 'OJ301 DUPLICATE_JOB', 'R-50: a rejected push');
 select is((select count(*) from ojs_store.deduplication where key = 'v'), 0::bigint, 'R-50: takes no key');
-select is((select count(*) from ojs_store.deduplication d, ojs_store.uniq u where d.key = encode(u.fingerprint, 'hex')), 0::bigint, 'DDP-09: markers and fingerprints live apart');
+select is((select count(*) from ojs_store.deduplication d, ojs_store.unique_key u where d.key = encode(u.fingerprint, 'hex')), 0::bigint, 'DDP-09: markers and fingerprints live apart');
 insert into first select 'w', ojs.fingerprint('{"type": "ddp.job", "args": [], "queue": "u", "unique": {}}');
 select unalike(pg_temp.keyed((select id from first where key = 'w'), 'u2'), '%again', 'DDP-09: a key that looks like a fingerprint is just a key');
 

@@ -158,7 +158,7 @@ select is(e ? 'truncated', false, 'a common error is stored as it came') from pg
 -- An error of another time, too large to be shown, is not loaded; nor does it stop a claim.
 select pg_temp.held('history') as old \gset
 select ojs.fail(:'old', '{"type": "first", "message": "m"}', delay => '0 s') \g /dev/null
-update ojs_store.event set data = data || jsonb_build_object('message', repeat('m', 600000)) where job_id = :'old';
+update ojs_store.job_history set data = data || jsonb_build_object('message', repeat('m', 600000)) where job_id = :'old';
 select is((select errors from ojs.claim('history', 'w')), '[]', 'an error that is too large is not shown');
 select ojs.fail(:'old', '{"type": "second", "message": "m"}', delay => '0 s') \g /dev/null
 select is((select jsonb_path_query_array(errors, '$[*].type') from ojs.claim('history', 'w')), '["second"]', 'the newer ones are');

@@ -309,7 +309,7 @@ do $$
 declare
     one regclass;
 begin
-    for one in select oid from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind in ('r', 'p') and relname not in ('feed', 'sweep', 'name_key', 'hook', 'record') loop -- the hooks since then are recorded
+    for one in select oid from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind in ('r', 'p') and relname not in ('hot_set_state', 'retention_cursor', 'name_key', 'hook', 'stored_event') loop -- the hooks since then are recorded
         execute format('insert into left_over select %L, count(*) from %s', one, one);
     end loop;
 end $$;

@@ -258,8 +258,8 @@ select id as four from ojs.claim('brief', 'w') \gset
 select is(state || coalesce(result ->> 0, '') || jsonb_typeof(args), 'completed7array', 'R-23: an ack answers as ever') from ojs.ack(:'one', '[7]');
 select is(pg_temp.refusal(format('select ojs.info(%L)', :'one')), 'OJ300 NOT_FOUND', 'R-23: and the job is gone');
 select is(done || '/' || skipped::text, '3/{}', 'R-23: ack_many too') from ojs.ack_many('w', array[:'two', :'three', :'four']::uuid[]);
-select is((select count(*) from ojs_store.job where queue = ojs_store.queue_id('brief')), 0::bigint, 'R-23: no envelope'), is((select count(*) from ojs_store.done where queue = ojs_store.queue_id('brief')), 0::bigint, 'R-23: no end'),
-    is((select count(*) from ojs_store.event where job_id = :'four'), 0::bigint, 'R-23: no event'), is((select count(*) from ojs_store.later where job_id = :'three'), 0::bigint, 'R-23: no reminder');
+select is((select count(*) from ojs_store.job where queue = ojs_store.queue_id('brief')), 0::bigint, 'R-23: no envelope'), is((select count(*) from ojs_store.finished where queue = ojs_store.queue_id('brief')), 0::bigint, 'R-23: no end'),
+    is((select count(*) from ojs_store.job_history where job_id = :'four'), 0::bigint, 'R-23: no event'), is((select count(*) from ojs_store.delayed where job_id = :'three'), 0::bigint, 'R-23: no reminder');
 select id as kept from ojs.push('once', queue => 'brief', "unique" => '{"keys": ["type"], "period": "P7D", "states": ["available", "active", "completed"]}') \gset
 select is((select count(*) from (select ojs.ack(id) from ojs.claim('brief', 'w')) d), 1::bigint, 'UNQ-23: a job whose policy counts completed ones');
 select is(pg_temp.at(:'kept'), 'completed/1/1', 'UNQ-23: is kept'), is(pg_temp.refusal_detail($$ select ojs.push('once', queue => 'brief', "unique" => '{"keys": ["type"], "states": ["completed"]}') $$) ->> 'code', 'DUPLICATE_JOB', 'UNQ-23: and counts');
@@ -340,13 +340,13 @@ select is((select string_agg((id = :'heirs')::text || (id = :'waiting')::text, '
 select is((select count(*) from ojs.claim('heir', 'w', 9)), 2::bigint, 'QC-04: and the rest is handed out');
 select is((select count(*) from ojs.queues where name = 'old'), 0::bigint, 'Q-69: the queue is gone'), is(pg_temp.refusal($$ select ojs.claim('old', 'w') $$), 'OJ300 NOT_FOUND', 'Q-69: a claim finds none'),
     is(pg_temp.refusal($$ select ojs.queue_info('old') $$), 'OJ300 NOT_FOUND', 'Q-69: info neither'), is(pg_temp.refusal($$ select ojs.lease_ack('old', '{"node": "w", "seqs": [1]}') $$), 'OJ300 NOT_FOUND', 'Q-69: nor an ack');
-select is((select count(*) from ojs_store.later where queue = ojs_store.queue_id('old')), 0::bigint, 'Q-69: nothing is left behind');
+select is((select count(*) from ojs_store.delayed where queue = ojs_store.queue_id('old')), 0::bigint, 'Q-69: nothing is left behind');
 
 select pg_temp.held('doomed') as held, pg_temp.pushed('doomed') as waiting, pg_temp.pushed('doomed', '{"expires_at": "2099-01-01T00:00:00Z"}') as expiring, (ojs.push('test.job', queue => 'doomed', delay => '1 hour')).id as scheduled \gset
 select is(ojs.drop_queue('doomed', 'discard'), 4::bigint, 'QC-04: discard');
 select is((select string_agg(distinct state || '/' || (error ->> 'type') || '/' || queue, ' ') from ojs.jobs where id in (:'held', :'waiting', :'expiring', :'scheduled')), 'discarded/queue_deleted/doomed', 'QC-04 SM-15: discarded, as queue_deleted, of a queue whose name is still known'),
     is(pg_temp.at(:'held'), 'discarded/1/1', 'QC-04: with its counts'), is(pg_temp.refusal(format('select ojs.ack(%L)', :'held')), 'OJ105 INVALID_STATE_TRANSITION', 'Q-69: its lease is gone');
-select is((select count(*) from ojs_store.feed where rebuilt_at = '-infinity'), 0::bigint, 'leaves the hot set valid: nobody waits for a rebuild (QC-04)');
+select is((select count(*) from ojs_store.hot_set_state where rebuilt_at = '-infinity'), 0::bigint, 'leaves the hot set valid: nobody waits for a rebuild (QC-04)');
 select is(ojs.drop_queue('ping', 'discard') > 0, true, 'Q-55: drop …');
 select isnt(pg_temp.pushed('ping'), null, 'Q-69: a push makes it anew');
 select is((select dead_lettered from ojs.queue_stats('ping')), 0::bigint, 'Q-55: … and create resets the counter'), is((select config from ojs.queues where name = 'ping'), '{}', 'Q-69: its settings are gone');
@@ -385,17 +385,17 @@ begin
     perform ojs.pause_queue(queue), ojs.resume_queue(queue);
 end $$;
 select pg_temp.well_used('well-used') \g /dev/null
-select is(replace(pg_temp.rows_that_name('well-used'), ' listener_flag', ''), 'deduplication done job later lease lease_log limit_use queue queue_count rate_limit ready record', 'QC-04: a queue that has used everything');
+select is(replace(pg_temp.rows_that_name('well-used'), ' listener_flag', ''), 'deduplication delayed finished job lease lease_log limit_use queue queue_count rate_limit ready stored_event', 'QC-04: a queue that has used everything');
 select ojs.drop_queue('well-used', 'discard') > 0 as dropped \gset
-select is(pg_temp.rows_that_name('well-used'), 'done job lease_log queue record', 'QC-04: dropped, it leaves its finished jobs, what is on record, and its name');
+select is(pg_temp.rows_that_name('well-used'), 'finished job lease_log queue stored_event', 'QC-04: dropped, it leaves its finished jobs, what is on record, and its name');
 select is((select count(*) from ojs_store.limit_use), 0::bigint, 'QC-04: and no use of a limit');
 select pg_temp.well_used('well-moved') \g /dev/null
 select ojs.create_queue('mover', '{"concurrency": 9}') is null as made \gset
 select ojs.drop_queue('well-moved', 'move', 'mover') > 0 as dropped \gset
-select is(pg_temp.rows_that_name('well-moved'), 'done job lease_log queue record', 'QC-04: the same where its jobs have moved');
+select is(pg_temp.rows_that_name('well-moved'), 'finished job lease_log queue stored_event', 'QC-04: the same where its jobs have moved');
 select is((select string_agg(name, ' ') from ojs_store.limit_use), 'queue:mover', 'QC-04: a held job takes its place in the other queue''s limit');
 select ojs.purge_queue('mover', '{available,scheduled,retryable,pending,active,completed,cancelled,discarded}', true) > 0 as purged \gset
-select is(pg_temp.rows_that_name('mover'), 'lease_log limit_use queue record', 'QC-01: a purge of all states leaves nothing but the queue, the log and what is on record; the use of a limit counts no more');
+select is(pg_temp.rows_that_name('mover'), 'lease_log limit_use queue stored_event', 'QC-01: a purge of all states leaves nothing but the queue, the log and what is on record; the use of a limit counts no more');
 
 -- A held job that is moved counts in the limit of its new queue.
 select ojs.create_queue('narrow', '{"concurrency": 1}') is null as made, pg_temp.held('wide') as moved, pg_temp.pushed('narrow') as waiting \gset

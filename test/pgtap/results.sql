@@ -48,7 +48,7 @@ select is(pg_temp.shown(:'standard'), '{"x": 1} 8 7 days true', 'RES-02: 7 days 
     is(pg_temp.shown(:'forever'), '{"x": 1} 8 - true', 'RES-02: -1: as long as the job'), is(pg_temp.shown(:'none'), '- - -', 'RES-02: 0: not stored'),
     is(pg_temp.shown(:'month'), '{"x": 1} 8 30 days true', 'RES-02: or an ISO 8601 duration'), is(pg_temp.shown(:'nothing'), '- - -', 'RES-02: no result, no times');
 select is(ojs.info(:'forever') -> 'result_ttl', '-1', 'ENV: result_ttl comes back'), is(ojs.info(:'month') -> 'result_ttl', '2592000', 'ENV: in seconds');
-select is((select count(*) from ojs_store.done where job_id = :'none' and result is not null), 0::bigint, 'RES-02: 0: it takes no space');
+select is((select count(*) from ojs_store.finished where job_id = :'none' and result is not null), 0::bigint, 'RES-02: 0: it takes no space');
 select is((ojs.ack(pg_temp.held('res.none', 'w', '{"result_ttl": 0}'), '1')).result, null, 'RES-02: 0: nor does the ack answer it');
 select is((select done from ojs.ack_many('w', array[pg_temp.held('res.none', 'w', '{"result_ttl": 0}')], array['1'::jsonb])), 1, 'RES-02: by ack_many');
 select is((select count(result) from ojs.jobs where queue = 'res.none'), 0::bigint, 'RES-02: nothing stored either');

@@ -29,7 +29,7 @@ $$;
 -- Back to now, where no sweep has been.
 create function pg_temp.anew() returns void language sql as $$
     select pg_temp.clock('0');
-    update ojs_store.sweep set at = '-infinity';
+    update ojs_store.retention_cursor set at = '-infinity';
     delete from named;
 $$;
 -- Rows of any table that name a job which is not there; these tables tell of such by intent.
@@ -45,7 +45,7 @@ begin
         execute format('select count(*) from %s t where not exists (select from ojs_store.job j where j.id = t.job_id)', one) into n;
         found := concat_ws(' ', found, case when n > 0 then one::text end);
     end loop;
-    select count(*) into n from ojs_store.uniq u, unnest(u.past) p where not exists (select from ojs_store.job j where j.id = p);
+    select count(*) into n from ojs_store.unique_key u, unnest(u.past) p where not exists (select from ojs_store.job j where j.id = p);
     return concat_ws(' ', found, case when n > 0 then 'past' end);
 end $$;
 
@@ -71,9 +71,9 @@ select is(pg_temp.kept('59 min'), 'b-available b-cancelled b-completed b-discard
     is(pg_temp.kept('30 days 1 min'), 'b-available s-active s-available s-dead', 'R-74: for 30; dead letters are none of these'),
     is(pg_temp.kept('179 days'), 'b-available s-active s-available s-dead', 'DLQ-08: they stay'),
     is(pg_temp.kept('180 days 1 min'), 'b-available s-active s-available', 'DLQ-08: for 180 days');
-select is((select data from ojs_store.record where type = 'dead_letter.pruned'), '{"queue": "std", "count": 1}', 'DLQ-08: an event says how many');
+select is((select data from ojs_store.stored_event where type = 'dead_letter.pruned'), '{"queue": "std", "count": 1}', 'DLQ-08: an event says how many');
 select is(pg_temp.kept('10000 days'), 'b-available s-active s-available', 'QC-05: what is not finished is never touched');
-select is(pg_temp.orphans(), '', 'QC-05: nothing of them is left'), is((select count(*) from ojs_store.done) + (select count(*) from ojs_store.dead_letter), 0::bigint, 'QC-05: nothing at all');
+select is(pg_temp.orphans(), '', 'QC-05: nothing of them is left'), is((select count(*) from ojs_store.finished) + (select count(*) from ojs_store.dead_letter), 0::bigint, 'QC-05: nothing at all');
 select is((select completed + cancelled + discarded from ojs.queue_stats('brief')), 0::bigint, 'QC-05: the counts know');
 select is(pg_temp.refusal(format('select ojs.info(%L)', id)), 'OJ300 NOT_FOUND', 'QC-05: a removed job is unknown') from named where name = 's-dead';
 select pg_temp.anew() \g /dev/null
@@ -105,7 +105,7 @@ do $$ begin
 end $$;
 select is((select count(*) from ojs.dead_letters), 8::bigint, 'DLQ-03: listed');
 select is(pg_temp.kept('2 min'), 'few3 few4 short1 short2 short3 short4', 'DLQ-08: beyond the number the oldest go');
-select is((select data ->> 'count' from ojs_store.record where type = 'dead_letter.pruned' and subject = 'few'), '2', 'DLQ-08: as an event says');
+select is((select data ->> 'count' from ojs_store.stored_event where type = 'dead_letter.pruned' and subject = 'few'), '2', 'DLQ-08: as an event says');
 select is(state, 'available', 'DLQ-04: one is retried') from ojs.retry((select id from named where name = 'few3'));
 select is(pg_temp.kept('61 min'), 'few3 few4', 'DLQ-08: after their time');
 select is((select string_agg(name, ' ') from ojs.dead_letters join named using (id)), 'few4', 'DLQ-05: a retried job is none any more');
@@ -128,20 +128,20 @@ select is(pg_temp.kept('8 days'), 'days dead ever', 'UNQ-23: what a job''s own p
     is(pg_temp.kept('10 days 1 min'), 'dead ever', 'UNQ-23: until its period is over'),
     is(pg_temp.kept('190 days'), 'dead ever', 'UNQ-23: a dead letter, too'), is(pg_temp.kept('201 days'), 'ever', 'UNQ-23: then it goes'),
     is(pg_temp.kept('10000 days'), 'ever', 'UNQ-23: without a period for good');
-select is(pg_temp.orphans(), '', 'UNQ-23: no key names a job that is gone'), is((select count(*) from ojs_store.uniq), 1::bigint, 'UNQ-23: keys of none are gone');
+select is(pg_temp.orphans(), '', 'UNQ-23: no key names a job that is gone'), is((select count(*) from ojs_store.unique_key), 1::bigint, 'UNQ-23: keys of none are gone');
 -- One of several jobs of a key.
 select pg_temp.anew() \g /dev/null
 select pg_temp.unique_job('key', how, '{}') from unnest('{completed,cancelled,available}'::text[]) how \g /dev/null
-select is((select cardinality(past) from ojs_store.uniq u join named n on u.job_id = n.id), 2, 'UNQ-23: a key with a past');
+select is((select cardinality(past) from ojs_store.unique_key u join named n on u.job_id = n.id), 2, 'UNQ-23: a key with a past');
 select is(pg_temp.kept('8 days'), 'key', 'UNQ-23: which goes');
-select is((select past from ojs_store.uniq u join ojs_store.job j on j.id = u.job_id join named n on n.id = j.id), '{}', 'UNQ-23: from the key, too');
+select is((select past from ojs_store.unique_key u join ojs_store.job j on j.id = u.job_id join named n on n.id = j.id), '{}', 'UNQ-23: from the key, too');
 select ojs.cancel(id) is null as cancelled from ojs.jobs where queue = 'unique-key' and state = 'available' \g /dev/null
 select is(pg_temp.kept('16 days'), '', 'UNQ-23: the last one');
-select is((select count(*) from ojs_store.uniq), 1::bigint, 'UNQ-23: and the key with it');
+select is((select count(*) from ojs_store.unique_key), 1::bigint, 'UNQ-23: and the key with it');
 select pg_temp.anew() \g /dev/null
 select pg_temp.ended('gone', 'at-once', 'completed', '{"unique": {"keys": ["type", "queue"]}}') where ojs.create_queue('at-once', '{"delete_on_ack": true}') is not null \g /dev/null
 select is(pg_temp.kept('1 hour'), '', 'R-23: deleted by its ack');
-select is((select count(*) from ojs_store.uniq), 1::bigint, 'UNQ-23: its key by a tick');
+select is((select count(*) from ojs_store.unique_key), 1::bigint, 'UNQ-23: its key by a tick');
 
 -- In small steps -----------------------------------------------------------------------------------------------------
 
@@ -155,15 +155,15 @@ select is(ojs.tick() ->> 'jobs_removed', '0', 'QC-05: nothing to do');
 -- What tells of jobs -------------------------------------------------------------------------------------------------
 
 select pg_temp.anew() \g /dev/null
-update ojs_store.sweep set removed_to = null;
+update ojs_store.retention_cursor set removed_to = null;
 select ojs.events(max => 1000) ->> 'cursor' as cursor \gset
 select pg_temp.ended('told', 'told', 'completed') \g /dev/null
 select is(ojs.events(:'cursor') -> 'missed', null, 'EVT-06: nothing has been removed since');
 select is(pg_temp.kept('8 days'), '', 'EVT-06: a job goes');
 select is(ojs.events(:'cursor') -> 'missed', 'true', 'EVT-06 EVT-05: a cursor that may have passed over its events says so'), is(ojs.events() -> 'missed', null, 'EVT-06: who begins has missed nothing');
-update ojs_store.sweep set removed_to = removed_to - interval '1 day';
+update ojs_store.retention_cursor set removed_to = removed_to - interval '1 day';
 select is(ojs.events(:'cursor') -> 'missed', null, 'EVT-06: nor who had read on');
-update ojs_store.sweep set removed_to = null;
+update ojs_store.retention_cursor set removed_to = null;
 select pg_temp.anew() \g /dev/null
 select ojs.events() ->> 'cursor' as cursor, ojs.pause_queue('told') \gset
 select pg_temp.clock('8 days') \g /dev/null

@@ -49,7 +49,7 @@ declare
     job ojs.job := ojs.fail((pg_temp.claimed(policy)).id, error);
 begin
     return job.state || case when (select flags & 1 = 1
-        from ojs_store.done where job_id = job.id) then ' dead letter' else '' end;
+        from ojs_store.finished where job_id = job.id) then ' dead letter' else '' end;
 end $$;
 
 -- The delays before the retries of a job that always fails, in ms, until it ends or n are known. The clock moves on to

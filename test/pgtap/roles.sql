@@ -224,7 +224,7 @@ begin
         execute format('create operator evil.< (leftarg = %1$s, rightarg = %1$s, function = evil.hijack)', made);
         execute format('create operator evil.>= (leftarg = %1$s, rightarg = %1$s, function = evil.hijack)', made);
     end loop;
-    foreach made in array array['job', 'event', 'done', 'ready', 'lease', 'later', 'feed', 'queue', 'worker', 'jobs'] loop
+    foreach made in array array['job', 'job_history', 'finished', 'ready', 'lease', 'delayed', 'hot_set_state', 'queue', 'worker', 'jobs'] loop
         execute format('create table evil.%I (x int)', made);
         execute format('create temp table %I (x int)', made);
     end loop;

@@ -104,7 +104,7 @@ begin
         select j.state || ':' || j.attempt into now_at from ojs.jobs j where id = job;
         select count(*) into jobs from (
             select job_id from ojs_store.ready union all select job_id from ojs_store.lease
-            union all select job_id from ojs_store.later union all select job_id from ojs_store.done) place
+            union all select job_id from ojs_store.delayed union all select job_id from ojs_store.finished) place
         where job_id = job;
         result := case
         when jobs <> (state <> 'missing')::int then 'is in ' || jobs || ' places'

@@ -148,7 +148,7 @@ select pg_temp.ended(id, 'discarded total_timeout total 100 101', 'TMO-05: disca
 from (values (:'waiting'::uuid, 'available'), (:'pending', 'pending'), (:'scheduled', 'scheduled'), (:'running', 'active, its lease alive'), (:'returned', 'released'), (:'fit', 'retryable')) j (id, was);
 select pg_temp.ended(:'retryable', 'discarded total_timeout total 100 101', 'TMO-05: retryable or available again'), is((select count(*) from ojs.dead_letters where id = :'retryable'), 1::bigint, 'TMO-05: on_exhaustion decides where it goes');
 select is(pg_temp.how(:'done'), 'completed', 'TMO-05: what is done is done');
-select is((select count(*) from ojs_store.later l join ojs.jobs j on j.id = l.job_id where j.queue like 'total%'), 0::bigint, 'TMO-05: no reminder stays');
+select is((select count(*) from ojs_store.delayed l join ojs.jobs j on j.id = l.job_id where j.queue like 'total%'), 0::bigint, 'TMO-05: no reminder stays');
 select is((started_at is not null, completed_at is not null, jsonb_array_length(errors))::text, '(t,t,1)', 'R-26 TMO-05: the one that ran, with one error') from ojs.jobs where id = :'running';
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.pushed('lazy2', '{"total_timeout": 5}') as waiting, pg_temp.running('lazy3', '{"total_timeout": 5}') as running \gset
@@ -180,7 +180,7 @@ select pg_temp.ended(:'id', 'discarded total_timeout total 100 101', 'TMO-05: it
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.pushed('plain') as id \gset
 select is((select flags & (4 | 64) from ojs_store.job where id = :'id'), 0, 'TMO-01: no flag says that its options must be looked at');
-select is((select count(*) from ojs_store.later where job_id = :'id'), 0::bigint, 'TMO-05: nor is there a reminder');
+select is((select count(*) from ojs_store.delayed where job_id = :'id'), 0::bigint, 'TMO-05: nor is there a reminder');
 
 select * from finish();
 rollback;

@@ -9,8 +9,8 @@ create function pg_temp.all_of(the_queue text) returns text language sql as $$
     select coalesce(string_agg(format('%s %s %s/%s %s', args, state, attempt, deliveries,
         (select string_agg(place, ',') from (
             select 'ready' from ojs_store.ready where job_id = j.id union all select 'lease' from ojs_store.lease where job_id = j.id
-            union all select 'later' from ojs_store.later where job_id = j.id union all select 'done' from ojs_store.done where job_id = j.id
-            union all select 'event' from ojs_store.event where job_id = j.id) x (place))), '; ' order by seq), '')
+            union all select 'later' from ojs_store.delayed where job_id = j.id union all select 'done' from ojs_store.finished where job_id = j.id
+            union all select 'history' from ojs_store.job_history where job_id = j.id) x (place))), '; ' order by seq), '')
     from ojs.jobs j where queue = the_queue $$;
 
 -- Does something and undoes it; what can be read must be as it was, and what can be claimed, too.

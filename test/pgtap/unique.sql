@@ -76,10 +76,10 @@ select is(ojs.fingerprint('{"type": "unq.i", "args": [], "unique": {}}'),
 -- The index ---------------------------------------------------------------------------------------------------------
 
 select is((select (i.indisunique, pg_get_expr(i.indpred, i.indrelid), pg_get_indexdef(i.indexrelid, 1, true))::text from pg_index i
-    where i.indexrelid = 'ojs_store.uniq_held'::regclass and i.indisvalid and i.indisready), '(t,held,fingerprint)',
+    where i.indexrelid = 'ojs_store.unique_key_held'::regclass and i.indisvalid and i.indisready), '(t,held,fingerprint)',
     'UNQ-14: a partial unique index over the fingerprint');
-select is((select relpersistence from pg_class where oid = 'ojs_store.uniq'::regclass), 'p'::"char", 'UNQ-14: of a logged table');
-select is((select count(*) from ojs_store.uniq where length(fingerprint) = 32) > 0, true, 'UNQ-14: which holds hashes');
+select is((select relpersistence from pg_class where oid = 'ojs_store.unique_key'::regclass), 'p'::"char", 'UNQ-14: of a logged table');
+select is((select count(*) from ojs_store.unique_key where length(fingerprint) = 32) > 0, true, 'UNQ-14: which holds hashes');
 
 -- Every state, states list, period and strategy against the rule ----------------------------------------------------
 
@@ -172,7 +172,7 @@ begin
         if not job.deduplicated and job.scheduled_at = old_time and job.state = 'scheduled' then
             answer := answer || ' at its time';
         end if;
-        if not job.deduplicated and (select job_id from ojs_store.uniq u where fingerprint =
+        if not job.deduplicated and (select job_id from ojs_store.unique_key u where fingerprint =
             sha256(convert_to(format('{"type":"%s"}', type), 'UTF8'))) is distinct from job.id
         then
             answer := answer || ' without its key';
@@ -253,9 +253,9 @@ select is(pg_temp.try('unq.x', '{"states": ["completed", "available"], "period":
 select pg_temp.clock('7 days');
 select is(pg_temp.try('unq.x', '{"states": ["completed", "available"], "period": "P7D", "on_conflict": "ignore"}'), 'new', 'UNQ-23: and no longer');
 select pg_temp.clock('0');
-select is((select cardinality(past) from ojs_store.uniq where fingerprint = decode(ojs.fingerprint('{"type": "unq.x", "args": [], "unique": {}}'), 'hex')),
+select is((select cardinality(past) from ojs_store.unique_key where fingerprint = decode(ojs.fingerprint('{"type": "unq.x", "args": [], "unique": {}}'), 'hex')),
     1, 'a key names the newest job of each final state and forgets the older ones');
-select is((select count(*) from ojs_store.uniq where fingerprint = decode(ojs.fingerprint('{"type": "unq.none", "args": []}'), 'hex')), 0::bigint,
+select is((select count(*) from ojs_store.unique_key where fingerprint = decode(ojs.fingerprint('{"type": "unq.none", "args": []}'), 'hex')), 0::bigint,
     'R-47: a job without a policy has no key');
 select is(pg_temp.try('unq.y', null), 'new', 'R-47: a job without a policy');
 select is(pg_temp.try('unq.y', '{}'), 'new', 'R-47: is in nobody''s way');
@@ -311,7 +311,7 @@ select lives_ok($$ select ojs.ack(c.id) from (select ojs.push('unq.cycle', queue
 
 -- Secrecy and the manifest ------------------------------------------------------------------------------------------
 
-select is((select count(*) from information_schema.role_table_grants where table_schema = 'ojs_store' and table_name in ('uniq', 'deduplication')
+select is((select count(*) from information_schema.role_table_grants where table_schema = 'ojs_store' and table_name in ('unique_key', 'deduplication')
     and grantee in ('PUBLIC', 'ojs_producer', 'ojs_worker', 'ojs_observer', 'ojs_admin')), 0::bigint, 'UNQ-28: nobody may read the keys');
 select is((select count(*) from information_schema.columns where table_schema = 'ojs' and (column_name like '%fingerprint%' or column_name like '%unique_key%')),
     0::bigint, 'UNQ-28: and no view shows them');

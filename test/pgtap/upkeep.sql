@@ -27,7 +27,7 @@ select is(pg_temp.at(:'released'), 'available/0/1', 'Q-39: and a released one');
 select is(pg_temp.at(:'pending'), 'pending/0/0', 'SM-05: a pending one waits');
 select is(state || (error ->> 'type'), 'discardedexpired', 'SM-15: an expired job is discarded, with no claim') from ojs.jobs where id = :'mortal';
 select is(state || (error ->> 'type'), 'discardedexpired', 'ENV-15 SM-15: one that expires before it is due, too') from ojs.jobs where id = :'stillborn';
-select is((select count(*) from ojs_store.later), 1::bigint, 'PGX-05: nothing is left in later but the pending job');
+select is((select count(*) from ojs_store.delayed), 1::bigint, 'PGX-05: nothing is left in later but the pending job');
 select is((select count(*) from ojs_store.ready where place < 0), 3::bigint, 'Q-25: what was delivered before is served first');
 select is(pg_temp.tick(), '{"reaped": 0, "promoted": 0, "more": false}', 'PGX-05: a second tick finds nothing');
 
@@ -69,7 +69,7 @@ select pg_temp.held('spent', 'w', '{"retry": {"max_attempts": 1}}') as spent, pg
 select pg_temp.clock('1 minute') \g /dev/null
 select ojs.tick() is null as ticked \gset
 select is(pg_temp.at(:'spent'), 'discarded/1/1', 'R-17 R-18: a lapse counts against the budget');
-select is((select flags from ojs_store.done where job_id = :'buried') & 1, 1, 'R-18 R-37: on_exhaustion decides where it goes');
+select is((select flags from ojs_store.finished where job_id = :'buried') & 1, 1, 'R-18 R-37: on_exhaustion decides where it goes');
 select isnt(completed_at, null, 'R-26: it ran') from ojs.jobs where id = :'spent';
 select pg_temp.clock('0') \g /dev/null
 
@@ -111,7 +111,7 @@ select ojs.ack(:'ended') \g /dev/null
 insert into ojs_store.lease select * from twice;
 select coalesce(ojs.health() #>> '{hot_set,last_reconcile,jobs}', '0') as before \gset
 select is(ojs_store.reconcile('0'), 4::bigint, 'SM-28: rows of the hot set without an open job are found');
-select is((select count(*) from ojs_store.ready r where r.job_id = :'alive') + (select count(*) from ojs_store.later l where l.job_id = :'pending'), 3::bigint, 'SM-28: others stay');
+select is((select count(*) from ojs_store.ready r where r.job_id = :'alive') + (select count(*) from ojs_store.delayed l where l.job_id = :'pending'), 3::bigint, 'SM-28: others stay');
 select is(ojs_store.reconcile('0'), 0::bigint, 'SM-28: and removed');
 select is((ojs.health() #>> '{hot_set,last_reconcile,jobs}')::int - :before, 4, 'OBS-01: health counts them');
 reset client_min_messages;
@@ -205,10 +205,10 @@ create temp table life as select id from ojs_store.job where queue in (select q.
 create temp table hot as
     select job_id, queue, npriority, flags & 4095 as flags, attempt, deliveries, null::smallint as kind, null::timestamptz as due_at
     from ojs_store.ready where job_id in (select id from life)
-    union all select job_id, queue, npriority, flags & 4095, attempt, deliveries, kind, due_at from ojs_store.later where kind <> 5 and job_id in (select id from life)
-    union all select job_id, queue, 0, 0, 0, 0, kind, due_at from ojs_store.later where kind = 5 and job_id in (select id from life);
+    union all select job_id, queue, npriority, flags & 4095, attempt, deliveries, kind, due_at from ojs_store.delayed where kind <> 5 and job_id in (select id from life)
+    union all select job_id, queue, 0, 0, 0, 0, kind, due_at from ojs_store.delayed where kind = 5 and job_id in (select id from life);
 delete from ojs_store.ready where job_id in (select id from life);
-delete from ojs_store.later where job_id in (select id from life);
+delete from ojs_store.delayed where job_id in (select id from life);
 create temp table made as
     select id, queue, npriority, flags & 4095, attempt, deliveries, kind, case when kind is not null then due_at end from ojs_store.lost_jobs
     union all select id, queue, 0, 0, 0, 0, 5::smallint, expires_at from ojs_store.lost_jobs where expires_at is not null;

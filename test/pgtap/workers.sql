@@ -215,12 +215,12 @@ select is((select count(*) from ojs_store.worker), 0::bigint, 'WRK-05: is forgot
 select is(pg_temp.claims('halted', 'told'), 1::bigint, 'WRK-05: sessions hear of that');
 
 -- Events. The clock of a transaction stands still for none of them: what is looked at is which there are.
-select is((select string_agg(concat_ws('/', type, data ->> 'reason', data ->> 'cause'), ' ' order by type, data ->> 'reason') from ojs_store.record where subject = 'dead-1'),
+select is((select string_agg(concat_ws('/', type, data ->> 'reason', data ->> 'cause'), ' ' order by type, data ->> 'reason') from ojs_store.stored_event where subject = 'dead-1'),
     'worker.started worker.started worker.stopped/error/heartbeat_timeout worker.stopped/error/heartbeat_timeout', 'EVT-03: of a worker that died, came back and died again');
-select is((select string_agg(concat_ws('/', type, data ->> 'reason', data ->> 'cause'), ' ' order by type, data ->> 'reason') from ojs_store.record where subject = 'greta'),
+select is((select string_agg(concat_ws('/', type, data ->> 'reason', data ->> 'cause'), ' ' order by type, data ->> 'reason') from ojs_store.stored_event where subject = 'greta'),
     'worker.started worker.started worker.started worker.stopped/shutdown/deregistered', 'EVT-03: of one that registered thrice and left');
-select is(data, '{"worker_id": "greta", "queues": ["told", "b"], "concurrency": 10}', 'EVT-03: with what it said of itself') from ojs_store.record where subject = 'greta' and data ? 'queues';
-select is((select count(*) from ojs_store.record where subject = 'anna' and type = 'worker.quiet' and (data ->> 'active_jobs')::int >= 1), 2::bigint, 'EVT-03: a worker that becomes quiet, each time once');
+select is(data, '{"worker_id": "greta", "queues": ["told", "b"], "concurrency": 10}', 'EVT-03: with what it said of itself') from ojs_store.stored_event where subject = 'greta' and data ? 'queues';
+select is((select count(*) from ojs_store.stored_event where subject = 'anna' and type = 'worker.quiet' and (data ->> 'active_jobs')::int >= 1), 2::bigint, 'EVT-03: a worker that becomes quiet, each time once');
 
 -- Told by every refusal, and by the beat: a cancelled job.
 select pg_temp.clock('0') \g /dev/null
@@ -244,7 +244,7 @@ select is((select count(*) from ojs.workers where worker = 'odd' and pid is null
 select is(pg_temp.refusal($$ select ojs.register_worker('big', jsonb_build_object('x', repeat('x', 17000))) $$), 'OJ109 PAYLOAD_TOO_LARGE info', 'info has a bound (WRK-10)');
 select is(pg_temp.refusal($$ select ojs.beat('big', info => jsonb_build_object('x', repeat('x', 17000))) $$), 'OJ109 PAYLOAD_TOO_LARGE info', 'in a beat, too (WRK-10)');
 select ojs_store.record_event('worker.test', 'big', jsonb_build_object('queue', 'q', 'x', repeat('x', 17000))) \g /dev/null
-select is(data, '{"queue": "q", "truncated": true}', 'and so has the data of an event (EVT-01)') from ojs_store.record where type = 'worker.test';
+select is(data, '{"queue": "q", "truncated": true}', 'and so has the data of an event (EVT-01)') from ojs_store.stored_event where type = 'worker.test';
 
 select * from finish();
 rollback;

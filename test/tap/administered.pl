@@ -23,7 +23,7 @@ for my $way ('vacuum full ojs_store.job', 'cluster ojs_store.job using job_id') 
 # REINDEX CONCURRENTLY waits for an old snapshot, its new index filled already: what comes then must not be missing in it.
 my @at_once = ('018f0000-0000-7000-8000-000000000001', '018f0000-0000-7000-8000-000000000002');
 my $unique = q{"unique" => '{"keys": ["type"], "on_conflict": "reject"}'};
-for my $index ('job_id', 'uniq_held') {
+for my $index ('job_id', 'unique_key_held') {
     my $old = $node->background_psql('postgres');
     my $reindex = $node->background_psql('postgres');
     $old->query_safe('begin isolation level repeatable read; select 1');
@@ -41,7 +41,7 @@ for my $index ('job_id', 'uniq_held') {
 # Indexes of others: plain ones, of expressions, of some of the rows, for whatever way rows take into the table.
 $sql->($_) for 'create index by_type on ojs_store.job (type)', 'create index by_argument on ojs_store.job ((args ->> 0))',
     q{create index by_meta on ojs_store.job (type) where priority > 5}, 'create index by_length on ojs_store.lease (length(worker))',
-    'create index by_members on ojs_store.uniq (cardinality(past))', 'create unique index finished on ojs_store.done ((job_id::text))';
+    'create index by_members on ojs_store.unique_key (cardinality(past))', 'create unique index by_text on ojs_store.finished ((job_id::text))';
 $sql->(q{select from ojs.push('i.one', '["here"]', queue => 'i', priority => 9)});
 $sql->("select from ojs.push('i.two', '[\"here\"]', queue => 'i', id => '$at_once[1]')");
 $sql->(q{select from ojs.push('i.two', '["here"]', queue => 'i', "unique" => '{"keys": ["type"], "on_conflict": "replace"}')}) for 1, 2;
@@ -51,7 +51,7 @@ is($sql->("set enable_seqscan = off; select count(*) from ojs_store.job where $_
 $sql->(q{select ojs.extend(id, '1 hour') from ojs.claim('i', 'worker', 5)});
 is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.lease where length(worker) = 6}), 5, 'an index of leases too');
 is($sql->(q{select count(ojs.ack(job_id)) from ojs.leases}), 5, 'SM: and the jobs are finished');
-is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.done d join ojs_store.job j on d.job_id::text = j.id::text where j.queue = (select id from ojs_store.queue where name = 'i')}), 6, 'with theirs');
+is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.finished d join ojs_store.job j on d.job_id::text = j.id::text where j.queue = (select id from ojs_store.queue where name = 'i')}), 6, 'with theirs');
 
 # A transaction that configures very many queues takes a bounded number of locks, and says so where others are in its way.
 my $settings = q{select count(*) from pg_locks where locktype = 'advisory' and classid = 'ojs_store.queue'::regclass};

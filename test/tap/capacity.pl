@@ -45,14 +45,14 @@ my $setup = q{
     create view beyond as
         select q.name, n, q.config ->> 'max_size' as bound
         from ojs.queues q, lateral (select (select count(*) from ojs_store.ready r where r.queue = ojs_store.queue_id(q.name))
-            + (select count(*) from ojs_store.later l where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) as n) c
+            + (select count(*) from ojs_store.delayed l where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) as n) c
         where n > (q.config ->> 'max_size')::int
         union all
         select q.name, n, q.config ->> 'max_size_bytes'
         from ojs.queues q, lateral (
             select sum(100 + octet_length(j.type) + s.n) as n
             from (select r.job_id from ojs_store.ready r where r.queue = ojs_store.queue_id(q.name)
-                union all select l.job_id from ojs_store.later l where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) w
+                union all select l.job_id from ojs_store.delayed l where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) w
             join ojs_store.job j on j.id = w.job_id, lateral (select sum(pg_column_size(v::text::jsonb || '[]') - 4) as n from unnest(array[j.args]) v) s) c
         where n > (q.config ->> 'max_size_bytes')::int;
     create function some_pushes(queue text, me text, pushes int) returns void language plpgsql as $$
@@ -244,11 +244,11 @@ for my $preload (1, 0) {
 
     # Events: what a push only notes, a tick tells; once for each change of a queue's state.
     if ($preload) {
-        $sql->(q{select ojs.tick(); delete from ojs_store.record; select ojs.create_queue('told', '{"max_size": 5}')});
+        $sql->(q{select ojs.tick(); delete from ojs_store.stored_event; select ojs.create_queue('told', '{"max_size": 5}')});
         my $push = sub { my ($n) = @_; $sql->("select count(*) from generate_series(1, $n) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => 'told')") };
         my $events = sub {
             $sql->('select ojs.tick()') for 1 .. 2;
-            return $sql->(q{with told as (delete from ojs_store.record where subject = 'told' and type like 'backpressure.%' returning *)
+            return $sql->(q{with told as (delete from ojs_store.stored_event where subject = 'told' and type like 'backpressure.%' returning *)
                 select coalesce(string_agg(concat_ws(' ', split_part(type, '.', 2), data ->> 'depth', data ->> 'bound', data ->> 'job_type'), ', ' order by at, type desc), '') from told});
         };
         $push->(3);

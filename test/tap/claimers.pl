@@ -59,7 +59,7 @@ for my $run (@runs) { $run->{handle}->finish; is($run->{err}, '', "OP-05: claime
 note sprintf('%d jobs claimed and finished in %.1f s', $jobs, time - $start);
 
 is($node->safe_psql('postgres', q{select count(*) || '/' || count(distinct job_id) from taken}), "$jobs/$jobs", 'OP-05 Q-27: every job was handed out, to one claimer only');
-is($node->safe_psql('postgres', q{select count(*) from ojs_store.done where state = 4 and attempt = 1 and deliveries = 1}), $jobs, 'OP-05: every job was done once, at its first attempt');
+is($node->safe_psql('postgres', q{select count(*) from ojs_store.finished where state = 4 and attempt = 1 and deliveries = 1}), $jobs, 'OP-05: every job was done once, at its first attempt');
 is($node->safe_psql('postgres', q{select count(*) from ojs_store.ready union all select count(*) from ojs_store.lease}), "0\n0", 'OP-05: nothing is left over');
 is($node->safe_psql('postgres', q{select count(*) from (select priority > lag(priority) over w or (priority = lag(priority) over w and seq <= lag(seq) over w) as wrong
     from taken window w as (partition by worker order by turn)) x where wrong}), 0, 'OP-06 R-29: each claimer got its jobs in claim order');

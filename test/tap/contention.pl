@@ -89,8 +89,8 @@ sub check
     my ($title) = @_;
     is($node->safe_psql('postgres', q{select op, error, count(*) from odd group by 1, 2}), '', "SM-29 PGX-05: $title: no error that is not the caller's");
     is($node->safe_psql('postgres', q{select count(*) from ojs_store.job j where (select count(*) from (
-        select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.later where kind <> 5
-        union all select job_id from ojs_store.done) x where job_id = j.id) <> 1}), 0, "SM-26 SM-27: $title: every job is in exactly one place");
+        select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.delayed where kind <> 5
+        union all select job_id from ojs_store.finished) x where job_id = j.id) <> 1}), 0, "SM-26 SM-27: $title: every job is in exactly one place");
     is($node->safe_psql('postgres', q{select count(*) from (select job_id, deliveries from handed group by 1, 2 having count(*) > 1) twice}), 0,
         "DLV-06: $title: no delivery was made twice");
     is($node->safe_psql('postgres', q{select count(*) from handed h left join ojs.jobs j on j.id = h.job_id where j.deliveries is null or j.deliveries < h.deliveries}), 0,

@@ -43,10 +43,10 @@ $node->safe_psql('postgres', q{
             select id into j.id from ojs_store.job where type = 'test.job' order by random() limit 1;
             if found then perform ojs.cancel(j.id, true); end if;
         when 11 then
-            select job_id into j.id from ojs_store.done where state = 7 order by random() limit 1;
+            select job_id into j.id from ojs_store.finished where state = 7 order by random() limit 1;
             if found then perform ojs.retry(j.id); end if;
         when 12 then
-            select job_id into j.id from ojs_store.later where kind = 3 order by random() limit 1;
+            select job_id into j.id from ojs_store.delayed where kind = 3 order by random() limit 1;
             if found then perform ojs.activate(j.id); end if;
         when 13 then
             case floor(random() * 4)
@@ -54,7 +54,7 @@ $node->safe_psql('postgres', q{
             when 1 then perform ojs.drop_queue(queue, 'move', 'q0') where random() < 0.2;
             when 2 then perform ojs.tick();
             else
-                select job_id into j.id from ojs_store.done order by random() limit 1;
+                select job_id into j.id from ojs_store.finished order by random() limit 1;
                 if found then perform ojs.delete_job(j.id); end if;
             end case;
         end case;
@@ -84,8 +84,8 @@ $node->safe_psql('postgres', q{
             select queue, 'ready' as state, count(*) as n from ojs_store.ready group by 1
             union all select queue, 'active', count(*) from ojs_store.lease group by 1
             union all select queue, case when kind = 4 or due_at <= ojs_store.now() then 'ready' else (array['scheduled', 'retryable', 'pending'])[kind] end, count(*)
-                from ojs_store.later where kind <> 5 group by 1, 2
-            union all select queue, case state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end, count(*) from ojs_store.done group by 1, 2)
+                from ojs_store.delayed where kind <> 5 group by 1, 2
+            union all select queue, case state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end, count(*) from ojs_store.finished group by 1, 2)
         select q.name as queue, n('ready') as available, n('active') as active, n('scheduled') as scheduled, n('retryable') as retryable, n('pending') as pending,
             n('completed') as completed, n('cancelled') as cancelled, n('discarded') as discarded
         from ojs.queues q order by 1;
@@ -108,7 +108,7 @@ sub run_all {
 sub compare {
     my ($name) = @_;
     my ($plain, $counted, $again);
-    $node->poll_query_until('postgres', q{select not exists (select from ojs_store.later where due_at < 'infinity') and not exists (table ojs_store.lease)});
+    $node->poll_query_until('postgres', q{select not exists (select from ojs_store.delayed where due_at < 'infinity') and not exists (table ojs_store.lease)});
     do {
         $plain = $node->safe_psql('postgres', 'table plain');
         $counted = $node->safe_psql('postgres', 'table counted');

@@ -49,7 +49,7 @@ for my $preload (1, 0) {
         select ojs.progress(id, 0.5) from ojs.claim('reporting', 'w')});
     my $before = $node->safe_psql('postgres', $states);
     # The upper flags speak of a lease that has been.
-    my $later = q{select string_agg(format('%s %s %s', kind, flags & 65535, date_trunc('second', due_at)), ', ' order by kind, due_at) from ojs_store.later};
+    my $later = q{select string_agg(format('%s %s %s', kind, flags & 65535, date_trunc('second', due_at)), ', ' order by kind, due_at) from ojs_store.delayed};
     my $later_before = $node->safe_psql('postgres', $later);
     $node->stop('immediate');
     $node->start;
@@ -72,11 +72,11 @@ for my $preload (1, 0) {
     my $session = $node->background_psql('postgres', on_error_stop => 0);
     my $pid = $session->query_safe('select pg_backend_pid()');
     $session->query_safe("begin; select from ojs.claim('ready', 'w', max => 2)");
-    my $open = $node->safe_psql('postgres', 'select count(*) from ojs_store.job j where not exists (select from ojs_store.done d where d.job_id = j.id)');
+    my $open = $node->safe_psql('postgres', 'select count(*) from ojs_store.job j where not exists (select from ojs_store.finished d where d.job_id = j.id)');
     kill 9, $pid;
     ok($node->poll_query_until('postgres', "select not exists (select from pg_stat_activity where pid = $pid)"), "the server restarts after a kill -9, $how");
     is($node->safe_psql('postgres', "select count(*) from ojs.claim('ready', 'w', max => 10)"), 3, "SM: all jobs of the queue are there, each once, $how");
-    is($node->safe_psql('postgres', 'select count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.later) hot'),
+    is($node->safe_psql('postgres', 'select count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.delayed) hot'),
         $open, "SM: every open job is in a place, $how");
     eval { $session->quit };
 

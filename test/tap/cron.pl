@@ -14,7 +14,7 @@ my $register = qq{select ojs.schedule('e' || n, '* * * * * *', jsonb_build_objec
 my $wrong = q{
     select (select count(*) from (select from ojs.jobs group by meta ->> 'cron_name', meta ->> 'cron_scheduled_at' having count(*) > 1) twice)
         + (select count(*) from ojs.crons c where run_count <> (select count(*) from ojs.jobs where queue = replace(c.name, 'e', 'q')))
-        + (select count(*) from ojs.crons c where run_count <> (select count(*) from ojs_store.record where subject = c.name and type = 'cron.triggered'))};
+        + (select count(*) from ojs.crons c where run_count <> (select count(*) from ojs_store.stored_event where subject = c.name and type = 'cron.triggered'))};
 
 # Six sessions that tick as fast as they can, each second of a moved clock; then a crash among them.
 my $node = server('tickers', conf => "restart_after_crash = on\nfsync = on\n");
@@ -64,7 +64,7 @@ $holder->query_safe(q{begin; select ojs.schedule('row', null, null, '{"descripti
 $node->poll_query_until('postgres', "select bool_and(next_run_at < ojs_store.now()) from ojs.crons") or die;
 is($node->safe_psql('postgres', "select ojs.tick() ->> 'crons'"), 2, 'PGX-05: a tick takes what it can get');
 is($node->safe_psql('postgres', "select string_agg(name, ' ') from ojs.crons where run_count > 0"), 'free', 'PGX-05: and waits for nobody');
-is($node->safe_psql('postgres', "select count(*) from ojs_store.record where type = 'cron.skipped'"), 0, 'CRN-09: what was held up is not given up');
+is($node->safe_psql('postgres', "select count(*) from ojs_store.stored_event where type = 'cron.skipped'"), 0, 'CRN-09: what was held up is not given up');
 $holder->query_safe('rollback');
 $holder->quit;
 ok($node->poll_query_until('postgres', "select ojs.tick() is not null and (select count(*) = 3 from ojs.crons where run_count > 0)"), 'CRN-09: it runs when the other is done');

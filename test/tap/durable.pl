@@ -26,7 +26,7 @@ $node->safe_psql('postgres', q{
         from ojs.claim('{fast,safe}'::text[], 'w', max => 100, lease => '1 hour');
     select ojs.push('test.job', queue => q) from unnest('{to-fast,to-safe}'::text[]) q;
     select ojs.nack(id) from ojs.claim('{to-fast,to-safe}'::text[], 'w', max => 2);
-    select count(ojs.push('test.job', queue => 'warm')), count(l) from ojs_store.later l});
+    select count(ojs.push('test.job', queue => 'warm')), count(l) from ojs_store.delayed l});
 my $walwriter = stop_walwriter($node);
 
 # Whether the commit of this statement has been written out when the session goes on.

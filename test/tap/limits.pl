@@ -36,7 +36,7 @@ for my $preload (0, 1) {
                     perform ojs.ack_many(worker, ids, lease_ids => tokens);
                     commit;
                 end if;
-                exit when total <= (select count(*) from ojs_store.done);
+                exit when total <= (select count(*) from ojs_store.finished);
             end loop;
         end $$;
     });
@@ -54,7 +54,7 @@ for my $preload (0, 1) {
     my @runs = map { $start->($_) } 1 .. $claimers;
     my ($killed, $restarted, $unexpected, $until) = (0, 0, '', time + 150);
     while (time < $until) {
-        last if $node->safe_psql('postgres', 'select count(*) from ojs_store.done') >= $jobs;
+        last if $node->safe_psql('postgres', 'select count(*) from ojs_store.finished') >= $jobs;
         my $victim = 1 + int rand $claimers;
         $killed++ if $node->safe_psql('postgres', "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'claimer $victim'") eq 't';
         for my $run (@runs) {
@@ -71,7 +71,7 @@ for my $preload (0, 1) {
         eval { $run->{handle}->finish };
         $unexpected .= $run->{err} if $run->{err} !~ /terminating connection|^$|server closed/;
     }
-    is($node->safe_psql('postgres', 'select count(*), count(distinct job_id) from ojs_store.done where state = 4'), "$jobs|$jobs", "RL-01: all jobs are done, $as; $killed claimers were killed, $restarted started again");
+    is($node->safe_psql('postgres', 'select count(*), count(distinct job_id) from ojs_store.finished where state = 4'), "$jobs|$jobs", "RL-01: all jobs are done, $as; $killed claimers were killed, $restarted started again");
     cmp_ok($restarted, '>', 0, 'the test did kill some, and others came');
     is($unexpected, '', 'RL-01: nobody saw another error');
     my ($most, $looks) = split /\|/, $node->safe_psql('postgres', 'select max(held), count(*) from seen');

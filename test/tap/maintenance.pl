@@ -12,14 +12,14 @@ $node->safe_psql('postgres', q{
     select from ojs.push('test.job', queue => 'later', delay => '1 second');
     select ojs.schedule('second', '* * * * * *', '{"type": "cron.job", "queue": "cron"}', '{"overlap_policy": "allow"}');
     select ojs.set_maintenance(true, 'a test');
-    delete from ojs_store.record});
+    delete from ojs_store.stored_event});
 my $stands = sub {
     my ($when, $database) = @_;
     $database //= 'postgres';
     awaits($node, q{select ojs_store.now() > max(scheduled_at) + interval '1 second' from ojs.jobs}, "ADM-05: time passes, $when", $database);
     is($node->safe_psql($database, q{select string_agg(queue || ' ' || state, ', ' order by queue) from ojs.jobs where queue <> 'cron'}), 'later scheduled, ready available',
         "ADM-05: no worker promotes anything, $when");
-    is($node->safe_psql($database, q{select count(*) from ojs_store.record where type = 'cron.triggered'}), 0, "ADM-05: no cron entry runs, $when");
+    is($node->safe_psql($database, q{select count(*) from ojs_store.stored_event where type = 'cron.triggered'}), 0, "ADM-05: no cron entry runs, $when");
     is($node->safe_psql($database, q{select count(*) from ojs.claim(array['ready', 'later'], 'w', max => 10)}), 0, "ADM-05: nothing is handed out, $when");
     is($node->safe_psql($database, q{select ojs.health() #>> '{maintenance,reason}'}), 'a test', "ADM-05: health says why, $when");
 };

@@ -11,7 +11,7 @@ my $node = server('rebuild', conf => "max_connections = 60\n");
 my $other = $node->background_psql('postgres', on_error_stop => 0);
 $other->query_safe("select from ojs.push('test.job', queue => 'warm')");
 my %job = map { $_ => pushed($node, $_) } qw(once moved ttl plain revived);
-my $event = 'insert into ojs_store.event (job_id, at, due_at, kind, attempt, deliveries, started_at, data) values';
+my $event = 'insert into ojs_store.job_history (job_id, at, due_at, kind, attempt, deliveries, started_at, data) values';
 $node->safe_psql('postgres', "update ojs_store.job set flags = flags | 2 where id = '$job{once}'");
 $node->safe_psql('postgres', "update ojs_store.job set flags = flags | 4, options = '{\"enqueue_ttl\": 3600}' where id = '$job{ttl}'");
 $node->safe_psql('postgres', "$event ('$job{once}', now(), null, 7, 1, 1, now(), null)");
@@ -22,9 +22,9 @@ is(health($node, 'hot_set,last_rebuild,cause'), 'restore', 'OBS-01: health says 
 is($node->safe_psql('postgres', "select state || ' ' || (error ->> 'type') from ojs.jobs where id = '$job{once}'"), 'discarded worker_death',
     'DLV-01: a job that may run once and had begun is not handed out again');
 is($node->safe_psql('postgres', "select npriority from ojs_store.ready where job_id = '$job{moved}'"), -7, 'a changed priority is kept');
-is($node->safe_psql('postgres', "select extract(epoch from due_at - (select created_at from ojs_store.job where id = job_id))::int from ojs_store.later where job_id = '$job{ttl}' and kind = 5"),
+is($node->safe_psql('postgres', "select extract(epoch from due_at - (select created_at from ojs_store.job where id = job_id))::int from ojs_store.delayed where job_id = '$job{ttl}' and kind = 5"),
     3600, 'TMO-04: the reminder of a time to live is back');
-is($node->safe_psql('postgres', "select kind || ' ' || attempt || ' ' || deliveries || ' ' || flags from ojs_store.later where job_id = '$job{revived}'"), '1 0 1 32',
+is($node->safe_psql('postgres', "select kind || ' ' || attempt || ' ' || deliveries || ' ' || flags from ojs_store.delayed where job_id = '$job{revived}'"), '1 0 1 32',
     'SM: a revived job waits for its time');
 is($node->safe_psql('postgres', "select count(*) from ojs_store.ready where job_id = '$job{plain}'"), 1, 'what stood in its place stands there once');
 is($other->query_safe("select queue from ojs.claim('plain', 'w')"), 'plain', 'a session from before goes on');
@@ -79,7 +79,7 @@ $node = server('snapshots');
 my $later = pushed($node, 'later', q{delay => '1 hour'});
 my $old = $node->background_psql('postgres', on_error_stop => 0);
 $old->query_safe('begin isolation level repeatable read; select 1');
-$node->safe_psql('postgres', 'truncate ojs_store.feed, ojs_store.ready, ojs_store.lease, ojs_store.later');
+$node->safe_psql('postgres', 'truncate ojs_store.hot_set_state, ojs_store.ready, ojs_store.lease, ojs_store.delayed');
 pushed($node, 'later');
 $old->query_safe("do \$\$ begin perform ojs.ack('$later'); exception when others then null; end \$\$");
 is($old->query_safe("select state from ojs.jobs where id = '$later'"), 'scheduled', 'STO: an old snapshot does not take an unseen hot set for an empty one');

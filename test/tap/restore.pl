@@ -45,7 +45,7 @@ for my $mode ('one by one', 'with triggers disabled', 'in one transaction', 'two
     is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6, "PGX-13: what was available or leased can be claimed, $mode");
     is($node->safe_psql('target', "select count(*) || ' ' || count(extra -> 'checkpoint') from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), '6 1',
         "PGX-13: once, and DUR-04: with its checkpoint, $mode");
-    is($node->safe_psql('target', 'select count(*) from ojs_store.later'), 2, "PGX-13: what waits still waits, $mode");
+    is($node->safe_psql('target', 'select count(*) from ojs_store.delayed'), 2, "PGX-13: what waits still waits, $mode");
     $node->safe_psql('target', "select from ojs.push('test.job', queue => 'more')");
     is($node->safe_psql('target', 'select max(seq) = (select last_value from ojs_store.seq) from ojs_store.job'), 't', "PGX-13: the sequence goes on, $mode");
     $node->safe_psql('postgres', 'drop database target');

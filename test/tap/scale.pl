@@ -92,7 +92,7 @@ $node->safe_psql('postgres', q{
         end loop;
     end $$;
     vacuum ojs_store.ready; vacuum ojs_store.lease;});
-is($node->safe_psql('postgres', q{select count(*) from ojs_store.done}), 100_000, 'OP-25: 100,000 jobs were finished');
+is($node->safe_psql('postgres', q{select count(*) from ojs_store.finished}), 100_000, 'OP-25: 100,000 jobs were finished');
 for (@calls)
 {
     my ($name, $sql) = @$_;
@@ -112,7 +112,7 @@ $promoted += $_ for map { split /\n/, $_->{out} } @replies;
 is(join('', map { $_->{err} } @replies), '', 'PGX-05: five sessions tick at once without an error');
 my $ready = $node->safe_psql('postgres', q{select count(*) from ojs_store.ready r join ojs.jobs j on j.id = r.job_id where j.queue = 'ticks'});
 is($promoted, $ready, 'PGX-05: what they report is what was done');
-is($node->safe_psql('postgres', q{select count(*) from (select job_id from ojs_store.ready union all select job_id from ojs_store.later where kind <> 5) x group by job_id having count(*) > 1}), '',
+is($node->safe_psql('postgres', q{select count(*) from (select job_id from ojs_store.ready union all select job_id from ojs_store.delayed where kind <> 5) x group by job_id having count(*) > 1}), '',
     'PGX-05: no job was promoted twice');
 $node->stop;
 done_testing();

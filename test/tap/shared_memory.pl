@@ -114,7 +114,7 @@ my $refuse = sub {
     $in->($database, "select ojs.create_queue('full' || i, '{\"max_size\": 1}'), ojs.push('test.job', queue => 'full' || i) from generate_series(1, $n) i");
     $in->($database, "do \$\$ begin for i in 1 .. $n loop begin perform ojs.push('test.job', queue => 'full' || i); exception when sqlstate 'OJ601' then null; end; end loop; end \$\$");
 };
-my $told = sub { my ($database, $type) = @_; return $in->($database, "select count(distinct subject) from ojs_store.record where type = 'backpressure.$type'") };
+my $told = sub { my ($database, $type) = @_; return $in->($database, "select count(distinct subject) from ojs_store.stored_event where type = 'backpressure.$type'") };
 $in->('postgres', 'create database silent template model');
 $refuse->('silent', 150);
 is($use->('silent', 'refusals', 'own'), 64, 'a database in which nobody ticks takes all places for refusals');

@@ -15,9 +15,9 @@ awaits($node, q{select exists (select from ojs_store.ready r join ojs_store.job 
 $node->stop('fast');
 $node->start;
 awaits($node, q{select count(*) = 8000 from ojs_store.ready}, 'GS-01: a fast shutdown loses nothing: all are claimable in the end');
-is($node->safe_psql('postgres', q{select count(*) - count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.later union all select job_id from ojs_store.lease) h}),
+is($node->safe_psql('postgres', q{select count(*) - count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.delayed union all select job_id from ojs_store.lease) h}),
     0, 'GS-01: and each is in one place');
-is($node->safe_psql('postgres', q{select count(*) from ojs_store.event where kind = 3 and job_id in (select id from ojs.jobs where queue = 'running') group by job_id, deliveries having count(*) > 1}), '',
+is($node->safe_psql('postgres', q{select count(*) from ojs_store.job_history where kind = 3 and job_id in (select id from ojs.jobs where queue = 'running') group by job_id, deliveries having count(*) > 1}), '',
     'GS-01: no lapse is counted twice');
 $node->stop('fast');
 

@@ -331,7 +331,7 @@ sub problem { push @problems, join(' ', @_) }
 # What the truth says: creation, lapsed leases, ends.
 my ($stored, %cancelled_by) = (0);
 for (rows(q{select j.id, extract(epoch from j.created_at), extract(epoch from j.scheduled_at), d.state, d.xmin, v.state
-        from ojs_store.job j left join ojs_store.done d on d.job_id = j.id left join ojs.jobs v on v.id = j.id where j.type ~ '^[kf][0-9]'}))
+        from ojs_store.job j left join ojs_store.finished d on d.job_id = j.id left join ojs.jobs v on v.id = j.id where j.type ~ '^[kf][0-9]'}))
 {
     my ($id, $created_at, $scheduled_at, $end, $end_xid, $state) = @$_;
     $stored++;
@@ -341,7 +341,7 @@ for (rows(q{select j.id, extract(epoch from j.created_at), extract(epoch from j.
 }
 for (keys %job) { problem("job $_ was pushed and is lost") unless $job{$_}{id}; }
 is($stored, scalar(keys %job), 'as many jobs as pushes that made one');
-for (rows(q{select e.job_id, e.deliveries, e.xmin from ojs_store.event e join ojs_store.job j on j.id = e.job_id where e.kind = 3 and j.type ~ '^[kf][0-9]'}))
+for (rows(q{select e.job_id, e.deliveries, e.xmin from ojs_store.job_history e join ojs_store.job j on j.id = e.job_id where e.kind = 3 and j.type ~ '^[kf][0-9]'}))
 {
     push @{ $moves{ $_->[0] } }, { state => 'available', deliveries => $_->[1], xid => $_->[2], seq => 1e18, lapse => 1 };
 }
@@ -441,9 +441,9 @@ for my $j (values %job) { problem("job $j->{id} was cancelled by nobody") if $j-
 # What the keys name: the newest job, and every open one.
 my $unnamed = $node->safe_psql('postgres', q{select count(*) from (
     select id from ojs.jobs where type ~ '^[kf][0-9]' and state not in ('completed', 'cancelled', 'discarded')
-    except (select job_id from ojs_store.uniq union all select unnest(past) from ojs_store.uniq)) unnamed});
+    except (select job_id from ojs_store.unique_key union all select unnest(past) from ojs_store.unique_key)) unnamed});
 is($unnamed, '0', 'every open job is named by its key');
-is($node->safe_psql('postgres', 'select count(*) - count(distinct fingerprint) from ojs_store.uniq'), '0', 'one row per key');
+is($node->safe_psql('postgres', 'select count(*) - count(distinct fingerprint) from ojs_store.unique_key'), '0', 'one row per key');
 note join(', ', map { "$_: $seen{$_}" } sort keys %seen);
 is(scalar(@problems), 0, 'the outcome is one of the sequential model') or diag("seed $seed\n", join("\n", @problems[ 0 .. ($#problems > 19 ? 19 : $#problems) ]));
 cmp_ok(scalar(@pushes), '>', 500, 'there was something to check');

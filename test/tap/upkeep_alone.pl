@@ -33,7 +33,7 @@ is(worker_pid($node), $pid, 'the worker went on all the time');
 
 # A lock is held on what only some duties need.
 my $locker = $node->background_psql('postgres', on_error_stop => 1);
-$locker->query_safe('begin; lock table ojs_store.told_until, ojs_store.record, ojs_store.idempotency in access exclusive mode');
+$locker->query_safe('begin; lock table ojs_store.event_notify_cursor, ojs_store.stored_event, ojs_store.idempotency in access exclusive mode');
 awaits($node, q{select exists (select from jsonb_array_elements(ojs.health() #> '{upkeep,failing}') f where f ->> 'duty' = 'events' and f ->> 'sqlstate' = '55P03')},
     'a duty gives up waiting for a lock');
 promotes('others do not wait for it');
@@ -43,22 +43,22 @@ awaits($node, q{select ojs.health() ->> 'status' = 'ok'}, 'and it succeeds once 
 # An administrator wants to be told of events, in a transaction that stays open.
 $node->safe_psql('postgres', 'select ojs.notify_events()');
 $locker->query_safe('begin; select ojs.notify_events()');
-my $told = $node->safe_psql('postgres', 'select cursor from ojs_store.told_until');
+my $told = $node->safe_psql('postgres', 'select cursor from ojs_store.event_notify_cursor');
 pushed($node, 'noticed');
-awaits($node, "select cursor <> '$told' from ojs_store.told_until", 'ojs.notify_events() in an open transaction holds up no tick');
+awaits($node, "select cursor <> '$told' from ojs_store.event_notify_cursor", 'ojs.notify_events() in an open transaction holds up no tick');
 $locker->query_safe('commit');
 $node->safe_psql('postgres', 'select ojs.notify_events(false)');
 
 # Asked to end, the worker does, while it waits for a lock too; what it had begun is rolled back.
 my $id = pushed($node, 'held');
-$locker->query_safe('begin; lock table ojs_store.event in access exclusive mode');
+$locker->query_safe('begin; lock table ojs_store.job_history in access exclusive mode');
 $node->safe_psql('postgres', q{select count(*) from ojs.claim('held', 'w', lease => '100 ms')});
 awaits($node, "select count(*) = 1 from pg_locks where pid = $pid and not granted", 'GS-01: the worker waits in the middle of a pass');
 $node->safe_psql('postgres', "select pg_terminate_backend($pid)");
 awaits($node, "select not exists (select from pg_stat_activity where pid = $pid)", 'GS-01: asked to end, it does, though the lock is still held');
 $locker->query_safe('commit');
 awaits($node, "select state = 'available' from ojs.jobs where id = '$id'", 'GS-01: the lapse is found by the next worker');
-is($node->safe_psql('postgres', "select count(*) from ojs_store.event where job_id = '$id' and kind = 3"), '1', 'GS-01: once');
+is($node->safe_psql('postgres', "select count(*) from ojs_store.job_history where job_id = '$id' and kind = 3"), '1', 'GS-01: once');
 
 # DROP DATABASE … WITH (FORCE) in the middle of ticks.
 $node->safe_psql('postgres', 'create database dropped');

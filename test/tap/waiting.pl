@@ -84,7 +84,7 @@ for my $preload (1, 0) {
     # What a call has written on its way and cannot use itself, it lets go of by returning.
     pushed($node, 'limited', "delay => '1 ms', $limit");
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w', wait => '30 s')}), 0, "a claim that makes a job available and may not start it returns, $how");
-    is($node->safe_psql('postgres', q{select count(*) from ojs_store.later where kind <> 5 and queue = (select id from ojs_store.queue where name = 'limited')}), 0, "and the job is available, $how");
+    is($node->safe_psql('postgres', q{select count(*) from ojs_store.delayed where kind <> 5 and queue = (select id from ojs_store.queue where name = 'limited')}), 0, "and the job is available, $how");
 
     # A claim of its own that has nothing to wait for does it for all.
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('long', 'w')}), 0, "the job is held, $how");
@@ -92,14 +92,14 @@ for my $preload (1, 0) {
     is($node->safe_psql('postgres', q{select state from ojs.jobs where queue = 'mortal'}), 'discarded', "and discards what has expired, $how");
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w')}), 0, "the limit holds, $how");
     cmp_ok($node->safe_psql('postgres', $uses . ' where kind = 0'), '<', 2, "and the uses that are over are removed, $how");
-    is($node->safe_psql('postgres', q{select count(*) from ojs_store.record where type = 'rate_limit.exceeded'}), 1, "and its event is written, $how");
+    is($node->safe_psql('postgres', q{select count(*) from ojs_store.stored_event where type = 'rate_limit.exceeded'}), 1, "and its event is written, $how");
     $node->stop;
 }
 # A call that had to rebuild the hot set itself does not sleep before that is committed.
 my $node = server('waits_alone', conf => "max_worker_processes = 0\nmax_parallel_workers = 0\n");
 for my $call (q{from ojs.claim('alone', 'w', wait => '30 s')}, q{from ojs.work_next('30 s')}) {
     $node->safe_psql('postgres', "select from ojs.push('test.job', queue => 'alone', delay => '1 hour')");
-    $node->safe_psql('postgres', "truncate ojs_store.feed, ojs_store.ready, ojs_store.lease, ojs_store.later");
+    $node->safe_psql('postgres', "truncate ojs_store.hot_set_state, ojs_store.ready, ojs_store.lease, ojs_store.delayed");
     is($node->safe_psql('postgres', "select ojs.work_open('alone', 'w'); set statement_timeout = '20 s'; select count(*) $call"), "\n0", "after a rebuild in place a call returns: $call");
 }
 $node->stop;

@@ -379,8 +379,8 @@ AUDIT = """
 with place as (
     select job_id, count(*) as n from (
         select job_id from ojs_store.ready union all select job_id from ojs_store.lease
-        union all select job_id from ojs_store.later where kind <> 5) p group by job_id),
-done as (select job_id, count(*) as n from ojs_store.done group by job_id),
+        union all select job_id from ojs_store.delayed where kind <> 5) p group by job_id),
+done as (select job_id, count(*) as n from ojs_store.finished group by job_id),
 wrong as (
     select j.id, coalesce(p.n, 0) as places, coalesce(d.n, 0) as ends
     from ojs_store.job j left join place p on p.job_id = j.id left join done d on d.job_id = j.id
@@ -388,12 +388,12 @@ wrong as (
     union all
     select p.job_id, p.n, -1 from place p where not exists (select from ojs_store.job j where j.id = p.job_id)
     limit 20)
-select exists (select from ojs_store.feed), w.id, w.places, w.ends from (values (1)) v(x) left join wrong w on true
+select exists (select from ojs_store.hot_set_state), w.id, w.places, w.ends from (values (1)) v(x) left join wrong w on true
 """
 
 TWINS = """
 select j.args #>> '{0,k}', count(*) from ojs_store.job j
-where j.uniq is not null and j.args #>> '{0,k}' is not null
-  and not exists (select from ojs_store.done d where d.job_id = j.id)
+where j.unique_policy is not null and j.args #>> '{0,k}' is not null
+  and not exists (select from ojs_store.finished d where d.job_id = j.id)
 group by 1 having count(*) > 1
 """

@@ -316,7 +316,7 @@ class Wholes:
         for id in self.stored:
             if id not in self.done:
                 self.bad("nothing is stuck", "it is open at the end", id)
-        for name in ("ready", "lease", "later"):
+        for name in ("ready", "lease", "delayed"):
             if final["left"].get(name):
                 self.bad("nothing is left of finished jobs", f"{final['left'][name]} rows in {name}")
         for line in final["differences"]:

@@ -476,7 +476,7 @@ class Round:
         drain.tick()    # whatever must be rebuilt is, before the pending ones are looked up
         idle = 0
         while idle < 5:
-            for row in self.control.execute("select job_id from ojs_store.later where kind = 3"):
+            for row in self.control.execute("select job_id from ojs_store.delayed where kind = 3"):
                 drain.activate(row[0])
             rows = drain.claim(queues, 1000, 300)
             if rows:
@@ -486,7 +486,7 @@ class Round:
             for _ in range(3):
                 drain.tick()
             if self.control.execute("select count(*) from ojs_store.job j where not exists"
-                                    " (select from ojs_store.done d where d.job_id = j.id)")[0][0] == "0":
+                                    " (select from ojs_store.finished d where d.job_id = j.id)")[0][0] == "0":
                 break
             idle += 1
             if idle == 2:
@@ -530,15 +530,15 @@ class Round:
                   " set enable_bitmapscan = off")
         jobs = c.execute("select id, args #>> '{0,tag}', seq, priority, meta ->> 'hooked' from ojs_store.job where type <> 't.dead'")
         done = c.execute("select job_id, state, attempt, deliveries, extract(epoch from finished_at), error ->> 'type'"
-                         " from ojs_store.done")
+                         " from ojs_store.finished")
         events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, deliveries,"
-                           " worker from ojs_store.event order by at")
+                           " worker from ojs_store.job_history order by at")
         effects = c.execute("select * from torture.effects")
         places = c.execute("select job_id, 'ready', place::text, xmin, ctid from ojs_store.ready union all"
                            " select job_id, 'lease', token::text, xmin, ctid from ojs_store.lease union all"
                            " select job_id, 'later ' || kind, due_at::text, xmin, ctid"
-                           " from ojs_store.later limit 200")
-        left = {t: int(c.execute(f"select count(*) from ojs_store.{t}")[0][0]) for t in ("ready", "lease", "later")}
+                           " from ojs_store.delayed limit 200")
+        left = {t: int(c.execute(f"select count(*) from ojs_store.{t}")[0][0]) for t in ("ready", "lease", "delayed")}
         complaints = []
         for server in self.world.servers:
             if os.path.exists(server.log):

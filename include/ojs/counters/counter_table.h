@@ -73,7 +73,7 @@ Counter *find_counter(int64 queue, Oid database = MyDatabaseId);
 /* Which queue a row belongs to and what it counts as; false: a reminder, which is no job. */
 bool where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where);
 
-/* Whether a row of ready or later, which is no reminder, is one of a job whose size counts; and that job. */
+/* Whether a row of ready or delayed, which is no reminder, is one of a job whose size counts; and that job. */
 struct SizedJob {
     pg_uuid_t id;
     ItemPointerData tid;

@@ -40,7 +40,7 @@ void count_pushed(const JobRow &job);
 /* A job is handed out. The lease carries on where the job is counted, so that who ends it need not look at the job. */
 void count_started(const JobRow &job, LeaseRow &lease);
 void count_retried(const LeaseRow &lease, const JobRow &job, TimestampTz now);
-void count_ended(const DoneRow &row, int32 flags); /* flags of its lease; or any where nobody held it */
+void count_ended(const FinishedRow &row, int32 flags); /* flags of its lease; or any where nobody held it */
 void count_expired(const JobRow &job, int64 queue, TimestampTz now);
 
 } // namespace ojs

@@ -1,7 +1,7 @@
 /*
  * queue_counters.h: how many jobs of each queue are where, without counting them.
  *
- * Every row that goes into or out of ready, lease, later and done is noted with the running (sub)transaction; the
+ * Every row that goes into or out of ready, lease, delayed and finished is noted with the running (sub)transaction; the
  * commit adds the notes up in shared memory, and a rollback forgets them. So a commit is counted before it is reported.
  * The rows remain the truth: they are counted once after a start (recount.cpp), while commits go on, and now and then.
  *
@@ -42,7 +42,7 @@ void counts_startup(LWLock *lock, bool found);
 /* Rows went in or out of a part's tables unnoticed: once this transaction commits, they are counted anew. */
 void counts_lost(Part part);
 
-/* A row of ready, lease, later or done, for those that write by SQL. */
+/* A row of ready, lease, delayed or finished, for those that write by SQL. */
 void note_row(store::Rel rel, HeapTupleHeader row, int change);
 
 /*

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ojs/pg/guard.h"
-#include "ojs/state/feed.h"
+#include "ojs/state/hot_set_state.h"
 #include "ojs/store/tables.h"
 
 namespace ojs
@@ -12,7 +12,7 @@ namespace ojs
 
 /*
  * The hot set is valid before anything reads or writes it: checked once per session, and again after whatever empties
- * `feed`. Where it is not, has it rebuilt by a process of its own and waits for that; in the transaction that created the
+ * `hot_set_state`. Where it is not, has it rebuilt by a process of its own and waits for that; in the transaction that created the
  * extension, or where no process can be had, rebuilds in place.
  */
 void ensure_hot_set();

@@ -33,7 +33,7 @@ struct Envelope {
     Jsonb *received_args; /* as the producer gave them, where a hook has changed them; else null */
     Jsonb *meta;    /* an object, or null for none; never {} once validated */
     Jsonb *retry;   /* as given (null: none); checked by validate(), which also sees to at-most-once in it */
-    Jsonb *uniq;    /* as given; validate() only sees that it is an object */
+    Jsonb *unique_policy;    /* as given; validate() only sees that it is an object */
     Jsonb *options; /* every other attribute as one object, null for none. Unknown ones as they came; of the known ones
                        specversion (unless "1.0"), schema, tags, version, tag, delivery, rate_limit as they came,
                        visibility_timeout_ms clamped, and grace_period, heartbeat_timeout, enqueue_ttl, total_timeout as
@@ -41,7 +41,7 @@ struct Envelope {
     std::string_view deduplication_key; /* null data: none */
     std::optional<int64> deduplication_ttl_ms;
     int max_attempts; /* set by validate() from retry, or the default 3 */
-    int32 flags;      /* job_flag, set by validate(): all but job_has_events */
+    int32 flags;      /* job_flag, set by validate(): all but job_has_history */
     bool measured;    /* its size has been checked already, as the JSON it came in */
 };
 static_assert(std::is_trivially_destructible_v<Envelope>);
@@ -169,7 +169,7 @@ struct Standing {
     int64 queue;
     int32 attempt;
     int32 deliveries;
-    bool has_events;
+    bool has_history;
     std::optional<TimestampTz> enqueued_at;
     std::optional<TimestampTz> started_at;
     std::optional<TimestampTz> finished_at;

@@ -30,7 +30,7 @@ bool leaves_no_trace(const JobRow &job, State end);
 bool removed_at_end(Tables &tables, const LeaseRow &lease, State end);
 
 /*
- * Removes what the logged tables have of a job. The row that says where it stands, in a hot table or in `done`, has been
+ * Removes what the logged tables have of a job. The row that says where it stands, in a hot table or in `finished`, has been
  * taken: so nobody else is at it. Its uniqueness key is left to retention.
  */
 void remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags);

@@ -8,12 +8,12 @@
 namespace ojs
 {
 
-/* A job that nobody holds: its row in ready, or the one in later that is not a reminder of its expiry. */
+/* A job that nobody holds: its row in ready, or the one in delayed that is not a reminder of its expiry. */
 struct Place {
     store::Table *table; /* null: it is in neither */
     ItemPointerData tid;
     store::Row seen; /* live, arriving or leaving */
-    LaterRow row;    /* kind only where it is in later */
+    DelayedRow row;    /* kind only where it is in delayed */
 };
 
 Place locate(Tables &tables, const pg_uuid_t &id);

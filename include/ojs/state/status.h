@@ -1,7 +1,7 @@
 /*
- * status.h: where a job stands, derived from where its rows are: a `done` row
+ * status.h: where a job stands, derived from where its rows are: a `finished` row
  * says completed, cancelled or discarded; else a lease says active; else a row
- * in `later` says scheduled, retryable, pending or (released with a delay)
+ * in `delayed` says scheduled, retryable, pending or (released with a delay)
  * available; else the job is available. All by one snapshot.
  */
 #pragma once
@@ -18,7 +18,7 @@ namespace ojs
 bool stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Standing &standing);
 
 /* How a finished job reads, but for its history. */
-void from_done(const DoneRow &row, Standing &standing);
+void from_finished(const FinishedRow &row, Standing &standing);
 
 /* Fills error, errors and next_attempt_at from the job's events. */
 void read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing);

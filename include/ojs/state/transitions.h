@@ -20,14 +20,14 @@ void make_ready(Tables &tables, const HotRow &row, int64 place);
 void put_off(Tables &tables, const ReadyRow &row, TimestampTz until);
 
 /* What a job that ends while it is held leaves behind, and how that reads. */
-DoneRow end_of(const LeaseRow &lease, State state, TimestampTz now);
-Standing standing_of(const DoneRow &row, int32 flags);
+FinishedRow end_of(const LeaseRow &lease, State state, TimestampTz now);
+Standing standing_of(const FinishedRow &row, int32 flags);
 
 /* The end of a job. Takes its expiry row with it; `error` may be null. */
-void finish(Tables &tables, const DoneRow &row, int32 flags);
+void finish(Tables &tables, const FinishedRow &row, int32 flags);
 /* A finished job is a dead letter no more, or never was. */
 void no_dead_letter(Tables &tables, const pg_uuid_t &id);
-/* The rows of `later` that only say when an ended job would have expired. */
+/* The rows of `delayed` that only say when an ended job would have expired. */
 void forget_expiry(Tables &tables, const pg_uuid_t &id);
 
 /*
@@ -45,10 +45,10 @@ void lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char 
 Standing release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now);
 
 /* What a job that ends where nobody holds it leaves behind; who ends it fills in the error. */
-DoneRow end_waiting(const HotRow &row, TimestampTz now, State state = State::discarded);
+FinishedRow end_waiting(const HotRow &row, TimestampTz now, State state = State::discarded);
 
 /* Ends a job whose time is over; `row` is how it stood, and the answer how it ended. */
-DoneRow expire(Tables &tables, const JobRow &job, DoneRow row, const Expiry &expiry);
+FinishedRow expire(Tables &tables, const JobRow &job, FinishedRow row, const Expiry &expiry);
 
 /* The same for a job whose lease was taken, if its total_timeout is over (TMO-05). */
 bool end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, TimestampTz now);

@@ -12,7 +12,7 @@
 namespace ojs
 {
 
-/* The eight states, by the number that `done` stores; names in status.cpp. */
+/* The eight states, by the number that `finished` stores; names in status.cpp. */
 enum class State : int16 { scheduled, available, pending, active, completed, retryable, cancelled, discarded };
 
 constexpr bool
@@ -25,10 +25,10 @@ terminal(State state)
 enum job_flag : int32 {
     job_pending = 1 << 0,      /* pushed pending */
     job_at_most_once = 1 << 1, /* never delivered twice */
-    job_expires = 1 << 2,      /* has a row of kind `expiry` in later: expires_at, enqueue_ttl, total_timeout */
+    job_expires = 1 << 2,      /* has a row of kind `expiry` in delayed: expires_at, enqueue_ttl, total_timeout */
     job_own_lease = 1 << 3,    /* options.visibility_timeout_ms */
     job_unique = 1 << 4,       /* has a row among the unique claims */
-    job_has_events = 1 << 5,   /* hot rows only: there are rows in event */
+    job_has_history = 1 << 5,   /* hot rows only: there are rows in job_history */
     job_timeouts = 1 << 6,     /* options hold grace_period, heartbeat_timeout or total_timeout */
     job_limits = 1 << 7,       /* options hold a rate limit */
     job_bare_object = 1 << 8,  /* args was pushed as one bare object */
@@ -37,7 +37,7 @@ enum job_flag : int32 {
     job_sized = 1 << 11,       /* its size counts towards its queue's max_size_bytes while it waits */
     job_counted = 1 << 12,     /* hot rows only: it takes a place in a concurrency limit while it is held */
 
-    /* Leases only, by their queue's settings when they were made; kept in ready and later, and not looked at there. */
+    /* Leases only, by their queue's settings when they were made; kept in ready and delayed, and not looked at there. */
     lease_durable = 1 << 16, /* survives a crash */
     lease_logged = 1 << 17,  /* what happens to it goes to lease_log */
     lease_flags = lease_durable | lease_logged,
@@ -47,22 +47,22 @@ enum job_flag : int32 {
     lease_series = 0xfff << lease_series_shift,
 };
 
-enum done_flag : int16 {
-    done_dead_letter = 1 << 0, /* listed among the dead letters */
+enum finished_flag : int16 {
+    finished_dead_letter = 1 << 0, /* listed among the dead letters */
 };
 
-enum class EventKind : int16 {
+enum class HistoryKind : int16 {
     failed = 1,    /* FAIL, retries left: due_at says when */
     released = 2,  /* given back by its worker, the attempt refunded */
     lapsed = 3,    /* its lease ran out */
     activated = 4, /* from pending */
     moved = 5,     /* queue or priority changed */
-    revived = 6,   /* a manual retry of a finished job; data keeps the done row */
+    revived = 6,   /* a manual retry of a finished job; data keeps the finished row */
     claimed = 7,   /* at-most-once: the delivery itself */
     leased = 8,    /* leases_durable: held until due_at; data has the token */
 };
 
-enum class LaterKind : int16 { scheduled = 1, retryable = 2, pending = 3, released = 4, expiry = 5 };
+enum class DelayedKind : int16 { scheduled = 1, retryable = 2, pending = 3, released = 4, expiry = 5 };
 
 struct JobRow {
     pg_uuid_t id;
@@ -79,22 +79,22 @@ struct JobRow {
     std::optional<TimestampTz> expires_at;
     std::optional<int64> timeout_ms;
     Jsonb *retry;   /* null: the system's default */
-    Jsonb *uniq;    /* null: none */
+    Jsonb *unique_policy;    /* null: none */
     Jsonb *options; /* null: none */
 
     static constexpr auto
     columns(auto &r, auto use)
     {
         return use(r.id, r.seq, r.queue, r.created_at, r.flags, r.max_attempts, r.priority, r.type, r.args, r.meta,
-                   r.scheduled_at, r.expires_at, r.timeout_ms, r.retry, r.uniq, r.options);
+                   r.scheduled_at, r.expires_at, r.timeout_ms, r.retry, r.unique_policy, r.options);
     }
 };
 
-struct EventRow {
+struct HistoryRow {
     pg_uuid_t job_id;
     TimestampTz at;
     std::optional<TimestampTz> due_at;
-    EventKind kind;
+    HistoryKind kind;
     int32 attempt;
     int32 deliveries;
     std::optional<TimestampTz> started_at;
@@ -108,7 +108,7 @@ struct EventRow {
     }
 };
 
-struct DoneRow {
+struct FinishedRow {
     pg_uuid_t job_id;
     TimestampTz finished_at;
     int64 queue;
@@ -176,9 +176,9 @@ struct LeaseRow : HotRow {
     }
 };
 
-struct LaterRow : HotRow {
+struct DelayedRow : HotRow {
     TimestampTz due_at;
-    LaterKind kind;
+    DelayedKind kind;
 
     static constexpr auto
     columns(auto &r, auto use)
@@ -220,9 +220,9 @@ struct ProgressRow {
 struct JobBrief {
     TimestampTz created_at;
     int32 flags;
-    Jsonb *uniq; /* or null */
+    Jsonb *unique_policy; /* or null */
 };
-struct DoneBrief {
+struct FinishedBrief {
     pg_uuid_t job_id;
     TimestampTz finished_at;
     int64 queue;
@@ -269,7 +269,7 @@ extern const Shape shapes[static_cast<int>(store::Rel::count)];
 template <typename Row> HeapTuple form(Relation rel, const Row &row);
 template <typename Row> void read(TupleTableSlot *slot, Row &row);
 template <> void read(TupleTableSlot *slot, JobBrief &row);
-template <> void read(TupleTableSlot *slot, DoneBrief &row);
+template <> void read(TupleTableSlot *slot, FinishedBrief &row);
 
 /* Calls f(number of the column, its member) for each column. */
 template <typename Row>

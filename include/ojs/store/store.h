@@ -19,22 +19,22 @@
 namespace ojs::store
 {
 
-enum class Rel { job, event, done, ready, lease, later, feed, queue, worker, uniq, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, maintenance, name_key,
+enum class Rel { job, job_history, finished, ready, lease, delayed, hot_set_state, queue, worker, unique_key, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, maintenance, name_key,
                  deduplication, idempotency, listener_flag, count };
 
 enum class Idx {
     job_id,
-    event_job,
-    done_job,
+    job_history_job,
+    finished_job,
     ready_order,
     ready_job,
     lease_job,
     lease_reap,
-    later_job,
-    later_due,
+    delayed_job,
+    delayed_due,
     queue_name,
     queue_id,
-    uniq_held,
+    unique_key_held,
     limit_use_key,
     checkpoint_job,
     progress_job,
@@ -144,7 +144,7 @@ void insert_many(Table &table, HeapTuple *tuples, int n);
 
 enum class Outcome { ok, busy, gone };
 
-/* Called for each row of ready, lease, later and done that is inserted (1) or deleted (-1) here. */
+/* Called for each row of ready, lease, delayed and finished that is inserted (1) or deleted (-1) here. */
 using Watcher = void (*)(Rel rel, HeapTupleHeader row, int change);
 extern Watcher watcher;
 void watch(const Table &table, HeapTuple tuple, int change); /* for a caller that writes past these verbs */

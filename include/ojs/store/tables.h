@@ -29,11 +29,11 @@ struct Tables {
         return table;
     }
     store::Table &job() { return get(store::Rel::job); }
-    store::Table &event() { return get(store::Rel::event); }
-    store::Table &done() { return get(store::Rel::done); }
+    store::Table &job_history() { return get(store::Rel::job_history); }
+    store::Table &finished() { return get(store::Rel::finished); }
     store::Table &ready() { return get(store::Rel::ready); }
     store::Table &lease() { return get(store::Rel::lease); }
-    store::Table &later() { return get(store::Rel::later); }
+    store::Table &delayed() { return get(store::Rel::delayed); }
     store::Table &limit_use() { return get(store::Rel::limit_use); }
     store::Table &checkpoint() { return get(store::Rel::checkpoint); }
     store::Table &progress() { return get(store::Rel::progress); }

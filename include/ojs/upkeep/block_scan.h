@@ -10,7 +10,7 @@
 namespace ojs
 {
 
-/* One table's sweep, as a session knows it. How far it has come is a row of ojs_store.sweep. */
+/* One table's sweep, as a session knows it. How far it has come is a row of ojs_store.retention_cursor. */
 struct Sweep {
     const char *what;
     store::Rel rel;

@@ -1,5 +1,5 @@
 /*
- * feed.h: what the table ojs_store.feed says: whether the hot set holds every open job.
+ * hot_set_state.h: what the table ojs_store.hot_set_state says: whether the hot set holds every open job.
  */
 #pragma once
 
@@ -8,16 +8,16 @@
 namespace ojs
 {
 
-enum { feed_rebuilt_at, feed_took, feed_jobs, feed_cause, feed_columns };
+enum { state_rebuilt_at, state_took, state_jobs, state_cause, state_columns };
 
-/* What `feed` says at this moment, whatever the caller's snapshot. */
-struct Feed {
-    bool stands;   /* the hot set holds every open job */
+/* What `hot_set_state` says at this moment, whatever the caller's snapshot. */
+struct HotSetState {
+    bool valid;   /* the hot set holds every open job */
     bool restored; /* it did, but rows came into the logged tables past it */
     TransactionId rebuilt_by; /* invalid: it was not */
     bool ours;     /* what is said so was written by this very transaction, or the tables were made by it */
 };
-Feed read_feed();
+HotSetState read_hot_set_state();
 
 /*
  * Whether the hot set says where open jobs are, for a reader with this snapshot. On a standby, and after a crash or a restore
