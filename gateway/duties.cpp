@@ -54,6 +54,7 @@ constexpr Rule rules[] = {
     {"POST DELETE ", "/ojs/v1/checkpoints/:", work},
     {"GET HEAD ", "/ojs/v1/ojs/v1/checkpoints/:/resume", work},
     {"POST DELETE ", "/ojs/v1/ojs/v1/checkpoints/:", work},
+    {"POST ", "/v0/topics/:", produce},
     {"POST ", "/v0/topics/:/:", work},
 
     {"GET HEAD ", "*", observe},

@@ -134,7 +134,7 @@ allow_files(const Options &options)
 
 Server::Server(Options given)
     : options(std::move(given)), identity(options.identity), listener(listen_at(options.listen)),
-      hosts(host_names(options, listener)), log(options.access_log),
+      hosts(host_names(options, listener)), pages(options.ui), log(options.access_log),
       clients({options.connections, per_address_limit(options, listener), options.max_bodies}),
       pool(options.database, options.pool, options.timeout), probes(options.database, options.timeout),
       ear(options.database, room)
@@ -250,6 +250,11 @@ void
 Server::answer(Client &client, RequestReader &reader, Exchange &exchange)
 {
     try {
+        /* Pages are for everybody who comes to the gateway; what they show, they ask for like any client. */
+        if (std::optional<Answer> page = client.reserved ? std::nullopt : pages.page(exchange.request)) {
+            exchange.answer = std::move(*page);
+            return;
+        }
         admit(client, reader, exchange);
         read_body(client, reader, exchange);
         exchange.answer = ask(client, exchange);

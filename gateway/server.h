@@ -14,6 +14,7 @@
 #include "http.h"
 #include "identity.h"
 #include "log.h"
+#include "pages.h"
 #include "probes.h"
 #include "waiting.h"
 
@@ -36,6 +37,7 @@ struct Options {
     unsigned duties = admin;
     IdentityOptions identity;
     std::string access_log;
+    std::string ui; /* a folder of pages; empty: none */
 };
 
 class Server {
@@ -68,6 +70,7 @@ private:
     Identity identity;
     const Listener listener;
     const std::vector<std::string> hosts;
+    const Pages pages;
     AccessLog log;
     Clients clients;
     Pool pool;

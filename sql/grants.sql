@@ -133,7 +133,7 @@ grant execute on function
     ojs_http.nothing_done, ojs_http.record_push_bulk, ojs_http.is_atomic, ojs_http.idempotency_key,
     ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.batch_key, ojs_http.batch_ttl, ojs_http.batch_headers,
     ojs_http.take_push_key, ojs_http.keep_push_answer, ojs_http.forget_push_key,
-    ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results
+    ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results, ojs_http.record_job, ojs_http.topic_produce
 to ojs_producer, ojs_admin;
 
 -- Looking at one job
@@ -155,7 +155,7 @@ grant execute on function ojs_http.no_such_worker to ojs_worker, ojs_observer, o
 -- Observing
 grant execute on function
     ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.admin_job, ojs_http.maintenance_json, ojs_http.throughput,
-    ojs_http.stats_history, ojs_http.history_of, ojs_http.stream_of, ojs_http.event_stream, ojs_http.cron_page, ojs_http.cron_flat, ojs_http.cron_item,
+    ojs_http.stats_history, ojs_http.history_of, ojs_http.held_keys, ojs_http.unique_jobs, ojs_http.stream_of, ojs_http.event_stream, ojs_http.cron_page, ojs_http.cron_flat, ojs_http.cron_item,
     ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page, ojs_http.query_time,
     ojs_http.query_args, ojs_http.job_page, ojs_http.list_filter, ojs_http.dead_letter_filter,
     ojs_http.admin_jobs, ojs_http.admin_stats, ojs_http.admin_queues, ojs_http.admin_queue, ojs_http.admin_workers,

@@ -183,6 +183,26 @@ begin
     return ojs_http.numbered_page(request, entries, (summary ->> 'total')::bigint, jsonb_build_object('summary', summary));
 end $$;
 
+-- UNIQUE JOBS ------------------------------------------------------------------------------------------------------
+
+create function ojs_http.held_keys(most int, skipped int, out entries jsonb[], out total bigint) returns record
+language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    select array_agg(jsonb_build_object('key', encode(u.fingerprint, 'hex'), 'job_id', u.job_id, 'type', j.type, 'queue', j.queue, 'state', j.state) order by u.fingerprint)
+    into entries
+    from (select h.fingerprint, h.job_id from ojs_store.unique_key h where h.held order by h.fingerprint limit most offset skipped) u, lateral ojs_store.look(u.job_id) j;
+    select count(*) into total from ojs_store.unique_key h where h.held;
+end $$;
+
+-- Uniqueness keys and the newest job of each, as the admin UI lists them.
+create function ojs_http.unique_jobs(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    keys record := ojs_http.held_keys(ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request));
+begin
+    return ojs_http.numbered_page(request, keys.entries, keys.total);
+end $$;
+
 -- DEAD LETTERS -----------------------------------------------------------------------------------------------------
 
 -- What arguments must contain, as JSON: what is no array stands for one of them.

@@ -299,6 +299,47 @@ begin
     return ojs_http.reply(200, ojs.queue_info(request.names[1]));
 end $$;
 
+-- A record is a job: its data is what a claim shows, the type and the arguments; an object of other members is the only argument.
+create function ojs_http.record_job(queue text, record jsonb, place bigint) returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    data jsonb;
+begin
+    if jsonb_typeof(record) <> 'object' then
+        perform ojs_http.raise('INVALID_PAYLOAD', format('records[%s] must be an object', place - 1), '{"field": "records"}', 'Give {"data": {"type": …, "args": […]}}.');
+    end if;
+    perform ojs_http.only(record, 'data', 'tag', 'meta');
+    data := ojs_http.field(record, 'data', 'object', true);
+    if not data ? 'args' then
+        data := jsonb_build_object('type', data -> 'type', 'args', case when data - 'type' = '{}' then '[]' else jsonb_build_array(data - 'type') end);
+    end if;
+    perform ojs_http.only(data, 'type', 'args');
+    perform ojs_http.check_args(data, (place - 1)::int);
+    return data || jsonb_strip_nulls(jsonb_build_object('queue', queue, 'tag', ojs_http.text_field(record, 'tag'), 'meta', ojs_http.field(record, 'meta', 'object')));
+end $$;
+
+create function ojs_http.topic_produce(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+    records jsonb := ojs_http.field(body, 'records', 'array', true);
+    before text;
+    seqs jsonb;
+begin
+    perform ojs_http.only(body, 'records');
+    if records = '[]' then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'records is empty', '{"field": "records"}', 'Give at least one record.');
+    end if;
+    before := ojs_http.set_block_timeout(request);
+    select jsonb_agg(i -> 'job' -> 'seq' order by (i ->> 'index')::int) into seqs
+    from jsonb_array_elements(ojs_http.pushed_items((
+        select jsonb_agg(ojs_http.record_job(request.names[1], r.record, r.place) order by r.place) from jsonb_array_elements(records) with ordinality as r(record, place)), 'atomic', null, null)) i
+    where i ? 'job';
+    perform set_config('ojs.block_timeout', before, true);
+    return ojs_http.reply(200, jsonb_build_object('topic', request.names[1], 'count', coalesce(jsonb_array_length(seqs), 0), 'seqs', coalesce(seqs, '[]'),
+        'first_seq', seqs -> 0, 'last_seq', seqs -> -1), ojs_http.pressure_headers());
+end $$;
+
 create function ojs_http.topic_claim(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select ojs_http.reply(200, ojs.lease_claim(request.names[1], request.body))

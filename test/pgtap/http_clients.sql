@@ -60,6 +60,9 @@ select pg_temp.http('POST', '/ojs/v1/jobs', '{"type": "brief", "args": [], "uniq
 select pg_temp.clock('3 seconds') \g /dev/null
 select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "brief", "args": [], "unique": {"key": ["type"], "period_ms": 2000}}'), '201', 'period_ms is that long');
 select pg_temp.clock('0') \g /dev/null
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/unique-jobs?per_page=100')) \g /dev/null
+select is((select jsonb_path_query_first(r, '$.body.items[*] ? (@.type == "brief")') - 'job_id' - 'key' || jsonb_build_object('total', r #> '{body,pagination,total}') = jsonb_build_object('type', 'brief', 'queue', 'default', 'state', 'available', 'total', jsonb_array_length(r #> '{body,items}')) from answer), true, 'UNQ-01: keys and their jobs, as the admin UI lists them');
+select is(pg_temp.as_role('ojs_producer', 'GET', '/ojs/v1/unique-jobs', null) || ' ' || pg_temp.as_role('ojs_observer', 'GET', '/ojs/v1/unique-jobs', null), '403 permission_denied 200', 'UNQ-28: for those who may read jobs');
 select is(ojs.capabilities() -> 'unique_jobs', 'true', 'UNQ-27: capabilities are flags');
 select is((select string_agg(distinct jsonb_typeof(value), ' ') from jsonb_each(ojs.capabilities())), 'boolean', 'MAN-01: all of them');
 
@@ -188,6 +191,17 @@ select is(pg_temp.stream('/ojs/v1/queues/streamed/events', '{"OJS-Do-Not-Wait": 
 select is(pg_temp.stream('/ojs/v1/events/stream?channel=' || channel), want, 'EVT-05: refused: ' || channel)
 from (values ('x', '400 application/openjobspec+json'), ('job:x', '404 application/openjobspec+json'), ('queue:nowhere', '404 application/openjobspec+json')) c (channel, want);
 select is(pg_temp.as_role('ojs_observer', 'GET', '/ojs/v1/jobs/x/events', null) || ' ' || pg_temp.as_role('ojs_producer', 'GET', '/ojs/v1/queues/streamed/events', null), '404 not_found 403 permission_denied', 'PGX-12: observers listen, producers do not');
+
+-- TOPICS -----------------------------------------------------------------------------------------------------------
+
+select pg_temp.keep(pg_temp.http('POST', '/v0/topics/transcode', '{"records": [{"data": {"type": "transcode", "src": "a.mov", "preset": 1}, "tag": "clip-1"}, {"data": {"type": "transcode", "args": [1, 2]}, "meta": {"k": 1}}, {"data": {"type": "transcode"}}]}')) \g /dev/null
+select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.topic'), pg_temp.got('body.count'), pg_temp.got('body.last_seq')::bigint - pg_temp.got('body.first_seq')::bigint, pg_temp.got('body.seqs.2') = pg_temp.got('body.last_seq')), '200 transcode 3 2 t', 'Q-11: records are produced, and the topic made');
+select is((select jsonb_agg((c - '{$seq,id,lease_id,deadline,$ts,deliveries}'::text[]) order by c -> '$seq') from jsonb_array_elements(pg_temp.http('POST', '/v0/topics/transcode/claim', '{"node": "n", "max": 9}') #> '{body,claimed}') c),
+    '[{"data": {"type": "transcode", "args": [{"src": "a.mov", "preset": 1}]}, "$tag": "clip-1"}, {"data": {"type": "transcode", "args": [1, 2]}, "meta": {"k": 1}}, {"data": {"type": "transcode", "args": []}}]', 'Q-11: and claimed as jobs');
+select is(pg_temp.error('POST', '/v0/topics/transcode', body), '400 invalid_request', 'Q-11: refused: ' || body::text) from unnest(array['{}', '{"records": []}', '{"records": [1]}', '{"records": [{"data": 1}]}', '{"records": [{"data": {"src": "a"}}]}',
+    '{"records": [{"data": {"type": "a", "args": {}}}]}', '{"records": [{"data": {"type": "a", "args": [], "src": 1}}]}', '{"records": [{"data": {"type": "a"}, "node": "x"}]}', '{"records": [{"data": {"type": "a"}}], "x": 1}']::jsonb[]) body;
+select is((select count(*) from ojs.jobs where queue = 'transcode'), 3::bigint, 'Q-11: nothing of that is there');
+select is(pg_temp.as_role('ojs_producer', 'POST', '/v0/topics/transcode', '{"records": [{"data": {"type": "a"}}]}') || pg_temp.as_role('ojs_worker', 'POST', '/v0/topics/transcode', '{"records": [{"data": {"type": "a"}}]}'), '200403 permission_denied', 'PGX-12: producers may');
 
 -- STATISTICS -------------------------------------------------------------------------------------------------------
 
