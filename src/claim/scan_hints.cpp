@@ -127,4 +127,28 @@ hints_init()
     RegisterSubXactCallback(forget_hints_sub, nullptr);
 }
 
+void
+set_keys(ScanKey keys, int64 queue, StrategyNumber low_strategy, RegProcedure low_proc, int16 low,
+         StrategyNumber high_strategy, RegProcedure high_proc, int16 high)
+{
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
+    ScanKeyInit(&keys[1], 2, low_strategy, low_proc, Int16GetDatum(low));
+    ScanKeyInit(&keys[2], 2, high_strategy, high_proc, Int16GetDatum(high));
+    ScanKeyInit(&keys[3], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(PG_INT64_MIN));
+}
+
+bool
+level_between(store::Scan &scan, int64 queue, int16 above, int16 below, int16 *found)
+{
+    ScanKeyData keys[4];
+    Datum value;
+    if (above + 1 >= below)
+        return false;
+    set_keys(keys, queue, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, below);
+    if (!store::first_entry(scan, keys, 4, 2, &value))
+        return false;
+    *found = DatumGetInt16(value);
+    return true;
+}
+
 } // namespace ojs

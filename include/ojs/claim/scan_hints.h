@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "ojs/pg/pg.h"
+#include "ojs/store/store.h"
 
 namespace ojs
 {
@@ -56,5 +56,11 @@ int64 passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 plac
 void end_stretch(HeldBack &current, HeldBack &longest, TimestampTz now);
 
 void hints_init(); /* once, at load */
+
+/* Keys for the entries of a queue whose priority is within two bounds, each with how it is compared. */
+void set_keys(ScanKey keys, int64 queue, StrategyNumber low_strategy, RegProcedure low_proc, int16 low,
+              StrategyNumber high_strategy, RegProcedure high_proc, int16 high);
+/* The first priority strictly between two that any entry of the queue has, dead ones included. Returns false if none has. */
+bool level_between(store::Scan &scan, int64 queue, int16 above, int16 below, int16 *found);
 
 } // namespace ojs
