@@ -155,7 +155,8 @@ grant execute on function ojs_http.no_such_worker to ojs_worker, ojs_observer, o
 -- Observing
 grant execute on function
     ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.admin_job, ojs_http.maintenance_json, ojs_http.throughput,
-    ojs_http.stats_history, ojs_http.history_of, ojs_http.held_keys, ojs_http.unique_jobs, ojs_http.stream_of, ojs_http.event_stream, ojs_http.cron_page, ojs_http.cron_flat, ojs_http.cron_item,
+    ojs_http.stats_history, ojs_http.history_of, ojs_http.held_keys, ojs_http.unique_jobs,
+    ojs_http.middleware, ojs_http.waiting_by_priority, ojs_http.priority_stats, ojs_http.stream_of, ojs_http.event_stream, ojs_http.cron_page, ojs_http.cron_flat, ojs_http.cron_item,
     ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page, ojs_http.query_time,
     ojs_http.query_args, ojs_http.job_page, ojs_http.list_filter, ojs_http.dead_letter_filter,
     ojs_http.admin_jobs, ojs_http.admin_stats, ojs_http.admin_queues, ojs_http.admin_queue, ojs_http.admin_workers,

@@ -203,6 +203,32 @@ begin
     return ojs_http.numbered_page(request, keys.entries, keys.total);
 end $$;
 
+-- OTHER PAGES OF THE ADMIN UI ------------------------------------------------------------------------------------------
+
+create function ojs_http.middleware(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('enqueue', coalesce(jsonb_agg(entry order by place) filter (where enqueues), '[]'),
+        'execution', coalesce(jsonb_agg(entry order by place) filter (where not enqueues), '[]')))
+    from (
+        select h.position as place, h.point = 'enqueue' as enqueues,
+            jsonb_build_object('name', h.name, 'phase', case h.point when 'enqueue' then 'enqueue' else 'execution' end, 'order', h.position, 'description', h.point) as entry
+        from ojs.hooks h
+    ) hooks
+$$;
+
+create function ojs_http.waiting_by_priority(queue text) returns jsonb
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(jsonb_agg(jsonb_build_object('priority', -r.npriority, 'count', r.n) order by r.npriority), '[]')
+    from (select npriority, count(*) as n from ojs_store.ready where queue = ojs_store.queue_id($1) group by 1) r
+$$;
+
+create function ojs_http.priority_stats(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs.queue_info(request.names[1]);
+    return ojs_http.reply(200, jsonb_build_object('queue', request.names[1], 'distribution', ojs_http.waiting_by_priority(request.names[1])));
+end $$;
+
 -- DEAD LETTERS -----------------------------------------------------------------------------------------------------
 
 -- What arguments must contain, as JSON: what is no array stands for one of them.

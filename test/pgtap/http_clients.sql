@@ -192,6 +192,18 @@ select is(pg_temp.stream('/ojs/v1/events/stream?channel=' || channel), want, 'EV
 from (values ('x', '400 application/openjobspec+json'), ('job:x', '404 application/openjobspec+json'), ('queue:nowhere', '404 application/openjobspec+json')) c (channel, want);
 select is(pg_temp.as_role('ojs_observer', 'GET', '/ojs/v1/jobs/x/events', null) || ' ' || pg_temp.as_role('ojs_producer', 'GET', '/ojs/v1/queues/streamed/events', null), '404 not_found 403 permission_denied', 'PGX-12: observers listen, producers do not');
 
+-- OTHER PAGES OF THE ADMIN UI ------------------------------------------------------------------------------------------
+
+select ojs.push('prioritised', queue => 'by.priority', priority => p) is null from unnest('{5,5,-1}'::int[]) p \g /dev/null
+select is(pg_temp.http('GET', '/ojs/v1/queues/by.priority/priority-stats') -> 'body', '{"queue": "by.priority", "distribution": [{"priority": 5, "count": 2}, {"priority": -1, "count": 1}]}', 'ADM-01: available jobs by priority');
+select is(pg_temp.error('GET', '/ojs/v1/queues/nowhere/priority-stats'), '404 not_found', 'ADM-01: of a queue that is there');
+create function public.passes(job jsonb) returns jsonb language sql as $$ select job $$;
+select ojs.register_hook('passes', 'enqueue', 'public.passes(jsonb)') is null as hooked \gset
+select is((pg_temp.http('GET', '/ojs/v1/middleware') #> '{body,enqueue,0}') - 'order', '{"name": "passes", "phase": "enqueue", "description": "enqueue"}', 'MW-03: hooks');
+select ojs.unregister_hook('passes') is null as unhooked \gset
+select is(pg_temp.http('GET', '/ojs/v1/middleware') -> 'body', '{"enqueue": [], "execution": []}', 'MW-03: none');
+select is(pg_temp.stream('/ojs/v1/jobs/' || :'streamed' || '/progress/stream'), '200 text/event-stream job.cancelled', 'EVT-05: a job''s progress as a stream');
+
 -- TOPICS -----------------------------------------------------------------------------------------------------------
 
 select pg_temp.keep(pg_temp.http('POST', '/v0/topics/transcode', '{"records": [{"data": {"type": "transcode", "src": "a.mov", "preset": 1}, "tag": "clip-1"}, {"data": {"type": "transcode", "args": [1, 2]}, "meta": {"k": 1}}, {"data": {"type": "transcode"}}]}')) \g /dev/null

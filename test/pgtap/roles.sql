@@ -42,7 +42,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('info', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress worker_progress save_step resume '
         || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
-    ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of held_keys unique_jobs stream_of event_stream cron_page cron_flat cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page list_filter '
+    ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of held_keys unique_jobs middleware waiting_by_priority priority_stats stream_of event_stream cron_page cron_flat cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page list_filter '
         || 'admin_jobs admin_stats admin_queues admin_queue admin_workers queues queue queue_stats queue_config default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters dead_letter_stats crons cron cron_json no_such_cron '
         || 'rate_limits rate_limit rate_limit_json', 'o'),
