@@ -29,6 +29,8 @@ SQL_CODE = \
 	sql/limits.sql \
 	sql/maintenance.sql \
 	sql/events.sql \
+	sql/workflow.sql \
+	sql/workflow_read.sql \
 	sql/results.sql \
 	sql/once.sql \
 	sql/lists.sql \
@@ -54,6 +56,7 @@ SQL_CODE = \
 	sql/http/reports.sql \
 	sql/http/queues.sql \
 	sql/http/cron.sql \
+	sql/http/workflows.sql \
 	sql/http/admin.sql \
 	sql/http/system.sql
 # What speaks of all of the above: always last, and in every update script.

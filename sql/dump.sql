@@ -20,6 +20,12 @@ select pg_catalog.pg_extension_config_dump('ojs_store.event_notify_cursor', 'whe
 select pg_catalog.pg_extension_config_dump('ojs_store.once_token', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron_run', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.workflow', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.workflow_member', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.workflow_open', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.workflow_end', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.workflow_due', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.workflow_check', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.hook', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.hook_failure', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.idempotency', '');

@@ -1,5 +1,5 @@
 -- events.sql: what happened, in the standard vocabulary of OJS events.
--- Most events are not stored: they follow from rows of job, event, done, lease and progress. Those that no other row
+-- Most events are not stored: they follow from rows of job, event, done, lease, progress and workflow_end. Those that no other row
 -- tells of are in ojs_store.stored_event.
 
 -- Records such an event, in the caller's transaction. `data` holds what the vocabulary says of this type beyond the
@@ -237,7 +237,30 @@ from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
     offset 0
-) numbers, ojs_store.stored_event r;
+) numbers, ojs_store.stored_event r
+union all
+-- The steps, jobs and callbacks of workflows that have completed. What is still to come is told for chains, and counted up to
+-- a thousand members.
+select
+    e.ended_at, numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low then 4294967296 else 0 end,
+    e.workflow, e.position, 0, e.ended_at, 'workflow.step_completed', e.workflow::text, concat_ws(' ', 'workflow.step_completed', e.workflow, e.position),
+    'workflows/' || e.workflow, case when e.is_job then e.member end, null, m.type,
+    jsonb_build_object('workflow_id', e.workflow, 'workflow_name', coalesce(w.name, ''), 'step_id', e.position::text, 'step_type', m.type)
+        || case when e.is_job then jsonb_build_object('job_id', e.member) else jsonb_build_object('inner_workflow_id', e.member) end
+        || case when e.started_at is not null then jsonb_build_object('duration_ms', (extract(epoch from e.ended_at - e.started_at) * 1000)::bigint) else '{}' end
+        || case when e.position >= w.members then jsonb_build_object('callback', m.callback)
+            when w.type = 'chain' then jsonb_build_object('steps_remaining', w.members - e.position - 1)
+            when w.members <= 1000 then jsonb_build_object('steps_remaining', w.members - (
+                select count(*) from ojs_store.workflow_end f where f.workflow = e.workflow and f.position < w.members and f.ended_at <= e.ended_at))
+            else '{}' end
+from (
+    select next & -4294967296 as epoch, next & 4294967295 as low
+    from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
+    offset 0
+) numbers, ojs_store.workflow_end e
+join ojs_store.workflow w on w.id = e.workflow
+join ojs_store.workflow_member m on m.workflow = e.workflow and m.position = e.position
+where e.state = 'completed';
 
 create view ojs.events as
 select

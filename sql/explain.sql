@@ -27,6 +27,9 @@ begin
         perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')), jsonb_build_object('job_id', job_id),
             'Check the id; finished jobs are removed after their retention.');
     end if;
+    select format('Job %s, which is %s of workflow %s,', job_id, coalesce(m.callback, 'member ' || m.position), o.workflow) into this
+    from ojs_store.workflow_open o join ojs_store.workflow_member m on m.workflow = o.workflow and m.position = o.position where o.member = job_id;
+    this := coalesce(this, format('Job %s', job_id));
     if (case job.state when 'available' then at when 'scheduled' then job.scheduled_at when 'retryable' then job.next_attempt_at end) <= at then
         select format('%s waits because the server has been in maintenance since %s%s; ojs.set_maintenance(false) ends that.', this, m.since,
             ' (' || m.reason || ')') into waits from ojs_store.maintenance m order by m.since limit 1;

@@ -25,6 +25,10 @@ grant execute on function
     ojs.info(uuid)
 to ojs_producer, ojs_admin;
 
+grant execute on function ojs.create_workflow(jsonb), ojs.cancel_workflow(uuid) to ojs_producer, ojs_admin;
+grant execute on function ojs.workflow(uuid) to ojs_producer, ojs_observer, ojs_admin;
+grant select on ojs.workflows to ojs_observer, ojs_admin;
+
 -- Working
 grant execute on function
     ojs.claim(text, text, int, interval, interval, boolean),
@@ -124,6 +128,7 @@ grant execute on function
     ojs_http.query_number, ojs_http.query_word, ojs_http.query_list, ojs_http.no_such_job, ojs_http.only,
     ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.unsupported
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs_http.workflow, ojs_http.workflow_named to ojs_producer, ojs_observer, ojs_admin;
 grant execute on function ojs_http.tick_without_worker to ojs_producer, ojs_worker, ojs_admin;
 
 -- Producing
@@ -133,6 +138,7 @@ grant execute on function
     ojs_http.nothing_done, ojs_http.record_push_bulk, ojs_http.is_atomic, ojs_http.idempotency_key,
     ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.batch_key, ojs_http.batch_ttl, ojs_http.batch_headers,
     ojs_http.take_push_key, ojs_http.keep_push_answer, ojs_http.forget_push_key,
+    ojs_http.create_workflow, ojs_http.cancel_workflow,
     ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results, ojs_http.record_job, ojs_http.topic_produce
 to ojs_producer, ojs_admin;
 

@@ -8,7 +8,7 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'unique_jobs', true,
         'delayed_jobs', true, 'job_ttl', true, 'priority_queues', true, 'retry_policies', true,
         'cron_jobs', true, 'cron', true, 'dead_letter', true, 'pause_resume', true, 'rate_limiting', true,
-        'schema_validation', false, 'workflows', false)
+        'schema_validation', false, 'workflows', true)
 $$;
 comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';
 
@@ -26,7 +26,7 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
         'specversion', '1.0', 'ojs_version', '1.0',
         'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),
-        'conformance_level', 2, 'conformance_tier', 'runtime',
+        'conformance_level', 4, 'conformance_tier', 'runtime',
         'protocols', jsonb_build_array('http'), 'backend', 'postgres',
         'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong', 'unique_job_mechanism',
             'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of the '

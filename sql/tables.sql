@@ -289,7 +289,86 @@ create table ojs_store.retention_cursor (
     removed_to timestamptz              -- the time of the newest row that was removed: a cursor of events may have missed it
 );
 insert into ojs_store.retention_cursor (what, block, at)
-select what, 0, '-infinity' from unnest('{finished,dead_letter,unique_key,lease_log,stored_event}'::text[]) what;
+select what, 0, '-infinity' from unnest('{finished,dead_letter,unique_key,lease_log,stored_event,workflow}'::text[]) what;
+
+-- WORKFLOWS --------------------------------------------------------------------------------------------------------
+-- See docs/how-to/workflows.md, and src/state/members.cpp for what happens when a member ends. A member is a job or an inner
+-- workflow: a step of a chain, a job of a group or a batch, or a callback of a batch.
+
+-- A chain, group or batch. One inside another has a row of its own, from the moment at which it begins.
+create table ojs_store.workflow (
+    id uuid not null primary key,
+    root uuid not null,                 -- the outermost one, which was asked for; its own id there
+    parent uuid,                        -- the workflow that it is a member of
+    position int,                       -- and at which place
+    type text not null,                 -- chain, group, batch
+    name text,
+    state text not null,                -- running, completed, failed, cancelled
+    members int not null,               -- without callbacks
+    jobs int not null,                  -- of it and all that is in it, without callbacks
+    has_parents boolean not null,       -- its first jobs are given results of what was before it
+    queues bigint[] not null,           -- all that its jobs may go to; of the outermost one only
+    created_at timestamptz not null,
+    ended_at timestamptz
+) with (fillfactor = 70);
+create index workflow_root on ojs_store.workflow (root);
+create index workflow_ended on ojs_store.workflow (ended_at);
+
+-- What it consists of. Members have places from 0; callbacks follow.
+create table ojs_store.workflow_member (
+    workflow uuid not null,
+    position int not null,
+    type text not null,                 -- of the job, or chain, group, batch
+    callback text,                      -- on_complete, on_success, on_failure
+    definition jsonb,                   -- as it was given; null for what began with its workflow
+    primary key (workflow, position)
+);
+
+-- Members that have begun and not ended. Who deletes a row ends the member; there is one ending of each.
+create table ojs_store.workflow_open (
+    member uuid not null,               -- of the job or the inner workflow
+    workflow uuid not null,
+    position int not null,
+    is_job boolean not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+create unique index workflow_open_member on ojs_store.workflow_open (member);
+create index workflow_open_order on ojs_store.workflow_open (workflow, position);
+alter table ojs_store.workflow_open replica identity using index workflow_open_member;
+
+-- How members ended. Insert-only; a copy of the result, so that retention and a manual retry of the job mean nothing here.
+create table ojs_store.workflow_end (
+    workflow uuid not null,
+    position int not null,
+    member uuid not null,
+    ended_at timestamptz not null,
+    attempt int not null,
+    is_job boolean not null,
+    state text not null,                -- completed, failed, cancelled
+    started_at timestamptz,
+    result jsonb,
+    error jsonb
+);
+create unique index workflow_end_order on ojs_store.workflow_end (workflow, position);
+alter table ojs_store.workflow_end replica identity using index workflow_end_order;
+
+-- Workflows whose last open member has ended, or may have: to be looked at. Mostly gone in the same transaction.
+create table ojs_store.workflow_due (
+    workflow uuid not null,
+    due_at timestamptz not null,
+    failures int not null,
+    error text                          -- why it could not go on so far
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+create index workflow_due_workflow on ojs_store.workflow_due (workflow);
+create index workflow_due_order on ojs_store.workflow_due (due_at);
+alter table ojs_store.workflow_due replica identity full;
+
+-- One row: what the last check for workflows that were left open has found.
+create table ojs_store.workflow_check (
+    checked_at timestamptz not null,
+    running bigint not null,
+    mended bigint not null              -- since the row was made
+);
+alter table ojs_store.workflow_check replica identity full;
 
 -- ADMINISTRATION ---------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@
 #include "ojs/shared/wakeup.h"
 #include "ojs/upkeep/duties.h"
 #include "ojs/background/launcher.h"
+#include "ojs/state/members.h"
 
 namespace
 {
@@ -86,6 +87,7 @@ _PG_init(void)
         ojs::upkeep_init();
         ojs::hints_init();
         ojs::hooks_init();
+        ojs::members_init();
         ojs::wake_init();
         ojs::figures_init();
         ojs::pressure_init();

@@ -22,6 +22,12 @@ begin
         status := case when of_topic then 400 else 413 end; name := case when of_topic then 'batch_too_large' else 'x_batch_too_large' end;
     when 'NOT_FOUND' then
         status := 404; name := case when of_topic then coalesce(details ->> 'reason', 'not_found') else 'not_found' end;
+    when 'WORKFLOW_NOT_FOUND' then
+        status := 404; name := 'not_found';
+    when 'INVALID_WORKFLOW' then
+        status := 400; name := 'invalid_workflow';
+    when 'WORKFLOW_ENDED' then
+        status := 409; name := 'conflict';
     when 'DUPLICATE_JOB' then
         status := 409; name := 'duplicate';
     when 'INVALID_STATE_TRANSITION', 'JOB_ALREADY_COMPLETED', 'JOB_ALREADY_CANCELLED', 'LEASE_NOT_HELD' then
@@ -140,6 +146,9 @@ begin
     end if;
     if details ? 'maximum_bytes' then
         details := details || jsonb_build_object('max_bytes', details -> 'maximum_bytes'); -- as the text of payload limits has it
+    end if;
+    if code = 'INVALID_WORKFLOW' then
+        details := details || jsonb_build_object('validation_errors', jsonb_build_array(jsonb_build_object('path', details -> 'field', 'message', message)));
     end if;
     hint := ojs_http.hint_of(hint);
     select s.status, s.name into status, name from ojs_http.status_of(code, details, path) s;

@@ -51,8 +51,17 @@ constinit Statement workers = {workers_sql, {TIMESTAMPTZOID}, nullptr};
 
 constinit Statement maintenance = {"select nullif(ojs_store.maintenance_json() - 'maintenance', '{}')::text", {}, nullptr};
 
+/* Workflows: as the last check found them, and those that could not go on when they should have. */
+constexpr char workflows_sql[] = R"sql(
+    select jsonb_build_object('last_check', (
+            select jsonb_build_object('at', ojs_store.time_text(c.checked_at), 'running', c.running, 'mended', c.mended) from ojs_store.workflow_check c limit 1),
+        'held_up', (select count(distinct d.workflow) from ojs_store.workflow_due d where d.failures > 0),
+        'error', (select max(d.error) from ojs_store.workflow_due d where d.failures > 0))::text
+)sql";
+constinit Statement workflows = {workflows_sql, {}, nullptr};
+
 struct Report {
-    StringInfoData hot_set, reconciled, queues, workers, maintenance;
+    StringInfoData hot_set, reconciled, queues, workers, maintenance, workflows;
 };
 
 void
@@ -218,6 +227,7 @@ OJS_FUNCTION(ojs_health)
     initStringInfo(&report.queues);
     initStringInfo(&report.workers);
     initStringInfo(&report.maintenance);
+    initStringInfo(&report.workflows);
     with_spi([&] {
         if (!recovery) {
             (void)execute_latest(state_row);
@@ -228,6 +238,8 @@ OJS_FUNCTION(ojs_health)
         copy(&report.queues, 1);
         (void)execute(workers, {TimestampTzGetDatum(at)});
         copy(&report.workers, 1);
+        (void)execute(workflows);
+        copy(&report.workflows, 1);
         (void)execute(maintenance);
         copy(&report.maintenance, 1);
     });
@@ -258,8 +270,8 @@ OJS_FUNCTION(ojs_health)
     else
         appendStringInfo(&json, ", \"hot_set\": {\"state\": \"%s\", \"last_rebuild\": %s, \"last_reconcile\": %s}",
                          stands ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
-    appendStringInfo(&json, ", \"queues\": %s, \"workers\": %s, \"maintenance\": %s}", report.queues.data, report.workers.data,
-                     report.maintenance.data);
+    appendStringInfo(&json, ", \"queues\": %s, \"workers\": %s, \"workflows\": %s, \"maintenance\": %s}", report.queues.data, report.workers.data,
+                     report.workflows.data, report.maintenance.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
 }
 

@@ -8,6 +8,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/state/locate.h"
+#include "ojs/state/members.h"
 #include "ojs/state/reap.h"
 #include "ojs/store/spi.h"
 #include "ojs/push/unique.h"
@@ -417,5 +418,6 @@ OJS_FUNCTION(ojs_remove_jobs)
         n += remove_job(tables, *ids.ids[i]);
     tables.close();
     store::end_write();
+    advance_workflows();
     PG_RETURN_INT64(n);
 }

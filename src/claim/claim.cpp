@@ -7,6 +7,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/job/envelope.h"
 #include "ojs/hot_set/hot_set.h"
+#include "ojs/state/members.h"
 
 using namespace ojs;
 
@@ -45,6 +46,7 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
         if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) {
             tables.close();
             store::end_write();
+            advance_workflows();
             return (Datum)0;
         }
         tables.close_and_unlock();

@@ -22,6 +22,7 @@
 #include "ojs/claim/scan_hints.h"
 #include "ojs/job/hooks.h"
 #include "ojs/state/lease_log.h"
+#include "ojs/state/members.h"
 #include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
 #include "ojs/pg/subtransaction.h"
@@ -370,6 +371,8 @@ show(Walk &walk, Tables &tables, const Taken &taken, const JobRow &job, Datum *v
     standing.lease_expires_at = taken.lease.deadline;
     if (taken.ready.flags & (job_has_history | job_reported))
         read_past(tables, job.id, taken.ready.flags, standing);
+    if (taken.ready.flags & job_has_parents)
+        read_parents(job.id, standing);
     render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
 }
 

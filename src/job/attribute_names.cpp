@@ -52,6 +52,9 @@ constexpr Name names[] = {
     {"metadata", Attr::metadata},
     {"next_attempt_at", Attr::system},
     {"options", Attr::options},
+    {"parent_errors", Attr::system},
+    {"parent_results", Attr::system},
+    {"parent_results_truncated", Attr::system},
     {"pending", Attr::pending},
     {"previous_state", Attr::system},
     {"priority", Attr::priority},
@@ -85,6 +88,10 @@ constexpr Name names[] = {
     {"visibility_timeout", Attr::visibility_timeout},
     {"visibility_timeout_ms", Attr::visibility_timeout},
     {"worker", Attr::system},
+    {"workflow_callback", Attr::system},
+    {"workflow_id", Attr::system},
+    {"workflow_root_id", Attr::system},
+    {"workflow_step", Attr::system},
 };
 
 constexpr bool

@@ -6,6 +6,8 @@
 #include "ojs/job/canonical.h"
 #include "ojs/counters/job_metrics.h"
 #include "ojs/pg/json.h"
+#include "ojs/pg/settings.h"
+#include "ojs/state/members.h"
 #include "ojs/state/reported.h"
 #include "ojs/store/spi.h"
 #include "ojs/pg/uuid.h"
@@ -41,7 +43,7 @@ copy_for(const Queue &target, const Queue &from, const JobRow &job, const ReadyR
     copy.seq = store::next_seq();
     copy.queue = target.id;
     copy.created_at = now;
-    copy.flags &= ~(job_pending | job_expires | job_unique | job_has_history | job_sized);
+    copy.flags &= ~(job_pending | job_expires | job_unique | job_has_history | job_sized | job_in_workflow | job_has_parents);
     if (target.max_size_bytes > 0)
         copy.flags |= job_sized;
     copy.scheduled_at = std::nullopt;
@@ -89,6 +91,8 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
         finish(tables, end, ready.flags);
     else {
         count_ended(end, ready.flags);
+        if (ready.flags & job_in_workflow)
+            job_ended(tables, end);
         remove_job(tables, ready.job_id, ready.job_tid, ready.flags);
     }
     /* With this the command counter moves, so that the same claim may hand out the copy, if it asks for that queue. */
@@ -124,6 +128,8 @@ remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags
         forget_expiry(tables, id);
     if (flags & job_reported)
         forget_reports(tables, id);
+    if (flags & job_in_workflow)
+        member_removed(tables, id, now());
     if (!(flags & job_has_history))
         return;
 

@@ -157,6 +157,20 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
 }
 
 bool
+cancel_unless_busy(Tables &tables, const pg_uuid_t &id, TimestampTz now)
+{
+    Place place = locate(tables, id);
+    if (place.table == nullptr)
+        return true;
+    if (place.seen != store::Row::live || store::take(*place.table, &place.tid) != store::Outcome::ok)
+        return false;
+    store::note_write(true);
+    finish(tables, end_waiting(place.row, now, State::cancelled), place.row.flags);
+    CommandCounterIncrement();
+    return true;
+}
+
+bool
 cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
             State &was)
 {

@@ -6,6 +6,7 @@
 #include "ojs/counters/job_metrics.h"
 #include "ojs/pg/settings.h"
 #include "ojs/state/lease_log.h"
+#include "ojs/state/members.h"
 #include "ojs/shared/wakeup.h"
 
 namespace ojs
@@ -133,6 +134,8 @@ finish(Tables &tables, const FinishedRow &row, int32 flags)
         forget_expiry(tables, row.job_id);
     if (row.flags & finished_dead_letter)
         note_dead_letter(tables, row);
+    if (flags & job_in_workflow)
+        job_ended(tables, row);
 }
 
 void

@@ -20,11 +20,12 @@ constexpr int n_indexes = static_cast<int>(Idx::count);
 constexpr const char *rel_names[n_rels] = {"job",   "job_history", "finished",  "ready", "lease",
                                            "delayed", "hot_set_state", "queue", "worker", "unique_key",  "rate_limit",
                                            "limit_use", "lease_log", "hook", "checkpoint", "progress", "dead_letter", "maintenance",
-                                           "name_key", "deduplication", "idempotency", "listener_flag"};
+                                           "name_key", "deduplication", "idempotency", "listener_flag", "workflow_open", "workflow_end", "workflow_due"};
 constexpr const char *index_names[n_indexes] = {"job_id",     "job_history_job", "finished_job",  "ready_order", "ready_job", "lease_job",
                                                 "lease_reap", "delayed_job", "delayed_due", "queue_name",  "queue_id",
                                                 "unique_key_held",  "limit_use_key", "checkpoint_job", "progress_job", "dead_letter_job",
-                                                "deduplication_pkey", "deduplication_job", "idempotency_pkey", "listener_flag_queue"};
+                                                "deduplication_pkey", "deduplication_job", "idempotency_pkey", "listener_flag_queue",
+                                                "workflow_open_member", "workflow_open_order"};
 
 struct Known {
     Oid rels[n_rels];

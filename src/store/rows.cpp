@@ -39,6 +39,10 @@ constexpr Oid name_key_types[] = {UUIDOID, TIMESTAMPTZOID};
 constexpr Oid deduplication_types[] = {INT8OID, TEXTOID, UUIDOID, TIMESTAMPTZOID};
 constexpr Oid idempotency_types[] = {TEXTOID, TEXTOID, BYTEAOID, JSONBOID, TIMESTAMPTZOID};
 constexpr Oid listener_flag_types[] = {INT8OID};
+constexpr Oid workflow_open_types[] = {UUIDOID, UUIDOID, INT4OID, BOOLOID};
+constexpr Oid workflow_end_types[] = {UUIDOID, INT4OID, UUIDOID, TIMESTAMPTZOID, INT4OID, BOOLOID, TEXTOID, TIMESTAMPTZOID,
+                                      JSONBOID, JSONBOID};
+constexpr Oid workflow_due_types[] = {UUIDOID, TIMESTAMPTZOID, INT4OID, TEXTOID};
 constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
 
 /* Fills values and nulls one column after the other. */
@@ -201,7 +205,10 @@ const Shape shapes[static_cast<int>(store::Rel::count)] = {
     {lengthof(name_key_types), name_key_types},
     {lengthof(deduplication_types), deduplication_types},
     {lengthof(idempotency_types), idempotency_types},
-    {lengthof(listener_flag_types), listener_flag_types}};
+    {lengthof(listener_flag_types), listener_flag_types},
+    {lengthof(workflow_open_types), workflow_open_types},
+    {lengthof(workflow_end_types), workflow_end_types},
+    {lengthof(workflow_due_types), workflow_due_types}};
 
 template <typename Row>
 HeapTuple

@@ -12,7 +12,7 @@ namespace
 {
 
 constexpr const char *names[n_duties] = {
-    "hot_set",      "reap",         "dead_workers", "promote",     "deduplication_keys", "idempotency_keys",
+    "hot_set",      "reap",         "dead_workers", "promote",     "workflows",    "deduplication_keys", "idempotency_keys",
     "events",       "backpressure", "event_notices", "retention",  "dead_letters",       "unique_keys",
     "lease_log",    "queues",       "workers",      "hooks",       "rate_limits",        "replay",
     "cron",         "reconcile",    "wake_up",      "recount",     "notifications"};

@@ -16,10 +16,12 @@
 #include "ojs/upkeep/retention.h"
 #include "ojs/push/unique.h"
 #include "ojs/shared/wakeup.h"
+#include "ojs/store/spi.h"
 #include "ojs/state/reap.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/upkeep/tick.h"
 #include "ojs/state/client_workers.h"
+#include "ojs/state/members.h"
 #include "ojs/upkeep/duties.h"
 #include "ojs/pg/subtransaction.h"
 
@@ -64,6 +66,24 @@ add(Pass &pass, int &sum, int n)
 {
     sum += n;
     pass.more |= n >= pass.budget;
+}
+
+constinit Statement tend = {"select ojs_store.tend_workflows($1)", {INT4OID}, nullptr};
+
+/* What comes after the end of a job here, or was left to the tick (sql/workflow.sql). */
+void
+tend_workflows(Pass &pass)
+{
+    if (IsolationUsesXactSnapshot())
+        return;
+    constexpr int most = 60; /* as for cron entries below */
+    bool first = begin_workflow_work();
+    with_spi([&] {
+        bool null;
+        (void)execute(tend, {Int32GetDatum(pass.budget)});
+        pass.more |= DatumGetInt32(cell(0, 1, &null)) >= std::min(pass.budget, most);
+    });
+    end_workflow_work(first);
 }
 
 /* Each entry takes a subtransaction: beyond 64 of them every other session's snapshots cost more. */
@@ -121,6 +141,8 @@ run_duty(Duty duty, Pass &pass)
         return add(pass, pass.promoted, in_batches(pass, [&](Tables &tables, int most) {
                        return promote(tables, everywhere, std::min(most, upkeep_batch), pass.at);
                    }));
+    case Duty::workflows:
+        return tend_workflows(pass);
     case Duty::deduplication_keys:
         return add(pass, pass.keys, prune_markers(pass.budget, pass.at));
     case Duty::idempotency_keys:

@@ -12,6 +12,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
 #include "ojs/state/lease_log.h"
+#include "ojs/state/members.h"
 #include "ojs/pg/uuid.h"
 
 namespace ojs
@@ -160,6 +161,8 @@ complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended
         row.result = result_to_keep(tables, lease, result);
         count_ended(row, lease.flags);
         note_ended(ended, tables, lease, standing_of(row, lease.flags));
+        if (lease.flags & job_in_workflow)
+            job_ended(tables, row);
         if (deletes_ends && removed_at_end(tables, lease, State::completed))
             continue;
         tuples[kept++] = form(table.rel, row);

@@ -12,6 +12,7 @@
 #include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
 #include "ojs/hot_set/hot_set.h"
+#include "ojs/state/members.h"
 
 using namespace ojs;
 
@@ -239,6 +240,7 @@ OJS_FUNCTION(ojs_work_next)
         if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) { /* nobody sleeps with a lock */
             tables.close();
             store::end_write();
+            advance_workflows();
             return (Datum)0;
         }
         tables.close_and_unlock();

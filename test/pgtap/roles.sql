@@ -18,15 +18,15 @@ reset client_min_messages;
 -- computes, so any of the four may have it. A function that is not listed here fails the test: say who may call it.
 create temp table calls (name text, callers text);
 insert into calls select unnest(string_to_array(names, ' ')), callers from (values
-    ('push push_job push_many cancel activate wait_result results', 'p'),
-    ('info', 'po'),
+    ('push push_job push_many cancel activate wait_result results create_workflow cancel_workflow', 'p'),
+    ('info workflow', 'po'),
     ('claim ack ack_many ack_and_claim fail nack nack_many extend extend_many beat work_open work_next work_close progress checkpoint get_checkpoint '
         || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker', 'w'),
     ('ready', 'pwo'),
     ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs', 'o'),
     ('tick start_worker retry discard set_priority delete_job cancel_many retry_many delete_many create_queue configure_queue pause_queue resume_queue drain_queue '
-        || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events register_hook unregister_hook set_rate_limit schedule unschedule create_workflow workflow '
-        || 'cancel_workflow reset', ''),
+        || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events register_hook unregister_hook set_rate_limit schedule unschedule '
+        || 'reset', ''),
     ('http', 'pwo'),
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities', '*')) list (names, callers);
 
@@ -38,8 +38,8 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('tick_without_worker', 'pw'),
     ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk pushed_items tried_items item_error nothing_done '
         || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers take_push_key keep_push_answer forget_push_key '
-        || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce', 'p'),
-    ('info', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
+        || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce create_workflow cancel_workflow', 'p'),
+    ('info workflow workflow_named', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress worker_progress save_step resume '
         || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
     ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of held_keys unique_jobs middleware waiting_by_priority priority_stats stream_of event_stream cron_page cron_flat cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page list_filter '

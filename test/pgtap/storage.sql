@@ -32,7 +32,7 @@ create temp view logged as
 select is_empty($$ select name from logged where identity = 'nothing' $$, 'every logged table has a replica identity');
 select isnt_empty($$ select from logged where identity = 'index' $$, 'some by a unique index');
 select set_eq($$ select name::text from logged where identity = 'full' $$,
-    array(select 'ojs_store.' || unnest('{name_key,queue,queue_count,job_history,unique_key,event_notify_cursor,rate_limit,maintenance,hook_failure}'::text[])),
+    array(select 'ojs_store.' || unnest('{name_key,queue,queue_count,job_history,unique_key,event_notify_cursor,rate_limit,maintenance,hook_failure,workflow_due,workflow_check}'::text[])),
     'the whole row only where no unique index holds all rows');
 
 -- Rows are written past triggers, and foreign keys are made of them: not silently.

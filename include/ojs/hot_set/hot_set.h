@@ -5,6 +5,7 @@
 
 #include "ojs/pg/guard.h"
 #include "ojs/state/hot_set_state.h"
+#include "ojs/state/members.h"
 #include "ojs/store/tables.h"
 
 namespace ojs
@@ -44,7 +45,7 @@ void reconcile_if_due();
 
 /*
  * Defines the SQL-callable function NAME, a call `what` that changes jobs; the body follows in braces and sees fcinfo and tables,
- * which are closed behind it. An error leaves all of it to the end of the transaction.
+ * which are closed behind it; then workflows go on of which it has ended the last open member. An error leaves all of it to the end of the transaction.
  */
 #define OJS_CHANGE(name, what)                                                                     \
     static Datum name##_change(FunctionCallInfo fcinfo, ojs::Tables &tables);                      \
@@ -56,6 +57,7 @@ void reconcile_if_due();
         Datum answer = name##_change(fcinfo, tables);                                              \
         tables.close();                                                                            \
         ojs::store::end_write();                                                                   \
+        ojs::advance_workflows();                                                                  \
         return answer;                                                                             \
     }                                                                                              \
     static Datum name##_change([[maybe_unused]] FunctionCallInfo fcinfo, [[maybe_unused]] ojs::Tables &tables)

@@ -38,6 +38,9 @@ bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now,
 bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
                  State &was);
 
+/* Cancels a job that waits, if no other transaction has it: for who may not wait. False: somebody is moving it. */
+bool cancel_unless_busy(Tables &tables, const pg_uuid_t &id, TimestampTz now);
+
 /* Locks the row of an open job where it is, waiting if need be, so that it moves no more until this transaction ends.
  * Nothing for one that has ended. */
 void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);

@@ -20,7 +20,7 @@ namespace ojs::store
 {
 
 enum class Rel { job, job_history, finished, ready, lease, delayed, hot_set_state, queue, worker, unique_key, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, maintenance, name_key,
-                 deduplication, idempotency, listener_flag, count };
+                 deduplication, idempotency, listener_flag, workflow_open, workflow_end, workflow_due, count };
 
 enum class Idx {
     job_id,
@@ -43,6 +43,8 @@ enum class Idx {
     deduplication_job,
     idempotency_pkey,
     listener_flag_queue,
+    workflow_open_member,
+    workflow_open_order,
     count
 };
 

@@ -15,6 +15,7 @@ enum class Duty {
     reap,
     dead_workers,
     promote,
+    workflows,
     deduplication_keys,
     idempotency_keys,
     events,
