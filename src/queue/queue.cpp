@@ -314,16 +314,6 @@ new_id(std::string_view name)
     return id;
 }
 
-/* Has the queue looked up anew. */
-void
-forget(std::string_view name)
-{
-    char key[max_queue_name + 1] = {};
-    memcpy(key, name.data(), name.size());
-    renew();
-    (void)hash_search(cache, key, HASH_REMOVE, nullptr);
-}
-
 /* Any deliberate setting is newer than -infinity, and than the revision that follows the drop of a queue. */
 void
 make(std::string_view name, int64 id, TimestampTz revised_at, const Jsonb *producers)
@@ -405,8 +395,6 @@ queue_to_move_to(std::string_view name)
     bool dropped = queue != nullptr;
     make(name, dropped ? queue->id : new_id(name), dropped ? queue->revised_at + 1 : DT_NOBEGIN,
          dropped ? queue->producers : nullptr);
-    if (dropped)
-        forget(name);
     return look_up(name); /* another session may have made it meanwhile, too, and have set it up */
 }
 
