@@ -184,8 +184,8 @@ conformance: ## run the cases of the Open Job Spec (OJS_CONFORMANCE=folder with 
 lint: ## check layers, symbols, settings, SQL parts and versions
 	@test/run lint
 
-format: ## format the C++ files
-	clang-format -i $(wildcard src/*.cpp src/*/*.cpp include/ojs/*/*.h gateway/*.cpp gateway/*.h)
+format: ## lay out C++ with clang-format 14, and paragraphs of Markdown
+	@scripts/format
 
 gateway: ## build the HTTP server build/ojs-gateway (docs/how-to/gateway.md)
 	@scripts/install-deps gateway
