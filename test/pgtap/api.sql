@@ -130,6 +130,22 @@ select is_empty($$
         where d.classid = o.classid and d.objid = o.objid and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
 $$, 'PGX-02: every object belongs to the extension');
 
+-- The page of a job's columns.
+\set page `cat ../../docs/reference/job.md`
+create temp table documented as
+select row[1] as name, row[2]::regtype as type, n, row[3] like '`ojs.claimed_job` only%' as claimed
+from regexp_matches(:'page', '^\| `(\w+)` \| ([\w\[\]]+) \| (.*) \|$', 'gn') with ordinality as found (row, n);
+create function pg_temp.columns(relation regclass) returns setof record language sql as $$
+    select attname::text, atttypid::regtype from pg_attribute where attrelid = relation and attnum > 0 order by attnum
+$$;
+select results_eq('select name, type from documented order by n',
+    $$ select * from pg_temp.columns('ojs.claimed_job') as c (name text, type regtype) $$,
+    'docs/reference/job.md has the columns of ojs.claimed_job');
+select results_eq('select name, type from documented where not claimed order by n',
+    $$ select * from pg_temp.columns('ojs.job') as c (name text, type regtype) $$, 'and says which of them ojs.job has');
+select results_eq('select name, type from documented where not claimed order by n',
+    $$ select * from pg_temp.columns('ojs.jobs') as c (name text, type regtype) $$, 'and the view ojs.jobs');
+
 select lives_ok($$ select ojs.push('api.test', queue => 'api') $$, 'PGX-02: it can be used');
 select lives_ok($$ drop extension ojs cascade $$, 'PGX-02: it can be dropped after use');
 select hasnt_schema('ojs', 'PGX-02: schema ojs goes with it');
