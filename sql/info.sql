@@ -14,10 +14,10 @@ language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_now';
 -- For waits: seconds of a clock that nobody sets, of which only differences mean anything, and a sleep by that clock. The
 -- server's pg_sleep() lasts for an hour longer if the system's clock is set back by an hour.
 create function ojs_store.steady_s() returns double precision
-language c volatile parallel safe as 'MODULE_PATHNAME', 'ojs_steady_s';
+language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_steady_s';
 
 create function ojs_store.rest(seconds double precision) returns void
-language c strict volatile parallel safe as 'MODULE_PATHNAME', 'ojs_rest';
+language c strict volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_rest';
 
 create function ojs_store.changed(contents_of regclass) returns void
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_changed';

@@ -12,7 +12,7 @@ insert into resolves_no_name values
     ('push'), ('push_job'), ('push_many'), ('claim'), ('ack'), ('ack_many'), ('ack_and_claim'), ('fail'), ('nack'),
     ('nack_many'), ('extend'), ('extend_many'), ('beat'), ('progress'), ('checkpoint'), ('get_checkpoint'), ('cancel'), ('activate'), ('info'), ('tick'), ('version'),
     ('canonical_json'), ('fingerprint'), ('fingerprint_input'), ('envelope'), ('health'), ('metrics'), ('ready'), ('start_worker'),
-    ('retry'), ('discard'), ('delete_job'), ('work_open'), ('work_next'), ('work_close'), ('register_hook');
+    ('retry'), ('set_priority'), ('discard'), ('delete_job'), ('work_open'), ('work_next'), ('work_close'), ('register_hook');
 
 -- FUNCTIONS --------------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ rollback to before_end;
 select is((select count(*) from ojs.claim('m.released', 'w')), 0::bigint, 'ADM-05: a rollback takes the end back');
 
 -- The end
-select is(pg_temp.http('POST', '/ojs/v1/admin/system/maintenance', '{"enabled": false}') -> 'body', '{"maintenance": false}', 'ADM-05: ended over HTTP');
+select is(pg_temp.http('POST', '/ojs/v1/admin/system/maintenance', '{"enabled": false}') -> 'body', '{"enabled": false, "maintenance": false}', 'ADM-05: ended over HTTP');
 select is(ojs.health() -> 'maintenance', 'null', 'ADM-05: health says so');
 select is((select array_agg(id) from ojs.claim('m.released', 'w')), array[:'released'::uuid], 'ADM-05: what had fallen due is handed out at once');
 select is((select count(*) from ojs.claim('m.paused', 'w')), 0::bigint, 'ADM-05: a paused queue stays so');

@@ -139,6 +139,7 @@ select matches(pg_temp.limit_headers('{"key": "lim", "rate": {"limit": 2, "perio
 
 -- Health ------------------------------------------------------------------------------------------------------------------
 
+select ojs.tick() \g /dev/null -- no worker sees what this transaction has left overdue
 select ok(h ->> 'status' = 'ok' and h #>> '{backend,status}' = 'healthy' and h ->> 'version' = ojs.version() and (h ->> 'uptime_seconds')::bigint >= 0 and h #>> '{worker,state}' is not null
     and (h #>> '{queues,total}')::bigint = (select count(*) from ojs.queues) and (h #>> '{queues,paused}')::bigint = 1, 'OBS-01 R-63: health') from ojs.health() h;
 select is(ojs.ready(), true, 'OBS-01: ready');
