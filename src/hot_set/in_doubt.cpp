@@ -11,15 +11,6 @@ namespace ojs
 namespace
 {
 
-bool
-any_prepared()
-{
-    for (int i = 0; i < max_prepared_xacts; i++) /* places of those that have ended keep their numbers */
-        if (PreparedXactProcs[i].databaseId == MyDatabaseId && TransactionIdIsInProgress(PreparedXactProcs[i].xid))
-            return true;
-    return false;
-}
-
 /* The jobs that the rows are about which open transactions have inserted or removed. */
 void
 add_jobs(HTAB *to, store::Rel rel)
@@ -40,10 +31,21 @@ add_jobs(HTAB *to, store::Rel rel)
 
 } // namespace
 
+int
+prepared_before(TransactionId xid)
+{
+    int n = 0;
+    for (int i = 0; i < max_prepared_xacts; i++) { /* slots of those that have ended keep their numbers */
+        const PGPROC &slot = PreparedXactProcs[i];
+        n += slot.databaseId == MyDatabaseId && TransactionIdPrecedes(slot.xid, xid) && TransactionIdIsInProgress(slot.xid);
+    }
+    return n;
+}
+
 HTAB *
 undecided_jobs()
 {
-    if (!any_prepared())
+    if (prepared_before(ReadNextTransactionId()) == 0)
         return nullptr;
     HASHCTL control = {};
     control.keysize = control.entrysize = sizeof(pg_uuid_t);

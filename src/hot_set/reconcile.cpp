@@ -7,6 +7,7 @@
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
 #include "ojs/hot_set/hot_set.h"
+#include "ojs/hot_set/in_doubt.h"
 
 namespace ojs
 {
@@ -21,6 +22,33 @@ constexpr char last_pass_sql[] = R"sql(
     from ojs_store.hot_set_state
 )sql";
 constinit Statement last_pass = {last_pass_sql, {}, nullptr};
+
+constinit Statement last_rebuild = {
+    "select rebuilt_at, xmin from ojs_store.hot_set_state where cause <> 'reconcile' order by rebuilt_at desc limit 1", {}, nullptr};
+
+/*
+ * Whether a transaction that was prepared before the last rebuild has ended since this session looked last: its jobs may be in
+ * no place. Returns the time of the rebuild, else DT_NOBEGIN.
+ */
+TimestampTz
+doubts_ended()
+{
+    static int undecided;
+    TimestampTz rebuilt_at = DT_NOBEGIN;
+    int before = undecided;
+    undecided = prepared_before(ReadNextTransactionId());
+    if (before == 0 && undecided == 0)
+        return DT_NOBEGIN;
+    with_spi([&] {
+        bool null;
+        undecided = 0;
+        if (execute_latest(last_rebuild) == 0)
+            return;
+        rebuilt_at = DatumGetTimestampTz(cell(0, 1, &null));
+        undecided = prepared_before(DatumGetTransactionId(cell(0, 2, &null)));
+    });
+    return undecided < before ? rebuilt_at : DT_NOBEGIN;
+}
 
 /* Tables whose rows a rebuild reads. */
 constexpr store::Rel watched[] = {store::Rel::job, store::Rel::job_history, store::Rel::finished, store::Rel::checkpoint};
@@ -77,6 +105,8 @@ reconcile_if_due()
     double took = 0;
 
     mend_restore_triggers();
+    if (TimestampTz rebuilt_at = doubts_ended(); rebuilt_at != DT_NOBEGIN)
+        (void)reconcile_hot_set(rebuilt_at + (now() - at));
     if (steady_us() < look_us)
         return;
     with_spi([&] {

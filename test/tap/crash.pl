@@ -80,7 +80,8 @@ for my $preload (1, 0) {
         $open, "SM: every open job is in a place, $how");
     eval { $session->quit };
 
-    # A prepared push survives a crash, its hot row does not.
+    # A prepared push survives a crash, its hot row does not. Here nobody has seen that it was in doubt.
+    $node->safe_psql('postgres', 'alter system set ojs.worker = off') if $preload;
     $node->safe_psql('postgres', "begin; select from ojs.push('test.job', queue => 'prepared'); prepare transaction 'p'");
     $node->stop('immediate');
     $node->start;
@@ -112,6 +113,17 @@ for my $preload (1, 0) {
     is($node->safe_psql('postgres', $claim), 'spared 1, woken 1', "SM-28: and nothing else, $how");
     is($node->safe_psql('postgres', "select string_agg(queue || ' ' || state, ', ' order by queue) from ojs.jobs where queue in ($queues)"),
         'ended completed, spared active, woken active', "SM-28: what ended has ended, $how");
+
+    # Whoever ticks and has seen the transaction in doubt looks again as soon as it has ended.
+    $node->safe_psql('postgres', 'alter system reset ojs.worker') if $preload;
+    $node->safe_psql('postgres', "begin; select from ojs.push('test.job', queue => 'awaited'); prepare transaction 'q'");
+    $node->stop('immediate');
+    $node->start;
+    $node->safe_psql('postgres', 'select ojs.ready()');
+    awaits($node, q{select ojs.metrics() ~ 'last_success_timestamp_seconds\{duty="reconcile"\} [1-9]'}, 'the worker has looked') if $preload;
+    my $tick = $preload ? '' : 'select from ojs.tick();';
+    $node->safe_psql('postgres', "$tick commit prepared 'q'; $tick");
+    awaits($node, q{select count(*) = 1 from ojs.claim('awaited', 'w')}, "SM: a job that was in doubt is claimed soon after COMMIT PREPARED, $how");
     $node->stop;
 }
 
