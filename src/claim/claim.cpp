@@ -8,6 +8,7 @@
 #include "ojs/job/envelope.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/state/members.h"
+#include "ojs/store/index_locks.h"
 
 using namespace ojs;
 
@@ -25,6 +26,7 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
     ReturnSetInfo *set = begin_set(fcinfo);
     store::begin_write("ojs.claim()");
     store::WriteMark before = store::write_mark();
+    store::forget_index_locks();
     ensure_hot_set();
 
     int max = PG_ARGISNULL(p_max) ? 1 : PG_GETARG_INT32(p_max);
@@ -50,6 +52,7 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
             return (Datum)0;
         }
         tables.close_and_unlock();
+        store::unlock_indexes();
         await_jobs(request, out, until_us, round);
     }
 }

@@ -262,7 +262,7 @@ load(store::Idx index, RegProcedure equal, Datum key_value, Row &row)
     }
     index_endscan(scan);
     UnregisterSnapshot(snapshot);
-    index_close(index_rel, NoLock);
+    index_close(index_rel, AccessShareLock);
     store::close_and_unlock(table, AccessShareLock);
     return found;
 }

@@ -2,10 +2,43 @@
  * read.cpp: finding rows: dirty walks along an index, and reads by a snapshot.
  */
 #include "ojs/store/store.h"
+#include "ojs/store/index_locks.h"
 
 
 namespace ojs::store
 {
+
+/* Indexes that this session has opened for reading since forget_index_locks(). */
+static struct IndexLocks {
+    Oid index;
+    int n;
+} index_locks[static_cast<int>(Idx::count)];
+
+static Relation
+open_index(Idx index)
+{
+    IndexLocks &locks = index_locks[static_cast<int>(index)];
+    Oid oid = index_oid(index);
+    if (locks.index != oid)
+        locks = {oid, 0};
+    locks.n++;
+    return index_open(oid, AccessShareLock);
+}
+
+void
+forget_index_locks()
+{
+    for (IndexLocks &locks : index_locks)
+        locks.n = 0;
+}
+
+void
+unlock_indexes()
+{
+    for (IndexLocks &locks : index_locks)
+        for (; locks.n > 0; locks.n--)
+            UnlockRelationOid(locks.index, AccessShareLock);
+}
 
 void
 begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead)
@@ -14,7 +47,7 @@ begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead)
     scan.kill_dead = kill_dead;
     scan.direction = ForwardScanDirection;
     scan.table = &table;
-    scan.index = index_open(index_oid(index), AccessShareLock);
+    scan.index = open_index(index);
     InitDirtySnapshot(scan.dirty);
     scan.desc = index_begin(table.rel, scan.index, &scan.dirty, n);
     index_rescan(scan.desc, keys, n, nullptr, 0);
@@ -181,7 +214,7 @@ read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot)
 {
     ScanKeyData key;
     key_uuid(&key, id);
-    Relation index_rel = index_open(index_oid(index), AccessShareLock);
+    Relation index_rel = open_index(index);
     IndexScanDesc desc = index_begin(table.rel, index_rel, snapshot, 1);
     index_rescan(desc, &key, 1, nullptr, 0);
     bool found = index_getnext_slot(desc, ForwardScanDirection, table.slot);

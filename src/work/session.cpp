@@ -13,6 +13,7 @@
 #include "ojs/state/transitions.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/state/members.h"
+#include "ojs/store/index_locks.h"
 
 using namespace ojs;
 
@@ -208,6 +209,7 @@ OJS_FUNCTION(ojs_work_next)
     need_open(text_or_null(fcinfo, 1));
     store::begin_write("ojs.work_next()");
     store::WriteMark before = store::write_mark();
+    store::forget_index_locks();
     ensure_hot_set();
     Interval *wait = interval_or_null(fcinfo, 0);
     int64 wait_ms = wait != nullptr ? std::min(interval_ms(wait), longest_wait_ms) : 0;
@@ -244,6 +246,7 @@ OJS_FUNCTION(ojs_work_next)
             return (Datum)0;
         }
         tables.close_and_unlock();
+        store::unlock_indexes();
         await_jobs(request, out, until_us, round);
     }
 }
