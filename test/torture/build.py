@@ -18,7 +18,7 @@ def build(directory, bug=None, as_it_is=False):
     """
     os.makedirs(directory, exist_ok=True)
     os.chmod(directory, 0o755)
-    command = [os.path.join(ROOT, "test", "private-postgres"), os.path.join(directory, "pg")]
+    command = [os.path.join(ROOT, "test", "lib", "private-postgres"), os.path.join(directory, "pg")]
     config = subprocess.check_output(command, text=True).strip()
     if as_it_is:
         return config

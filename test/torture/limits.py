@@ -65,6 +65,7 @@ PROMISES = (
     "a claim that comes back short leaves nothing behind",
     "who waits in a claim learns of a commit soon",
     "who extends in time keeps its job",
+    "who extends a lease waits for nobody",
     "no setting is lost to another's",
     "no two open jobs of one uniqueness key",
     "no two jobs of one deduplication key within its time",

@@ -85,8 +85,8 @@ class Story:
                 "requeue": False, "delay": None}
         return self.call(t, who, "fail", args, [state, attempt, due], took=took)
 
-    def extend(self, t, who, job, lease, seconds):
-        return self.call(t, who, "extend", {"id": job, "l": lease, "w": who, "my": lease, "for": seconds}, ["active"])
+    def extend(self, t, who, job, lease, seconds, took=0.01):
+        return self.call(t, who, "extend", {"id": job, "l": lease, "w": who, "my": lease, "for": seconds}, ["active"], took=took)
 
     def cancel(self, t, who, job):
         return self.call(t, who, "cancel", {"id": job}, ["cancelled"])
@@ -459,6 +459,11 @@ def strange_error(s):
 @story("no claim and no push waits for another's transaction")
 def blocked(s):
     s.push(1, "a").call(2, "w1", "claim", {"q": "q", "n": 1, "w": "w1"}, [], took=12)
+
+
+@story("who extends a lease waits for nobody")
+def extended_late(s):
+    s.push(1, "a", q="long").give(2, "keeper1", "a", "l1", 4, queue="long").extend(5, "keeper1", "a", "l1", 4, took=6)
 
 
 @story("statistics agree with the rows")

@@ -397,3 +397,12 @@ where j.unique_policy is not null and j.args #>> '{0,k}' is not null
   and not exists (select from ojs_store.finished d where d.job_id = j.id)
 group by 1 having count(*) > 1
 """
+
+
+def audit_once(connection, log):
+    """As an Auditor does, for what a reconcile pass would hide."""
+    t0 = Clock.now()
+    connection.execute("set enable_indexscan = off; set enable_bitmapscan = off; set enable_indexonlyscan = off")
+    rows = connection.execute(AUDIT)
+    connection.execute("reset enable_indexscan; reset enable_bitmapscan; reset enable_indexonlyscan")
+    log.write("audit", t0, Clock.now(), rows[0][0] == "t", [[r[1], int(r[2]), int(r[3])] for r in rows if r[1]], [])

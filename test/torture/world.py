@@ -27,7 +27,7 @@ STATES = ("scheduled", "available", "pending", "active", "completed", "retryable
 COMPLAINTS = re.compile(r"PANIC|TRAP|terminated by signal (?!9\b)|C\+\+ exception|leak|corrupt|was in no place", re.I)
 
 FAULTS = {"kill client": 18, "terminate": 20, "cancel": 8, "kill -9": 6, "immediate stop": 3, "restart": 2,
-          "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10, "dead letters": 4}
+          "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10, "dead letters": 4, "prepare": 6}
 
 
 # The queue "hooked" has its jobs marked when they are pushed, and their ends written down; other jobs stay as they are.
@@ -184,6 +184,8 @@ class Round:
             kinds += [sessions.Kept] * 2 + [sessions.Hasty] * 2 + [sessions.Few] * 4 + [sessions.Paced] * 2 \
                 + [sessions.Shared] * 3 + [sessions.Hooked] + [sessions.Keeper] + [sessions.Patient] * 2 + [sessions.Tuner] * 2
         kinds += [sessions.Mixed] * self.options.clients
+        if self.options.sessions:
+            kinds = [k for k in kinds if k.__name__.lower() in self.options.sessions.split(",")]
         slots = sorted(enumerate(kinds), key=lambda k: k[1] not in (sessions.Waiter, sessions.Waker))
         for i, (slot, kind) in enumerate(slots):
             if i == 2:
@@ -360,6 +362,32 @@ class Round:
         self.side(body)
         return seconds
 
+    def fault_prepare(self, t0):
+        """A prepared transaction that has pushed stays open, over crashes too, then ends one way or the other."""
+        seconds, verb = self.rng.uniform(1, 10), self.rng.choice(("commit", "rollback"))
+        name = f"torture {getattr(self, 'sides', 0)}"
+
+        def body(session):
+            session.begin("read committed")
+            session.push(self.rng.choice(client.QUEUES))
+            session.push_many(self.rng.choice(client.QUEUES), 3)
+            session.connection.execute(f"prepare transaction '{name}'")
+            time.sleep(seconds)
+            session.log.write("commit", client.Clock.now(), session.tx)
+            while True:
+                try:
+                    session.world.connect("torture prepared").execute(f"{verb} prepared '{name}'")
+                    break
+                except pq.SqlError as e:
+                    if e.sqlstate == "42704":   # an answer was lost
+                        break
+                    time.sleep(0.1)
+                except pq.Dead:
+                    time.sleep(0.1)
+            session.log.write("end", client.Clock.now(), session.tx, "ok" if verb == "commit" else "rb")
+        self.side(body)
+        return seconds
+
     def fault_dead_letters(self, t0):
         """Dead letters that have been kept long enough: upkeep removes them with all that is theirs."""
         self.control.execute("""select ojs.configure_queue('dead', '{"dead_letter_ttl": "PT1S"}');
@@ -455,6 +483,8 @@ class Round:
             self.faults_made["immediate stop"] = self.faults_made.get("immediate stop", 0) + 1
         self.world.stop_flag.value = 0
         # what the fault maker's own side processes leave open ends with the server's statement
+        for row in self.control.execute("select gid from pg_prepared_xacts"):
+            self.control.execute(f"rollback prepared '{row[0]}'")
         differences = self.statistics()
         self.drain()
         differences += self.statistics()
@@ -474,6 +504,9 @@ class Round:
             for queue in self.world.extra:
                 drain.simple("resume_queue", queue)
         drain.tick()    # whatever must be rebuilt is, before the pending ones are looked up
+        # What a prepared transaction had in doubt over a crash: a worker finds it at once, others within five minutes.
+        sessions.audit_once(self.control, drain.log)
+        self.control.execute("set client_min_messages = error; select ojs_store.reconcile('0')")
         idle = 0
         while idle < 5:
             for row in self.control.execute("select job_id from ojs_store.delayed where kind = 3"):
