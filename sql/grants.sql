@@ -164,7 +164,7 @@ grant execute on function
     ojs_http.stats_history, ojs_http.history_of, ojs_http.held_keys, ojs_http.unique_jobs,
     ojs_http.middleware, ojs_http.waiting_by_priority, ojs_http.priority_stats, ojs_http.stream_of, ojs_http.event_stream, ojs_http.cron_page, ojs_http.cron_flat, ojs_http.cron_item,
     ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page, ojs_http.query_time,
-    ojs_http.query_args, ojs_http.job_page, ojs_http.list_filter, ojs_http.dead_letter_filter,
+    ojs_http.query_args, ojs_http.job_page, ojs_http.listed_jobs, ojs_http.count_listed, ojs_http.list_filter, ojs_http.dead_letter_filter,
     ojs_http.admin_jobs, ojs_http.admin_stats, ojs_http.admin_queues, ojs_http.admin_queue, ojs_http.admin_workers,
     ojs_http.queues, ojs_http.queue, ojs_http.queue_stats, ojs_http.queue_config, ojs_http.default_policy, ojs_http.topic,
     ojs_http.worker, ojs_http.worker_health, ojs_http.worker_json, ojs_http.worker_named,

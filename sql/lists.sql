@@ -37,6 +37,9 @@ begin
             ('discarded', 'null::smallint from ojs_store.finished where state = State.discarded')) as places(of_state, piece)
         where of_state = coalesce(state, of_state);
     end if;
+    if source is null then
+        return; -- there is no such state
+    end if;
     if filter ->> 'queue' is not null then
         conditions := conditions || 'p.queue = ojs_store.queue_id($1 ->> ''queue'')'::text;
     end if;

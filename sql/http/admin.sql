@@ -39,6 +39,24 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         'since', ojs_http.query_time(request, 'since'), 'until', ojs_http.query_time(request, 'until')))
 $$;
 
+-- The jobs that such a filter describes, in its order, and how many there are. The caller needs no right on schema ojs_store:
+-- the names in these bodies were looked up when they were made.
+create function ojs_http.listed_jobs(filter jsonb, most int, skip bigint, out job ojs.job, out place bigint) returns setof record
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+begin atomic
+    select looked.job, listed.place
+    from ojs_store.listed_ids(filter, most, skip) with ordinality as listed(id, place)
+    cross join lateral (select ojs_store.look(listed.id) as job offset 0) looked
+    where (looked.job).id is not null
+    order by listed.place;
+end;
+
+create function ojs_http.count_listed(filter jsonb) returns bigint
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+begin atomic
+    select ojs_store.count_listed(filter);
+end;
+
 -- A page of such jobs, sorted as the request asks. What does not fit is shown abridged.
 create function ojs_http.job_page(request ojs_http.request, filter jsonb) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -51,14 +69,12 @@ begin
     from (
         select page.job, page.n, sum(pg_column_size(page.job)) over (order by page.n) as bytes
         from (
-            select ojs.envelope(looked.job) as job, listed.n
-            from ojs_store.listed_ids(filter || jsonb_build_object('sort', sort, 'ascending', coalesce(direction = 'asc', false)),
-                ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request)) with ordinality as listed(id, n)
-            cross join lateral (select ojs_store.look(listed.id) as job offset 0) looked
-            where (looked.job).id is not null
+            select ojs.envelope(listed.job) as job, listed.place as n
+            from ojs_http.listed_jobs(filter || jsonb_build_object('sort', sort, 'ascending', coalesce(direction = 'asc', false)),
+                ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request)) listed
         ) page
     ) sized;
-    return ojs_http.numbered_page(request, entries, ojs_store.count_listed(filter));
+    return ojs_http.numbered_page(request, entries, ojs_http.count_listed(filter));
 end $$;
 
 create function ojs_http.admin_jobs(request ojs_http.request) returns ojs_http.response

@@ -224,10 +224,8 @@ declare
     shown int;
 begin
     with page as (
-        select ojs.envelope(looked.job) as job, listed.id, listed.place
-        from ojs_store.listed_ids(filter || jsonb_strip_nulls(jsonb_build_object('beyond', after)), most + 1, skipped) with ordinality as listed(id, place)
-        cross join lateral (select ojs_store.look(listed.id) as job offset 0) looked
-        where (looked.job).id is not null
+        select ojs.envelope(listed.job) as job, (listed.job).id, listed.place
+        from ojs_http.listed_jobs(filter || jsonb_strip_nulls(jsonb_build_object('beyond', after)), most + 1, skipped) listed
     ), fitting as (
         -- One is shown however large it is, and the one after the last says that there is more.
         select *, coalesce(sum(pg_column_size(job)) over (order by place rows between unbounded preceding and 1 preceding), 0) < ojs_http.most_bytes() as fits
@@ -236,7 +234,7 @@ begin
     select (select array_agg(f.job order by f.place) from fitting f where f.fits), (select array_agg(f.id::text order by f.place) from fitting f),
         least(most, (select count(*) from fitting f where f.fits))
     into entries, keys, shown;
-    return ojs_http.page('jobs', entries[:shown], keys, ojs_store.count_listed(filter), most, skipped, shown);
+    return ojs_http.page('jobs', entries[:shown], keys, ojs_http.count_listed(filter), most, skipped, shown);
 end $$;
 
 -- The dead letter of the path; NOT_FOUND for any other job, too.

@@ -42,7 +42,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('info workflow workflow_named', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress worker_progress save_step resume '
         || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
-    ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of held_keys unique_jobs middleware waiting_by_priority priority_stats stream_of event_stream cron_page cron_flat cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page list_filter '
+    ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of held_keys unique_jobs middleware waiting_by_priority priority_stats stream_of event_stream cron_page cron_flat cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page listed_jobs count_listed list_filter '
         || 'admin_jobs admin_stats admin_queues admin_queue admin_workers queues queue queue_stats queue_config default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters dead_letter_stats crons cron cron_json no_such_cron '
         || 'rate_limits rate_limit rate_limit_json', 'o'),
@@ -132,6 +132,18 @@ select is(pg_temp.as_role('test_observer', 'select count(*) from ojs.rate_limits
 select is(pg_temp.as_role('test_admin', $$ select ojs.set_rate_limit('api', null) ->> 'key' $$), 'api', 'PGX-12: which an administrator sets');
 select is(pg_temp.as_role('test_admin', 'select ojs.tick() is not null'), 'true', 'PGX-12: an administrator ticks');
 select is(pg_temp.as_role('test_admin', $$ select id is not null from ojs.push('test.job') $$), 'true', 'PGX-12: and does what the others do');
+
+-- And so over HTTP: what is called on the way asks for no right on ojs_store, which none of the four has.
+select is((select string_agg(format('%s %s', role, pattern), ', ') from (select role from roles union all select 'ojs_admin') r, ojs_http.routes()
+    where method = 'GET' and has_function_privilege(role, format('ojs_http.%I(ojs_http.request)', handler), 'execute')
+        and pg_temp.as_role(role, format('select status from ojs.http(%L, %L)', 'GET', regexp_replace(pattern, ':[a-z_]+', '01920000-0000-7000-8000-00000000000c', 'g'))) = '403'),
+    null, 'PGX-12: each role may read over HTTP what it may call');
+select is((select string_agg(f.signature::text, ' ') from functions f join pg_proc p using (oid)
+    where f.schema <> 'ojs_store' and not p.prosecdef and p.prosqlbody is null and p.prosrc ~ '\mojs_store\.'), null,
+    'PGX-12: no function that runs with the rights of its caller looks up a name in ojs_store');
+select is(pg_temp.as_role(role, $$ select (body::jsonb #>> '{pagination,total}')::int > 0 from ojs.http('GET', '/ojs/v1/admin/jobs?queue=roles') $$), 'true',
+    'PGX-12: jobs are listed for ' || role) from unnest('{test_observer,test_admin}'::name[]) role;
+select is(pg_temp.as_role('test_observer', $$ select count(*) from ojs_http.listed_jobs('{"state": "none such", "queue": "roles"}', 10, 0) $$), '0', 'a filter with a state that there is not describes nothing');
 
 -- QC-02: producers ------------------------------------------------------------------------------------------------------
 
