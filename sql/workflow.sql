@@ -205,19 +205,23 @@ begin
     end loop;
 end $$;
 
--- Jobs and inner workflows of one that was cancelled: what waits is cancelled too. Whoever holds a job at the moment may end
--- it; true: there are such.
+-- Jobs and inner workflows of one that was cancelled: what waits is cancelled too. Waits for nobody: whoever has a job or an
+-- inner workflow at the moment may go on with it; true: there are such.
 create function ojs_store.cancel_members(id uuid) returns boolean
 language plpgsql strict volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     member record;
+    inner_one ojs_store.workflow;
 begin
     for member in select o.member, o.is_job from ojs_store.workflow_open o where o.workflow = id loop
         if member.is_job then
             perform ojs_store.cancel_unless_busy(member.member);
         else
-            perform ojs_store.end_workflow(w, 'cancelled') from ojs_store.workflow w where w.id = member.member and w.state = 'running';
+            select * into inner_one from ojs_store.workflow w where w.id = member.member and w.state = 'running' for update skip locked;
+            if found then
+                perform ojs_store.end_workflow(inner_one, 'cancelled');
+            end if;
         end if;
     end loop;
     return ojs_store.members_left(id) > 0;
@@ -231,7 +235,6 @@ declare
     duration bigint := extract(epoch from at - w.created_at) * 1000;
     failure ojs_store.workflow_end;
 begin
-    -- Waits for a transaction that has it go on, if need be; who has a row of this table waits for nobody.
     update ojs_store.workflow set state = outcome, ended_at = at where workflow.id = w.id and workflow.state = 'running';
     if not found then
         return;
@@ -255,9 +258,10 @@ begin
 end $$;
 
 -- Has a workflow go on of which nothing is open, and those that it is part of. Waits for nobody: whoever has the workflow's
--- row at the moment is at it, and a row of workflow_due that was there before is left to the tick.
+-- row at the moment is at it, and a row of workflow_due that was there before is left to the tick. Nor does it wait for room
+-- in a queue, or long for a uniqueness key: that would hold up the ack of the member before, and its locks.
 create function ojs_store.advance_workflow(id uuid) returns void
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' set ojs.block_timeout = 0 as $$
 #variable_conflict use_variable
 declare
     w ojs_store.workflow;
@@ -293,26 +297,29 @@ begin
     end loop;
 end $$;
 
--- For the tick: has workflows go on that are due, at most so many, each for itself; how many it has looked at.
+-- For the tick: has workflows go on that are due, at most so many, each for itself; how many it has looked at, or 0 if none
+-- could go on. In no order: many that wait for open transactions are not in the way of others.
 create function ojs_store.advance_due(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     due uuid;
     n int := 0;
+    any_went_on boolean := false;
 begin
     for due in
-        select d.workflow from ojs_store.workflow_due d where d.due_at <= ojs_store.now() group by 1 order by min(d.due_at) limit most
+        select d.workflow from ojs_store.workflow_due d where d.due_at <= ojs_store.now() group by 1 order by random() limit most
     loop
         n := n + 1;
         begin
             perform ojs_store.advance_workflow(due);
+            any_went_on := any_went_on or not exists (select from ojs_store.workflow_due d where d.workflow = due and d.due_at <= ojs_store.now());
         exception when others then
             update ojs_store.workflow_due d set failures = d.failures + 1, error = sqlstate,
                 due_at = ojs_store.now() + least(power(2, least(d.failures, 10)), 60) * interval '1 second'
             where d.ctid = any (array(select l.ctid from ojs_store.workflow_due l where l.workflow = due for update skip locked));
         end;
     end loop;
-    return n;
+    return case when any_went_on then n else 0 end;
 end $$;
 
 -- Looks for workflows that should have gone on, every few minutes: there should be none. How many there were.

@@ -69,6 +69,13 @@ declare
 begin
     select o.position into place from ojs_store.workflow_open o where o.member = job_id;
     select x.* into w from ojs_store.workflow_open o join ojs_store.workflow x on x.id = o.workflow where o.member = job_id;
+    if w.id is null then -- one that is tried again by hand
+        select x.* into w from ojs_store.job j join ojs_store.workflow x on x.id = (j.options ->> 'workflow_id')::uuid where j.id = job_id;
+        select e.position into place from ojs_store.workflow_end e where e.workflow = w.id and e.member = job_id;
+        if not found then
+            return null;
+        end if;
+    end if;
     while w.id is not null loop
         if place >= w.members then
             found_results := ojs_store.member_results(w.id, w.members, w.members, false, most_bytes);

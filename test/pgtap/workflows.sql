@@ -325,5 +325,21 @@ select ojs.tick() \g /dev/null
 select is((select string_agg(distinct state, ' ' order by state) from ojs.workflows), 'running', 'QC-05: failed ones after a month'),
     is((select count(*) from ojs_store.workflow_end e where not exists (select from ojs_store.workflow w where w.id = e.workflow)), 0::bigint, 'QC-05: and all that belongs to them'),
     is((select count(*) from ojs_store.workflow_member e where not exists (select from ojs_store.workflow w where w.id = e.workflow)), 0::bigint, 'QC-05: all of it');
+-- A full queue, and what a second try is told ----------------------------------------------------------------------
+
+select ojs.create_queue('narrow', '{"max_size": 1, "overflow_policy": "block", "block_timeout": 30}') \g /dev/null
+select ojs.push('full', '[]', 'narrow') \g /dev/null
+select pg_temp.made(pg_temp.chain(pg_temp.job('a'), pg_temp.job('b', '{"retry": {"max_attempts": 1}}', 'narrow'))) as chain \gset
+select is(pg_temp.claimed(), 'a', 'a step before one for a full queue');
+select is(pg_temp.acked('a', '"told"'), 'completed', 'WF-02: an ack does not fail for want of room for the next step');
+select is(pg_temp.claimed('narrow'), 'full', 'room comes');
+select is(pg_temp.acked('full'), 'completed', 'and stays');
+update ojs_store.workflow_due set due_at = ojs_store.now();
+select ojs.tick() \g /dev/null
+select is(pg_temp.claimed('narrow'), 'b', 'WF-02: and the tick has the step begin');
+select is(pg_temp.failed('b'), 'discarded', 'which fails');
+select is((ojs.retry(pg_temp.had('b'))).state, 'available', 'and is tried again by hand');
+select is(pg_temp.claimed('narrow'), 'b', 'it runs'), is(pg_temp.parents('b'), '["told"]', 'WF-04: with what the steps before it led to');
+
 select * from finish();
 rollback;
