@@ -366,7 +366,8 @@ alter table ojs_store.workflow_due replica identity full;
 create table ojs_store.workflow_check (
     checked_at timestamptz not null,
     running bigint not null,
-    mended bigint not null              -- since the row was made
+    mended bigint not null,             -- since the row was made
+    error text                          -- why the last check, or the removal of old workflows after it, has failed
 );
 alter table ojs_store.workflow_check replica identity full;
 

@@ -351,10 +351,10 @@ begin
     if n > 0 then
         raise warning 'ojs has found % members or workflows that were left open, and has them go on', n;
     end if;
-    update ojs_store.workflow_check set checked_at = ojs_store.now(), mended = mended + n,
+    update ojs_store.workflow_check set checked_at = ojs_store.now(), mended = mended + n, error = null,
         running = (select count(*) from ojs_store.workflow w where w.state = 'running');
     if not found then
-        insert into ojs_store.workflow_check select ojs_store.now(), count(*), n from ojs_store.workflow w where w.state = 'running';
+        insert into ojs_store.workflow_check select ojs_store.now(), count(*), n, null from ojs_store.workflow w where w.state = 'running';
     end if;
     return n;
 end $$;
@@ -404,8 +404,16 @@ begin
     end if;
     if exists (select from ojs_store.workflow) and not exists (select from ojs_store.workflow_check c where c.checked_at between ojs_store.now() - interval '5 minutes' and ojs_store.now()) then
         if pg_try_advisory_xact_lock('ojs_store.workflow_check'::regclass::oid::bigint) then
-            perform ojs_store.check_workflows();
-            n := n + ojs_store.prune_workflows(most);
+            begin
+                perform ojs_store.check_workflows();
+                n := n + ojs_store.prune_workflows(most);
+            exception when others then -- workflows go on all the same
+                raise warning 'ojs could not check its workflows: %', sqlerrm;
+                update ojs_store.workflow_check set checked_at = ojs_store.now(), error = left(sqlerrm, 1000);
+                if not found then
+                    insert into ojs_store.workflow_check values (ojs_store.now(), 0, 0, left(sqlerrm, 1000));
+                end if;
+            end;
         end if;
     end if;
     return n;

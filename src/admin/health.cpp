@@ -54,7 +54,7 @@ constinit Statement maintenance = {"select nullif(ojs_store.maintenance_json() -
 /* Workflows: as the last check found them, and those that could not go on when they should have. */
 constexpr char workflows_sql[] = R"sql(
     select jsonb_build_object('last_check', (
-            select jsonb_build_object('at', ojs_store.time_text(c.checked_at), 'running', c.running, 'mended', c.mended) from ojs_store.workflow_check c limit 1),
+            select jsonb_strip_nulls(jsonb_build_object('at', ojs_store.time_text(c.checked_at), 'running', c.running, 'mended', c.mended, 'error', c.error)) from ojs_store.workflow_check c limit 1),
         'held_up', (select count(distinct d.workflow) from ojs_store.workflow_due d where d.failures > 0),
         'error', (select max(d.error) from ojs_store.workflow_due d where d.failures > 0))::text
 )sql";

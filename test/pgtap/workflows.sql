@@ -341,5 +341,15 @@ select is(pg_temp.failed('b'), 'discarded', 'which fails');
 select is((ojs.retry(pg_temp.had('b'))).state, 'available', 'and is tried again by hand');
 select is(pg_temp.claimed('narrow'), 'b', 'it runs'), is(pg_temp.parents('b'), '["told"]', 'WF-04: with what the steps before it led to');
 
+create function pg_temp.refuse() returns trigger language plpgsql as $$ begin raise exception 'not now'; end $$;
+create trigger refuse before delete on ojs_store.workflow_member for each statement execute function pg_temp.refuse();
+update ojs_store.workflow set ended_at = ojs_store.now() - interval '40 days' where state <> 'running';
+update ojs_store.workflow_check set checked_at = ojs_store.now() - interval '1 hour';
+select is(ojs.tick() -> 'failed', '[]', 'WF-10: where the check fails, workflows go on');
+select is(ojs.health() #>> '{workflows,last_check,error}', 'not now', 'and health says why');
+drop trigger refuse on ojs_store.workflow_member;
+update ojs_store.workflow_check set checked_at = ojs_store.now() - interval '1 hour';
+select is(ojs.tick() -> 'failed', '[]', 'the next check'), is(ojs.health() #>> '{workflows,last_check,error}', null, 'mends that');
+
 select * from finish();
 rollback;
