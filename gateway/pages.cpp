@@ -51,13 +51,17 @@ Pages::Pages(const std::string &folder)
         return;
     size_t bytes = 0;
     try {
-        for (const auto &entry : std::filesystem::recursive_directory_iterator(folder)) {
+        const std::filesystem::path root_folder = std::filesystem::canonical(folder);
+        for (const auto &entry : std::filesystem::recursive_directory_iterator(root_folder)) {
             if (!entry.is_regular_file())
+                continue;
+            /* A link goes by its own name, and leads nowhere outside. */
+            if (*std::filesystem::relative(entry.path(), root_folder).begin() == "..")
                 continue;
             if ((bytes += entry.file_size()) > most_bytes)
                 throw std::runtime_error("--ui " + folder + " holds more than 64 MB: name the folder of what was built");
             std::ifstream file(entry.path(), std::ios::binary);
-            files[std::filesystem::relative(entry.path(), folder).generic_string()] = {std::istreambuf_iterator<char>(file), {}};
+            files[entry.path().lexically_relative(root_folder).generic_string()] = {std::istreambuf_iterator<char>(file), {}};
         }
     } catch (const std::filesystem::filesystem_error &error) {
         throw std::runtime_error("--ui: " + std::string(error.what()));
