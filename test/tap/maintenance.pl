@@ -7,11 +7,12 @@ use Test::More;
 
 my $node = server('maintenance', preload => 1);
 worker_pid($node);
+# First of all: a tick that has begun before it may still run a cron entry.
 $node->safe_psql('postgres', q{
+    select ojs.set_maintenance(true, 'a test');
     select from ojs.push('test.job', queue => 'ready');
     select from ojs.push('test.job', queue => 'later', delay => '1 second');
     select ojs.schedule('second', '* * * * * *', '{"type": "cron.job", "queue": "cron"}', '{"overlap_policy": "allow"}');
-    select ojs.set_maintenance(true, 'a test');
     delete from ojs_store.stored_event});
 my $stands = sub {
     my ($when, $database) = @_;
