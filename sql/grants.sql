@@ -128,7 +128,7 @@ grant execute on function
     ojs_http.query_number, ojs_http.query_word, ojs_http.query_list, ojs_http.no_such_job, ojs_http.only,
     ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.unsupported
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-grant execute on function ojs_http.workflow, ojs_http.workflow_named to ojs_producer, ojs_observer, ojs_admin;
+grant execute on function ojs_http.workflow, ojs_http.workflow_body, ojs_http.workflow_named to ojs_producer, ojs_observer, ojs_admin;
 grant execute on function ojs_http.tick_without_worker to ojs_producer, ojs_worker, ojs_admin;
 
 -- Producing

@@ -39,7 +39,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk pushed_items tried_items item_error nothing_done '
         || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers take_push_key keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce create_workflow cancel_workflow', 'p'),
-    ('info workflow workflow_named', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
+    ('info workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'), ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker progress_and_checkpoint report_progress set_progress worker_progress save_step resume '
         || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
     ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of held_keys unique_jobs middleware waiting_by_priority priority_stats stream_of event_stream cron_page cron_flat cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page listed_jobs count_listed list_filter '

@@ -285,7 +285,8 @@ from ojs.events where subject = :'chain' and type = 'workflow.step_completed';
 select is((select string_agg(type, ' ' order by time, type) from ojs.events where subject = :'batch' and type <> 'workflow.step_completed'), 'workflow.created workflow.started workflow.callback_fired workflow.failed', 'WF-15: events of a batch');
 select ok(ojs.explain_job(pg_temp.had('b')) like format('Job %s, which is member 1 of workflow %s, is running%%', pg_temp.had('b'), :'chain'), 'explain_job says where a job belongs');
 select is(pg_temp.keep(pg_temp.http('POST', '/ojs/v1/workflows', pg_temp.batch(jsonb_build_object('on_success', pg_temp.job('well')), pg_temp.job('h', queue => 'h')))) -> 'status', '201', 'HTTP-01: made over HTTP'),
-    is(pg_temp.got('headers.Location'), '/ojs/v1/workflows/' || pg_temp.got('body.workflow.id'), 'with its place'), is(pg_temp.got('body.workflow.jobs_total'), '1', 'and itself');
+    is(pg_temp.got('headers.Location'), '/ojs/v1/workflows/' || pg_temp.got('body.workflow.id'), 'with its place'),
+    is(pg_temp.got('body.id'), pg_temp.got('body.workflow.id'), 'HTTP-01: its id also where clients that expect no wrapper look'), is(pg_temp.got('body.workflow.jobs_total'), '1', 'and itself');
 select is(pg_temp.http('GET', '/ojs/v1/workflows/' || pg_temp.got('body.workflow.id')) #>> '{body,workflow,state}', 'running', 'HTTP-01: it is told'),
     is(pg_temp.http('DELETE', '/ojs/v1/workflows/' || pg_temp.got('body.workflow.id')) #>> '{body,workflow,state}', 'cancelled', 'HTTP-01: and cancelled'),
     is(pg_temp.error('DELETE', '/ojs/v1/workflows/' || pg_temp.got('body.workflow.id')), '409 conflict', 'WF-11: once');
