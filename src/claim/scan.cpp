@@ -59,7 +59,7 @@ struct Walk {
     int most; /* n may come to this in the queue at hand */
     Limits limits;
     HeldBack held_back; /* that this walk is in */
-    bool arriving;      /* it met jobs of open transactions */
+    Bitmapset *arriving; /* positions of the queues where it met jobs of open transactions */
 };
 
 int64
@@ -191,7 +191,8 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
         if (!hinted)
             level.hint[klass] = row.place;
         hinted = true;
-        walk.arriving |= seen == store::Row::arriving;
+        if (seen == store::Row::arriving)
+            walk.arriving = bms_add_member(walk.arriving, queue_position);
         bool limited = (row.flags & job_limits) || walk.request.queues[queue_position].limited;
         if (limited) {
             walk.limits.closed = 0;
@@ -275,6 +276,7 @@ most_with(const Walk &walk, int queue_position)
 void
 walk_queues(Walk &walk, bool from_start)
 {
+    walk.arriving = nullptr;
     for (int i = 0; i < walk.request.n; i++) {
         walk.most = most_with(walk, i);
         if (walk.n < walk.most && walk.request.queues[i].state != QueueState::paused)
@@ -291,20 +293,21 @@ is_whole_transaction()
 }
 
 /*
- * Jobs that are just being committed: where their transaction sends the NOTIFY, it may have looked for listeners before
- * this claim said that it is one. A moment tells; a transaction that stays open looks later.
+ * Jobs that are just being committed: their transaction, which sends the NOTIFY, may have looked for listeners before this
+ * claim was one. A moment tells; one that stays open looks later. Who may not sleep tells listeners, and itself, to look again.
  */
 void
-wait_for_arriving(Walk &walk)
+mind_arriving(Walk &walk, bool may_sleep)
 {
     static uint32 event;
-    if (worker_running())
+    if (walk.n == walk.request.max || walk.arriving == nullptr || worker_running())
         return;
-    for (int64 ms = 1; walk.n == 0 && walk.arriving && ms <= 8; ms *= 2) {
+    for (int64 ms = 1; may_sleep && walk.n == 0 && walk.arriving != nullptr && ms <= 8; ms *= 2) {
         sleep_ms(ms, "OjsClaimArriving", &event);
-        walk.arriving = false;
         walk_queues(walk, true);
     }
+    for (int i = -1; (walk.n > 0 || !may_sleep) && (i = bms_next_member(walk.arriving, i)) >= 0;)
+        wake_queue(walk.request.queues[i].id, walk.request.queues[i].name, 1);
 }
 
 /*
@@ -444,7 +447,7 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}, false};
+    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}, nullptr};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         cohort_leave();
@@ -459,15 +462,19 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         do_upkeep(walk, true);
     walk_queues(walk, false);
     if (walk.n < request.max) {
+        bool waits = request.may_wait && walk.n == 0;
         bool wrote = !(store::write_mark() == before);
-        wake_wanted(queue_ids(request), request.n, request.may_wait);
+        wake_wanted(queue_ids(request), request.n, waits);
         before = store::write_mark(); /* nobody waits for a flag */
         if (!upkept)
             do_upkeep(walk, !shares);
-        walk.arriving = false;
         walk_queues(walk, true);
-        if (!request.may_wait && !wrote && store::write_mark() == before)
-            wait_for_arriving(walk);
+        if (waits && walk.n > 0 && walk.n < request.max) { /* it does not go on to wait, so it may listen */
+            wake_wanted(queue_ids(request), request.n, false);
+            walk_queues(walk, true);
+        }
+        if (!request.may_wait || walk.n > 0)
+            mind_arriving(walk, walk.n == 0 && !wrote && store::write_mark() == before);
     }
     if (shares && upkeep_due && walk.n > 0 && cohort_is_over())
         do_upkeep(walk, true);

@@ -74,6 +74,21 @@ for my $preload (1, 0) {
         ok(heard($session, 'news'), 'PGX-08: but of the tick that finds it');
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
 
+        # A push looks for listeners before its commit is done: whoever may have come too late for it looks again.
+        pushed($node, 'news');
+        heard($session, 'news') or die 'nothing is heard';
+        $other->query_safe("begin; select from ojs.push('test.job', queue => 'news')");
+        my $answer = $session->query_safe("select from ojs.claim('news', 'w', max => 1000)");
+        ok($answer =~ /notification/ || heard($session, 'news', 5), 'PGX-08: a claim that got jobs, but not one that was arriving, is told to look again');
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)");
+        ok(!heard($session, 'news', 0.3), 'PGX-08: an empty one is not');
+        $other->query_safe('commit');
+        ok(heard($session, 'news'), 'PGX-08: but of the commit');
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000, wait => '1 s')");
+        pushed($node, 'news');
+        ok(heard($session, 'news'), 'PGX-08: who may have waited, and got less than it asked for, hears of the next push');
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+
         $other->query_safe("set ojs.notify = off; select from ojs.push('test.job', queue => 'news'); reset ojs.notify");
         ok(!heard($session, 'news', 0.5), 'PGX-07: ojs.notify = off keeps quiet');
     }
