@@ -99,6 +99,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 declare
     most_bytes constant bigint := 16 * 1024 * 1024;
     bytes bigint := 0;
+    id uuid;
     job ojs.job;
 begin
     if state <> all ('{available,scheduled,retryable,pending,active,completed,cancelled,discarded}') then
@@ -112,14 +113,11 @@ begin
     elsif queue is not null then
         perform ojs_store.queue_found(queue);
     end if;
-    for job in
-        select (look.job).*
-        from ojs_store.listed_ids(jsonb_strip_nulls(jsonb_build_object('queue', queue, 'state', state, 'type', type, 'beyond', after)), max)
-            with ordinality as listed(id, n)
-        cross join lateral (select ojs_store.look(listed.id) as job offset 0) look
-        where (look.job).id is not null
-        order by listed.n
+    for id in
+        select * from ojs_store.listed_ids(jsonb_strip_nulls(jsonb_build_object('queue', queue, 'state', state, 'type', type, 'beyond', after)), max)
     loop
+        job := ojs_store.look(id);
+        continue when job.id is null or job.state <> state; -- removed or gone on meanwhile
         return next job;
         bytes := bytes + pg_column_size(job);
         exit when bytes > most_bytes;

@@ -178,7 +178,7 @@ class Worker:
             elif self._control:
                 self._control.pgconn.consume_input()
                 while notify := self._control.pgconn.notifies():
-                    self._heard(notify.relname.decode(), notify.extra.decode())
+                    self._heard(notify.relname.decode(errors="replace"), notify.extra.decode(errors="replace"))
 
     def _heard(self, channel: str, payload: str) -> None:
         self._more = self._more or channel != "ojs" or payload in self.queues
