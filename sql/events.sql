@@ -97,7 +97,7 @@ end $$;
 -- What one row after the other tells of. Kinds: those of HistoryKind up to claimed; else
 -- enum Origin { pushed = 0, held = 8, beat = 9, progress = 10, completed = 14, cancelled = 16, discarded = 17 }
 -- where the first is the envelope, the next three come from ojs_store.running(), and the last from the end: 10 and its state.
-create view ojs_store.told as
+create view ojs_store.recorded as
 select created_at as written_at, xmin as xid, id as job_id, -1 as deliveries, Origin.pushed as kind, 0 as attempt,
     null::timestamptz as due_at, null::timestamptz as started_at, null::text as worker, null::jsonb as error,
     null::jsonb as result, queue, false as dead_letter
@@ -119,20 +119,20 @@ from ojs_store.running();
 -- have led to it: `settled_by`, which for one job only grows.
 create view ojs_store.job_events as
 select
-    told.written_at, told.job_id, told.deliveries, happened.rank, happened.at, happened.type,
+    recorded.written_at, recorded.job_id, recorded.deliveries, happened.rank, happened.at, happened.type,
     greatest(
-        numbers.epoch + told.xid::text::bigint - case when told.xid::text::bigint > numbers.low then 4294967296 else 0 end,
-        case when told.kind <> Origin.pushed then
+        numbers.epoch + recorded.xid::text::bigint - case when recorded.xid::text::bigint > numbers.low then 4294967296 else 0 end,
+        case when recorded.kind <> Origin.pushed then
             numbers.epoch + job.xmin::text::bigint - case when job.xmin::text::bigint > numbers.low then 4294967296 else 0 end
         end,
-        case when told.kind <> Origin.pushed then (
+        case when recorded.kind <> Origin.pushed then (
             select max(numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low then 4294967296 else 0 end)
             from ojs_store.job_history e
-            where e.job_id = told.job_id and e.deliveries <= told.deliveries and e.at <= told.written_at)
+            where e.job_id = recorded.job_id and e.deliveries <= recorded.deliveries and e.at <= recorded.written_at)
         end) as settled_by,
-    (select q.name from ojs_store.queue q where q.id = coalesce(told.queue, job.queue) limit 1) as queue,
+    (select q.name from ojs_store.queue q where q.id = coalesce(recorded.queue, job.queue) limit 1) as queue,
     job.type as job_type, job.meta ->> 'trace_id' as trace_id, job.created_at, job.scheduled_at, job.expires_at,
-    job.max_attempts, job.options, told.kind, told.attempt, told.due_at, told.started_at, told.worker, told.error, told.result,
+    job.max_attempts, job.options, recorded.kind, recorded.attempt, recorded.due_at, recorded.started_at, recorded.worker, recorded.error, recorded.result,
     numbers.read_at
 from (
     -- The next transaction id, in two parts: of a row, 32 bits are known. And the time: where the columns of the events call a
@@ -141,38 +141,38 @@ from (
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
     offset 0
 ) numbers,
-ojs_store.told
-join ojs_store.job on job.id = told.job_id
+ojs_store.recorded
+join ojs_store.job on job.id = recorded.job_id
 -- The delivery of a job that may be delivered only once is an event of its own.
 cross join lateral (
     select job.flags & job_flag.job_pending <> 0 as pending, job.flags & job_flag.job_at_most_once <> 0 as once_only, coalesce(job.scheduled_at > job.created_at, false) as scheduled,
-        told.error ->> 'type' as error_type,
-        case told.error ->> 'timeout_kind' when 'execution' then 'job.timeout' when 'stalled' then 'job.stalled'
+        recorded.error ->> 'type' as error_type,
+        case recorded.error ->> 'timeout_kind' when 'execution' then 'job.timeout' when 'stalled' then 'job.stalled'
             when 'enqueue_ttl' then 'job.ttl_expired' when 'total' then 'job.total_timeout' end as timeout
 ) as fact
 cross join lateral (values
-    (1, 'job.scheduled', told.written_at, told.kind = Origin.pushed and not fact.pending and fact.scheduled or told.kind = HistoryKind.activated and told.due_at > told.written_at),
+    (1, 'job.scheduled', recorded.written_at, recorded.kind = Origin.pushed and not fact.pending and fact.scheduled or recorded.kind = HistoryKind.activated and recorded.due_at > recorded.written_at),
     -- Falling due writes nothing that lasts: the first delivery shows that it has been.
-    (2, 'job.enqueued', job.scheduled_at, told.started_at is not null and told.kind not in (Origin.beat, Origin.progress) and told.deliveries = 1 and fact.scheduled and not fact.pending),
-    (3, 'job.started', told.started_at, told.started_at is not null and told.kind not in (HistoryKind.claimed, Origin.beat, Origin.progress) and not fact.once_only),
-    (3, 'job.started', told.written_at, told.kind = HistoryKind.claimed),
-    (4, 'job.heartbeat', told.written_at, told.kind = Origin.beat),
-    (5, 'job.progress', told.written_at, told.kind = Origin.progress),
-    (6, fact.timeout, told.written_at, told.kind in (HistoryKind.failed, HistoryKind.lapsed, Origin.discarded) and fact.timeout is not null),
-    (6, fact.timeout, (told.error ->> 'occurred_at')::timestamptz, told.kind = HistoryKind.revived and fact.timeout is not null),
-    (7, 'job.failed', told.written_at, told.kind in (HistoryKind.failed, HistoryKind.lapsed) or told.kind = Origin.discarded and told.started_at is not null),
-    (7, 'job.failed', (told.error ->> 'occurred_at')::timestamptz, told.kind = HistoryKind.revived and told.started_at is not null),
-    (8, 'job.retrying', told.written_at, told.kind = HistoryKind.failed and told.due_at is not null), -- or no retry could fit into total_timeout
-    (8, 'backpressure.dropped', told.written_at, told.kind = Origin.discarded and fact.error_type = 'overflow'),
-    (8, 'job.expired', told.written_at, told.kind = Origin.discarded and fact.error_type in ('expired', 'enqueue_ttl_expired')),
-    (8, 'rate_limit.dropped', told.written_at, told.kind = Origin.discarded and told.started_at is null and fact.error_type = 'rate_limited'),
-    (9, 'job.completed', told.written_at, told.kind = Origin.completed),
-    (9, 'job.cancelled', told.written_at, told.kind = Origin.cancelled),
-    (9, 'job.discarded', told.written_at, told.kind = Origin.discarded),
-    (9, 'job.discarded', (told.error ->> 'occurred_at')::timestamptz, told.kind = HistoryKind.revived),
-    (10, 'dead_letter.added', told.written_at, told.dead_letter),
-    (11, 'job.enqueued', told.written_at, told.kind = Origin.pushed and not fact.pending and not fact.scheduled or told.kind in (HistoryKind.released, HistoryKind.lapsed, HistoryKind.revived)
-        or told.kind = HistoryKind.activated and (told.due_at > told.written_at) is not true)
+    (2, 'job.enqueued', job.scheduled_at, recorded.started_at is not null and recorded.kind not in (Origin.beat, Origin.progress) and recorded.deliveries = 1 and fact.scheduled and not fact.pending),
+    (3, 'job.started', recorded.started_at, recorded.started_at is not null and recorded.kind not in (HistoryKind.claimed, Origin.beat, Origin.progress) and not fact.once_only),
+    (3, 'job.started', recorded.written_at, recorded.kind = HistoryKind.claimed),
+    (4, 'job.heartbeat', recorded.written_at, recorded.kind = Origin.beat),
+    (5, 'job.progress', recorded.written_at, recorded.kind = Origin.progress),
+    (6, fact.timeout, recorded.written_at, recorded.kind in (HistoryKind.failed, HistoryKind.lapsed, Origin.discarded) and fact.timeout is not null),
+    (6, fact.timeout, (recorded.error ->> 'occurred_at')::timestamptz, recorded.kind = HistoryKind.revived and fact.timeout is not null),
+    (7, 'job.failed', recorded.written_at, recorded.kind in (HistoryKind.failed, HistoryKind.lapsed) or recorded.kind = Origin.discarded and recorded.started_at is not null),
+    (7, 'job.failed', (recorded.error ->> 'occurred_at')::timestamptz, recorded.kind = HistoryKind.revived and recorded.started_at is not null),
+    (8, 'job.retrying', recorded.written_at, recorded.kind = HistoryKind.failed and recorded.due_at is not null), -- or no retry could fit into total_timeout
+    (8, 'backpressure.dropped', recorded.written_at, recorded.kind = Origin.discarded and fact.error_type = 'overflow'),
+    (8, 'job.expired', recorded.written_at, recorded.kind = Origin.discarded and fact.error_type in ('expired', 'enqueue_ttl_expired')),
+    (8, 'rate_limit.dropped', recorded.written_at, recorded.kind = Origin.discarded and recorded.started_at is null and fact.error_type = 'rate_limited'),
+    (9, 'job.completed', recorded.written_at, recorded.kind = Origin.completed),
+    (9, 'job.cancelled', recorded.written_at, recorded.kind = Origin.cancelled),
+    (9, 'job.discarded', recorded.written_at, recorded.kind = Origin.discarded),
+    (9, 'job.discarded', (recorded.error ->> 'occurred_at')::timestamptz, recorded.kind = HistoryKind.revived),
+    (10, 'dead_letter.added', recorded.written_at, recorded.dead_letter),
+    (11, 'job.enqueued', recorded.written_at, recorded.kind = Origin.pushed and not fact.pending and not fact.scheduled or recorded.kind in (HistoryKind.released, HistoryKind.lapsed, HistoryKind.revived)
+        or recorded.kind = HistoryKind.activated and (recorded.due_at > recorded.written_at) is not true)
 ) as happened(rank, type, at, so)
 where happened.so;
 
@@ -460,18 +460,18 @@ comment on function ojs.notify_events(boolean)
 create function ojs_store.tell_events(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    told_until text;
+    notified_until text;
     page jsonb;
     n int;
 begin
-    select t.cursor into told_until from ojs_store.event_notify_cursor t limit 1 for update skip locked;
+    select t.cursor into notified_until from ojs_store.event_notify_cursor t limit 1 for update skip locked;
     if not found then
         return 0;
     end if;
-    page := ojs_store.read_events(told_until, null, null, null, least(most, 1000), true);
+    page := ojs_store.read_events(notified_until, null, null, null, least(most, 1000), true);
     perform pg_notify('ojs_events', e ->> 'id') from jsonb_array_elements(page -> 'events') e;
     get diagnostics n = row_count;
-    if n > 0 or ojs_store.from_micros(split_part(told_until, '.', 2)::bigint) > ojs_store.now() then -- the clock was set back
+    if n > 0 or ojs_store.from_micros(split_part(notified_until, '.', 2)::bigint) > ojs_store.now() then -- the clock was set back
         update ojs_store.event_notify_cursor set cursor = page ->> 'cursor';
     end if;
     return n;

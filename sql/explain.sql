@@ -99,7 +99,7 @@ begin
     end if;
     select count(*) into ahead from (
         select from ojs_store.ready r, ojs_store.ready mine
-        where mine.job_id = job_id and r.queue = mine.queue and (r.npriority, r.place) < (mine.npriority, mine.place)
+        where mine.job_id = job_id and r.queue = mine.queue and (r.npriority, r.position) < (mine.npriority, mine.position)
         limit 10000
     ) earlier;
     return format('%s may be claimed now: its queue "%s" is %s, and %s jobs are served before it.', this, job.queue, queue.state,

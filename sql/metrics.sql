@@ -1,8 +1,8 @@
 -- metrics.sql: what has happened to jobs, for whoever watches a server. C++: src/counters/job_metrics.cpp, src/admin/metrics.cpp.
 
 -- What shared memory says; nothing without preload, and on a standby what it has counted itself: nothing.
-create function ojs_store.shared_figures(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record
-language c volatile parallel unsafe rows 100 as 'MODULE_PATHNAME', 'ojs_shared_figures';
+create function ojs_store.shared_metrics(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record
+language c volatile parallel unsafe rows 100 as 'MODULE_PATHNAME', 'ojs_shared_metrics';
 
 create function ojs_store.shared_hour(
     ids bigint[],
@@ -24,8 +24,8 @@ create function ojs_store.shared_use(out what text, out used bigint, out own big
 language c volatile parallel unsafe rows 7 as 'MODULE_PATHNAME', 'ojs_shared_use';
 
 -- Whether commits are counted here.
-create function ojs_store.figures_kept() returns boolean
-language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_figures_kept';
+create function ojs_store.metrics_kept() returns boolean
+language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_metrics_kept';
 
 -- When a job was handed out for the first time, and how long it had waited, as far as rows tell. A pending job does not
 -- say when it was activated.
@@ -81,7 +81,7 @@ returns table (at timestamptz, enqueued bigint, completed bigint, failed bigint,
 language plpgsql volatile parallel unsafe rows 100 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-    if step = interval '5 min' and since >= ojs_store.now() - interval '65 min' and ojs_store.figures_kept() and not pg_is_in_recovery() then
+    if step = interval '5 min' and since >= ojs_store.now() - interval '65 min' and ojs_store.metrics_kept() and not pg_is_in_recovery() then
         return query
             select s.at, coalesce(sum(p.enqueued), 0)::bigint, coalesce(sum(p.completed), 0)::bigint, coalesce(sum(p.failed), 0)::bigint,
                 round(sum(p.run_us) / nullif(sum(p.completed), 0) / 1000, 3), round(sum(p.wait_us) / nullif(sum(p.waits), 0) / 1000, 3)
@@ -107,10 +107,10 @@ end $$;
 
 -- METRICS ----------------------------------------------------------------------------------------------------------
 
--- What shared_figures() would say of the jobs that are kept. Cells (see include/ojs/counters/job_metrics.h, there from 0): 1 enqueued,
+-- What shared_metrics() would say of the jobs that are kept. Cells (see include/ojs/counters/job_metrics.h, there from 0): 1 enqueued,
 -- 2 retried, 3 expired, 4 to 17 by the time waited, then three times 16 by the time run, and those that never ran:
 -- from 18 completed, from 35 discarded, from 52 cancelled.
-create function ojs_store.figures_of_rows(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record
+create function ojs_store.metrics_of_rows(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record
 language plpgsql stable parallel unsafe rows 100 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare

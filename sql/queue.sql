@@ -285,12 +285,12 @@ begin
             select r.ctid from ojs_store.ready r where r.queue = source for update skip locked))
         returning *
     ), waiting as (
-        -- Places of jobs that were delivered before are negative, and grow by the same sequence (src/state/transitions.cpp).
-        insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, flags, attempt, deliveries)
+        -- Positions of jobs that were delivered before are negative, and grow by the same sequence (src/state/transitions.cpp).
+        insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, flags, attempt, deliveries)
         select job_id, destination,
-            case when place < 0 then -4611686018427387904 else 0 end + nextval('ojs_store.seq'),
+            case when position < 0 then -4611686018427387904 else 0 end + nextval('ojs_store.seq'),
             job_tid, npriority, flags, attempt, deliveries
-        from (select * from taken order by place) in_order
+        from (select * from taken order by position) in_order
         returning job_id
     ), let_go as (
         delete from ojs_store.delayed where ctid = any (array(

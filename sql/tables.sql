@@ -170,18 +170,18 @@ alter table ojs_store.progress replica identity using index progress_job;
 -- Empty after a crash, a restore or a promotion, then rebuilt. A claim's rows live for seconds and die by the
 -- thousand: vacuum by count, and never with the exclusive lock that giving back pages takes.
 
--- What may be claimed, in claim order: the queue, then priority (npriority is its negative), then place.
+-- What may be claimed, in claim order: the queue, then priority (npriority is its negative), then position.
 create unlogged table ojs_store.ready (
     job_id uuid not null,
     queue bigint not null,
-    place bigint not null,              -- negative: delivered before, served first; else the order of entry
+    position bigint not null,           -- negative: delivered before, served first; else the order of entry
     job_tid tid not null,               -- where the envelope was last seen; the reader compares the id
     npriority smallint not null,
     flags int not null,
     attempt int not null,
     deliveries int not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
-create index ready_order on ojs_store.ready (queue, npriority, place);
+create index ready_order on ojs_store.ready (queue, npriority, position);
 create index ready_job on ojs_store.ready (job_id);
 
 -- Who holds what until when. An extension moves deadline and leaves reap_at, so it stays a heap-only update.

@@ -32,7 +32,7 @@ on_request()
     if (next_request_hook != nullptr)
         next_request_hook();
     ojs::shmem_request();
-    RequestAddinShmemSpace(add_size(MAXALIGN(ojs::counts_size()), add_size(MAXALIGN(ojs::figures_size()), ojs::duties_size())));
+    RequestAddinShmemSpace(add_size(MAXALIGN(ojs::counts_size()), add_size(MAXALIGN(ojs::job_metrics_size()), ojs::duties_size())));
     RequestNamedLWLockTranche("ojs", n_locks);
 }
 
@@ -45,7 +45,7 @@ on_startup()
     LWLockPadded *locks = GetNamedLWLockTranche("ojs");
     bool found = ojs::shmem_startup(&locks[lock_shared].lock);
     ojs::counts_startup(&locks[lock_counters].lock, found);
-    ojs::figures_startup(&locks[lock_metrics].lock, found);
+    ojs::job_metrics_startup(&locks[lock_metrics].lock, found);
     ojs::duties_startup(found);
     LWLockRelease(AddinShmemInitLock);
 }
@@ -89,7 +89,7 @@ _PG_init(void)
         ojs::hooks_init();
         ojs::members_init();
         ojs::wake_init();
-        ojs::figures_init();
+        ojs::job_metrics_init();
         ojs::pressure_init();
         ojs::counts_init(); /* after waking, so called before it: who is woken finds its job counted */
         preload();

@@ -157,21 +157,21 @@ end $$;
 create function ojs_http.pause_queue_flat(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    told jsonb;
+    answer jsonb;
 begin
     perform ojs.queue_info(request.names[1]);
-    told := (ojs_http.pause_queue(request)).body;
-    return ojs_http.reply(200, told -> 'queue' || (told - 'queue'));
+    answer := (ojs_http.pause_queue(request)).body;
+    return ojs_http.reply(200, answer -> 'queue' || (answer - 'queue'));
 end $$;
 
 create function ojs_http.resume_queue_flat(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    told jsonb;
+    answer jsonb;
 begin
     perform ojs.queue_info(request.names[1]);
-    told := (ojs_http.resume_queue(request)).body;
-    return ojs_http.reply(200, told -> 'queue' || (told - 'queue'));
+    answer := (ojs_http.resume_queue(request)).body;
+    return ojs_http.reply(200, answer -> 'queue' || (answer - 'queue'));
 end $$;
 
 create function ojs_http.purge_queue(request ojs_http.request) returns ojs_http.response

@@ -35,15 +35,15 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
 $$;
 
 -- Also in the words of the admin UI.
-create function ojs_http.maintenance_json(told jsonb) returns jsonb
+create function ojs_http.maintenance_json(answer jsonb) returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_strip_nulls(jsonb_build_object('enabled', told -> 'maintenance', 'started_at', told -> 'enabled_at', 'ends_at', told -> 'estimated_end')) || told
+    select jsonb_strip_nulls(jsonb_build_object('enabled', answer -> 'maintenance', 'started_at', answer -> 'enabled_at', 'ends_at', answer -> 'estimated_end')) || answer
 $$;
 
 create function ojs_http.maintenance(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, ojs_http.maintenance_json(case when told = 'null' then '{"maintenance": false}' else told || '{"maintenance": true}' end))
-    from (select ojs.health() -> 'maintenance') as h (told)
+    select ojs_http.reply(200, ojs_http.maintenance_json(case when answer = 'null' then '{"maintenance": false}' else answer || '{"maintenance": true}' end))
+    from (select ojs.health() -> 'maintenance') as h (answer)
 $$;
 
 create function ojs_http.set_maintenance(request ojs_http.request) returns ojs_http.response

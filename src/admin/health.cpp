@@ -215,7 +215,7 @@ OJS_FUNCTION(ojs_health)
 {
     bool recovery = RecoveryInProgress();
     bool present = worker_present();
-    bool stands = !recovery && read_hot_set_state().valid && restores_noticed();
+    bool valid = !recovery && read_hot_set_state().valid && restores_noticed();
     Database *database = my_database();
     TimestampTz at = now();
     StringInfoData json;
@@ -248,7 +248,7 @@ OJS_FUNCTION(ojs_health)
     constexpr int64 late_us = 10 * USECS_PER_SEC;
     bool late = !present && waiting_us() > late_us;
     bool degraded = late;
-    degraded |= write_upkeep(&upkeep, stands, at) || (!stands && !recovery && rebuild_under_way());
+    degraded |= write_upkeep(&upkeep, valid, at) || (!valid && !recovery && rebuild_under_way());
     appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
                      degraded ? "degraded" : "ok", OJS_VERSION, "healthy");
     appendStringInfo(&json, ", \"in_recovery\": %s, \"preloaded\": %s, \"uptime_seconds\": " INT64_FORMAT,
@@ -269,7 +269,7 @@ OJS_FUNCTION(ojs_health)
         appendStringInfoString(&json, ", \"hot_set\": {\"state\": \"not on a standby\"}");
     else
         appendStringInfo(&json, ", \"hot_set\": {\"state\": \"%s\", \"last_rebuild\": %s, \"last_reconcile\": %s}",
-                         stands ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
+                         valid ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
     appendStringInfo(&json, ", \"queues\": %s, \"workers\": %s, \"workflows\": %s, \"maintenance\": %s}", report.queues.data, report.workers.data,
                      report.workflows.data, report.maintenance.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));

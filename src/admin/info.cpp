@@ -14,27 +14,27 @@ using namespace ojs;
 
 /* Since when a result is kept, until when it is shown, and how large it is (RES-02). */
 static void
-add_result_facts(Standing &standing)
+add_result_facts(Status &status)
 {
-    if (standing.result == nullptr && !standing.result_expires_at)
+    if (status.result == nullptr && !status.result_expires_at)
         return;
     ObjectBuilder out;
     TimeText stored_at;
     TimeText expires_at;
-    if (standing.reported != nullptr)
-        each_member(root_of(standing.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
-    out.add("result_stored_at", format_timestamp(*standing.finished_at, false, stored_at));
-    if (standing.result_expires_at)
-        out.add("result_expires_at", format_timestamp(*standing.result_expires_at, false, expires_at));
-    if (standing.result != nullptr)
-        out.add("result_size_bytes", text_bytes(standing.result));
-    standing.reported = out.finish();
+    if (status.reported != nullptr)
+        each_member(root_of(status.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    out.add("result_stored_at", format_timestamp(*status.finished_at, false, stored_at));
+    if (status.result_expires_at)
+        out.add("result_expires_at", format_timestamp(*status.result_expires_at, false, expires_at));
+    if (status.result != nullptr)
+        out.add("result_size_bytes", text_bytes(status.result));
+    status.reported = out.finish();
 }
 
 /* The deduplication key that names the job, and until when it is held; one of them, where several pushes were dropped in
  * favour of one job. */
 static void
-add_deduplication_key(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz at, Standing &standing)
+add_deduplication_key(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz at, Status &status)
 {
     enum { col_queue, col_key, col_job_id, col_expires_at };
     store::Table &table = tables.get(store::Rel::deduplication);
@@ -46,11 +46,11 @@ add_deduplication_key(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Ti
         return;
     ObjectBuilder out;
     TimeText buffer;
-    if (standing.reported != nullptr)
-        each_member(root_of(standing.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    if (status.reported != nullptr)
+        each_member(root_of(status.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
     out.add("deduplication_key", view(DatumGetTextPP(table.slot->tts_values[col_key])));
     out.add("deduplication_expires_at", format_timestamp(expires_at, false, buffer));
-    standing.reported = out.finish();
+    status.reported = out.finish();
 }
 
 /* The envelope of a job as it stands. Of one that is gone or that the caller may not see: only its id, if `pushed`, else an error. */
@@ -60,23 +60,23 @@ info_of(const pg_uuid_t &id, bool pushed)
     TimestampTz at = now();
     Tables tables(AccessShareLock);
     JobRow job;
-    Standing standing;
+    Status status;
 
     Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
-    bool exists = stand(tables, id, snapshot, at, job, standing);
+    bool exists = read_status(tables, id, snapshot, at, job, status);
     if (exists)
-        add_deduplication_key(tables, id, snapshot, at, standing);
+        add_deduplication_key(tables, id, snapshot, at, status);
     UnregisterSnapshot(snapshot);
     if (!exists && !pushed)
         raise_state(tables, id, "show", Needs::open, at);
-    if (pushed && (!exists || !may_use_queue(standing.queue, Use::read))) {
+    if (pushed && (!exists || !may_use_queue(status.queue, Use::read))) {
         tables.close();
         const char *id_text = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
         return JsonbPGetDatum(ObjectBuilder().add("id", id_text).add("deduplicated", json_bool(true)).finish());
     }
-    check_use_of_job(standing.queue, id, Use::read);
-    add_result_facts(standing);
-    Jsonb *envelope = job_json(job, standing, queue_name(standing.queue));
+    check_use_of_job(status.queue, id, Use::read);
+    add_result_facts(status);
+    Jsonb *envelope = job_json(job, status, queue_name(status.queue));
     tables.close();
     return JsonbPGetDatum(envelope);
 }
@@ -105,10 +105,10 @@ OJS_FUNCTION(ojs_readable)
     Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
     for (int i = 0; i < n; i++) {
         JobRow job;
-        Standing standing;
+        Status status;
         CHECK_FOR_INTERRUPTS();
-        if (!nulls[i] && stand(tables, *DatumGetUUIDP(ids[i]), snapshot, at, job, standing))
-            check_use_of_job(standing.queue, job.id, Use::read);
+        if (!nulls[i] && read_status(tables, *DatumGetUUIDP(ids[i]), snapshot, at, job, status))
+            check_use_of_job(status.queue, job.id, Use::read);
     }
     UnregisterSnapshot(snapshot);
     tables.close();
@@ -120,12 +120,12 @@ OJS_FUNCTION(ojs_look)
 {
     Tables tables(AccessShareLock);
     JobRow job;
-    Standing standing;
-    if (!stand(tables, *PG_GETARG_UUID_P(0), GetActiveSnapshot(), now(), job, standing)) {
+    Status status;
+    if (!read_status(tables, *PG_GETARG_UUID_P(0), GetActiveSnapshot(), now(), job, status)) {
         tables.close();
         PG_RETURN_NULL();
     }
-    Datum row = render_job(job, standing, queue_name(standing.queue));
+    Datum row = render_job(job, status, queue_name(status.queue));
     tables.close();
     return row;
 }

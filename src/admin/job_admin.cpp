@@ -165,9 +165,9 @@ remark_of(Tables &tables, const pg_uuid_t &id, TimestampTz at)
 {
     Remark remark = {};
     JobRow job;
-    Standing standing;
+    Status status;
     pg_uuid_t twin;
-    if (stand_now(tables, id, at, job, standing) && live_twin(tables, job, at, twin, remark.twin_state))
+    if (read_current_status(tables, id, at, job, status) && live_twin(tables, job, at, twin, remark.twin_state))
         remark.twin = twin;
     return remark;
 }
@@ -209,12 +209,12 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
     FinishedRow done;
     DelayedRow row = {};
 
-    Place place = locate(tables, id);
-    bool retryable = place.table == &tables.delayed() && place.row.kind == DelayedKind::retryable &&
-                     place.seen != store::Row::arriving &&
-                     store::take_waiting(tables.delayed(), &place.tid) == store::Outcome::ok;
+    Location location = locate(tables, id);
+    bool retryable = location.table == &tables.delayed() && location.row.kind == DelayedKind::retryable &&
+                     location.seen != store::Row::arriving &&
+                     store::take_waiting(tables.delayed(), &location.tid) == store::Outcome::ok;
     if (retryable)
-        row = place.row;
+        row = location.row;
     else if (take_done(tables, id, State::discarded, done) ||
              (cancelled_too && take_done(tables, id, State::cancelled, done))) {
         row.queue = done.queue;
@@ -264,7 +264,7 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
         row.npriority = static_cast<int16>(-job.priority);
         row.flags |= job.flags | job_has_history;
     }
-    make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
+    make_ready(tables, row, row.deliveries > 0 ? returned_position() : store::next_seq());
     return answer_now(tables, id, at, remark);
 }
 
@@ -290,8 +290,8 @@ delete_finished(Tables &tables, const pg_uuid_t &id, FinishedRow &done)
         (void)remove_job(tables, id);
     else {
         JobRow job;
-        Standing standing;
-        if (stand_now(tables, id, at, job, standing))
+        Status status;
+        if (read_current_status(tables, id, at, job, status))
             raise_state(tables, id, "delete", Needs::open, at);
     }
     return exists;
@@ -326,19 +326,19 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
     int32 priority = PG_GETARG_INT32(1);
     validate_priority(priority);
     TimestampTz at = now();
-    Place place;
+    Location location;
 
     for (;;) {
-        place = locate(tables, id);
-        bool waits = place.table == &tables.ready() ||
-                     (place.table == &tables.delayed() && (place.row.kind == DelayedKind::scheduled || place.row.kind == DelayedKind::released));
-        if (!waits || place.seen == store::Row::arriving)
+        location = locate(tables, id);
+        bool waits = location.table == &tables.ready() ||
+                     (location.table == &tables.delayed() && (location.row.kind == DelayedKind::scheduled || location.row.kind == DelayedKind::released));
+        if (!waits || location.seen == store::Row::arriving)
             raise_state(tables, id, "change the priority of", Needs::pending, at);
-        if (store::take_waiting(*place.table, &place.tid) == store::Outcome::ok)
+        if (store::take_waiting(*location.table, &location.tid) == store::Outcome::ok)
             break;
         CHECK_FOR_INTERRUPTS();
     }
-    DelayedRow &row = place.row;
+    DelayedRow &row = location.row;
     with_spi([&] {
         bool null;
         (void)execute_latest(write_priority, {UUIDPGetDatum(&id), Int16GetDatum(static_cast<int16>(priority))});
@@ -346,8 +346,8 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
     });
     CommandCounterIncrement();
     row.npriority = static_cast<int16>(-priority);
-    if (place.table == &tables.ready())
-        make_ready(tables, row, row.deliveries > 0 ? place_of_returned() : store::next_seq());
+    if (location.table == &tables.ready())
+        make_ready(tables, row, row.deliveries > 0 ? returned_position() : store::next_seq());
     else
         store::insert(tables.delayed(), form(tables.delayed().rel, row));
     return answer_now(tables, id, at);
@@ -368,16 +368,16 @@ OJS_CHANGE(ojs_discard, "ojs.discard()")
     JobRow job;
 
     for (;;) {
-        Place place = locate(tables, id);
-        if (place.table == nullptr || place.seen == store::Row::arriving)
+        Location location = locate(tables, id);
+        if (location.table == nullptr || location.seen == store::Row::arriving)
             raise_state(tables, id, "discard", Needs::open, at);
-        if (store::take_waiting(*place.table, &place.tid) != store::Outcome::ok) {
+        if (store::take_waiting(*location.table, &location.tid) != store::Outcome::ok) {
             CHECK_FOR_INTERRUPTS();
             continue;
         }
-        read_job(tables, id, place.row.job_tid, job);
-        discard(tables, job, place.row, "discarded", reason, at);
-        record_act_on("job_discarded", id, place.row.queue, reason);
+        read_job(tables, id, location.row.job_tid, job);
+        discard(tables, job, location.row, "discarded", reason, at);
+        record_act_on("job_discarded", id, location.row.queue, reason);
         break;
     }
     return answer_now(tables, id, at);

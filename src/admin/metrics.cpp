@@ -34,9 +34,9 @@ constinit Statement queues_now = {queues_sql, {}, nullptr};
 constexpr char series_sql[] = R"sql(
     select format('queue="%s",type="%s"', q.name, f.type) as labels, f.cells, f.sums
     from (
-        select * from ojs_store.shared_figures() where $1
+        select * from ojs_store.shared_metrics() where $1
         union all
-        select * from ojs_store.figures_of_rows() where not $1
+        select * from ojs_store.metrics_of_rows() where not $1
     ) f
     join (select distinct id, name from ojs_store.queue) q on q.id = f.queue
     order by labels
@@ -85,8 +85,8 @@ read_listing(Statement &statement, std::initializer_list<SpiArg> args = {})
 
 struct Lines {
     StringInfoData text;      /* with the header of a value */
-    std::string_view since;   /* since when there are figures */
-    std::string_view counter; /* the type of those figures that never fall as long as the server runs */
+    std::string_view since;   /* since when there are metrics */
+    std::string_view counter; /* the type of those metrics that never fall as long as the server runs */
 
     void put(std::string_view part) { appendBinaryStringInfo(&text, part.data(), static_cast<int>(part.size())); }
 
@@ -252,7 +252,7 @@ write(Lines &lines, const Listing &queues, const Listing &series, const Listing 
 /* ojs.metrics() returns text */
 OJS_FUNCTION(ojs_metrics)
 {
-    bool shared = figures != nullptr && !RecoveryInProgress();
+    bool shared = job_metrics != nullptr && !RecoveryInProgress();
     Lines lines = {};
     lines.counter = shared ? "counter" : "gauge";
     lines.since = shared ? ", since the server started" : ", of the jobs that are kept";

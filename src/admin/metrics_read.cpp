@@ -1,5 +1,5 @@
 /*
- * metrics_read.cpp: the figures in shared memory, as SQL asks for them: all of them (ojs.metrics), the last hour
+ * metrics_read.cpp: the metrics in shared memory, as SQL asks for them: all of them (ojs.metrics), the last hour
  * (ojs.queue_stats), the first and last numbers of a queue (ojs.queue_info). What the caller has done itself is added.
  */
 #include "ojs/pg/args.h"
@@ -39,25 +39,25 @@ int_cell(uint64 row, int column)
 void
 learn_hour_before(Database &database, Oid table)
 {
-    if (database.hour_known && database.figures_of == table)
+    if (database.hour_known && database.metrics_of == table)
         return;
-    LWLockAcquire(figures->lock, LW_EXCLUSIVE);
-    begin_figures(database, table, now());
+    LWLockAcquire(job_metrics->lock, LW_EXCLUSIVE);
+    begin_metrics(database, table, now());
     bool known_already = database.hour_known;
-    TimestampTz since = database.figures_since;
-    LWLockRelease(figures->lock);
+    TimestampTz since = database.metrics_since;
+    LWLockRelease(job_metrics->lock);
     if (known_already)
         return;
 
     with_spi([&] {
         uint64 n = execute_latest(hour_before, {TimestampTzGetDatum(since)});
-        LWLockAcquire(figures->lock, LW_EXCLUSIVE);
+        LWLockAcquire(job_metrics->lock, LW_EXCLUSIVE);
         for (uint64 row = 0; row < n && !database.hour_known; row++) {
             int64 number = int_cell(row, 2), completed = int_cell(row, 3), completed_us = int_cell(row, 4), failed = int_cell(row, 5);
-            int q = make_queue_figures(table, int_cell(row, 1));
+            int q = make_queue_metrics(table, int_cell(row, 1));
             if (q < 0)
                 break;
-            QueueFigures &queue = figures->queues[q];
+            QueueMetrics &queue = job_metrics->queues[q];
             SpinLockAcquire(&queue.mutex);
             PartOfHour *part = part_of(queue, number);
             if (part != nullptr) {
@@ -68,7 +68,7 @@ learn_hour_before(Database &database, Oid table)
             SpinLockRelease(&queue.mutex);
         }
         database.hour_known = true;
-        LWLockRelease(figures->lock);
+        LWLockRelease(job_metrics->lock);
     });
 }
 
@@ -76,7 +76,7 @@ learn_hour_before(Database &database, Oid table)
 PartOfHour
 last_hour(int q, TimestampTz at)
 {
-    QueueFigures &queue = figures->queues[q];
+    QueueMetrics &queue = job_metrics->queues[q];
     PartOfHour hour = {};
     int64 now_part = at / part_us;
     double share = 1.0 - static_cast<double>(at % part_us) / static_cast<double>(part_us);
@@ -93,10 +93,10 @@ last_hour(int q, TimestampTz at)
         add(hour.wait_us, part.wait_us);
     }
     SpinLockRelease(&queue.mutex);
-    for (int i = 0; i < happened.n; i++)
-        if (is_current(happened.all[i]) && figures->series[happened.all[i].series].queue == q &&
-            happened.all[i].part >= now_part - parts_of_hour)
-            add_to(hour, happened.all[i]);
+    for (int i = 0; i < metric_deltas.n; i++)
+        if (is_current(metric_deltas.all[i]) && job_metrics->series[metric_deltas.all[i].series].queue == q &&
+            metric_deltas.all[i].part >= now_part - parts_of_hour)
+            add_to(hour, metric_deltas.all[i]);
     return hour;
 }
 
@@ -118,39 +118,39 @@ int_array(const int64 *values, int n)
 
 } // namespace
 
-/* ojs_store.figures_kept() returns boolean */
-OJS_FUNCTION(ojs_figures_kept)
+/* ojs_store.metrics_kept() returns boolean */
+OJS_FUNCTION(ojs_metrics_kept)
 {
-    PG_RETURN_BOOL(figures != nullptr);
+    PG_RETURN_BOOL(job_metrics != nullptr);
 }
 
-/* ojs_store.shared_figures(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record;
+/* ojs_store.shared_metrics(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record;
  * no rows where nothing is shared */
-OJS_FUNCTION(ojs_shared_figures)
+OJS_FUNCTION(ojs_shared_metrics)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
-    if (figures == nullptr)
+    if (job_metrics == nullptr)
         return (Datum)0;
     Oid table = store::relation_oid(store::Rel::ready);
     auto *copy = static_cast<Series *>(palloc(sizeof(Series)));
-    for (int s = 0; s < figures->n_series; s++) {
+    for (int s = 0; s < job_metrics->n_series; s++) {
         int64 queue_id = 0;
-        LWLockAcquire(figures->lock, LW_SHARED);
-        bool ours = figures->series[s].queue >= 0;
+        LWLockAcquire(job_metrics->lock, LW_SHARED);
+        bool ours = job_metrics->series[s].queue >= 0;
         if (ours) {
-            QueueFigures &queue = figures->queues[figures->series[s].queue];
+            QueueMetrics &queue = job_metrics->queues[job_metrics->series[s].queue];
             ours = queue.database == MyDatabaseId && queue.table == table;
             queue_id = queue.queue;
             SpinLockAcquire(&queue.mutex);
-            *copy = figures->series[s];
+            *copy = job_metrics->series[s];
             SpinLockRelease(&queue.mutex);
         }
-        LWLockRelease(figures->lock);
+        LWLockRelease(job_metrics->lock);
         if (!ours)
             continue;
-        for (int i = 0; i < happened.n; i++)
-            if (happened.all[i].series == s && is_current(happened.all[i]))
-                add_to(*copy, happened.all[i]);
+        for (int i = 0; i < metric_deltas.n; i++)
+            if (metric_deltas.all[i].series == s && is_current(metric_deltas.all[i]))
+                add_to(*copy, metric_deltas.all[i]);
         Datum values[] = {Int64GetDatum(queue_id), PointerGetDatum(cstring_to_text(copy->type)), int_array(copy->cells, n_cells),
                           int_array(copy->sums, n_sums)};
         bool nulls[lengthof(values)] = {};
@@ -164,7 +164,7 @@ OJS_FUNCTION(ojs_shared_figures)
 OJS_FUNCTION(ojs_shared_hour)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
-    Database *database = figures != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
+    Database *database = job_metrics != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
     if (database == nullptr)
         return (Datum)0;
     Datum *ids;
@@ -175,11 +175,11 @@ OJS_FUNCTION(ojs_shared_hour)
     deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &id_nulls, &n);
     learn_hour_before(*database, table);
     for (int i = 0; i < n; i++) {
-        LWLockAcquire(figures->lock, LW_SHARED);
-        int q = find_queue_figures(table, DatumGetInt64(ids[i]));
-        bool full = q < 0 && figures->n_queues == max_figure_queues;
+        LWLockAcquire(job_metrics->lock, LW_SHARED);
+        int q = find_queue_metrics(table, DatumGetInt64(ids[i]));
+        bool full = q < 0 && job_metrics->n_queues == max_metric_queues;
         PartOfHour hour = q >= 0 ? last_hour(q, at) : PartOfHour{};
-        LWLockRelease(figures->lock);
+        LWLockRelease(job_metrics->lock);
         bool nulls[5] = {false, full, full}; /* not known: counting the rows would take as long as there are rows */
         Datum values[] = {ids[i], Int64GetDatum(hour.completed), Int64GetDatum(hour.failed),
                           mean_ms(hour.completed_us, hour.completed, &nulls[3]), mean_ms(hour.wait_us, hour.waits, &nulls[4])};
@@ -194,7 +194,7 @@ OJS_FUNCTION(ojs_shared_hour)
 OJS_FUNCTION(ojs_shared_parts)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
-    Database *database = figures != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
+    Database *database = job_metrics != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
     if (database == nullptr)
         return (Datum)0;
     Datum *ids;
@@ -206,14 +206,14 @@ OJS_FUNCTION(ojs_shared_parts)
     learn_hour_before(*database, table);
     for (int i = 0; i < n; i++) {
         PartOfHour parts[parts_of_hour + 1] = {};
-        LWLockAcquire(figures->lock, LW_SHARED);
-        int q = find_queue_figures(table, DatumGetInt64(ids[i]));
+        LWLockAcquire(job_metrics->lock, LW_SHARED);
+        int q = find_queue_metrics(table, DatumGetInt64(ids[i]));
         if (q >= 0) {
-            SpinLockAcquire(&figures->queues[q].mutex);
-            memcpy(parts, figures->queues[q].parts, sizeof parts);
-            SpinLockRelease(&figures->queues[q].mutex);
+            SpinLockAcquire(&job_metrics->queues[q].mutex);
+            memcpy(parts, job_metrics->queues[q].parts, sizeof parts);
+            SpinLockRelease(&job_metrics->queues[q].mutex);
         }
-        LWLockRelease(figures->lock);
+        LWLockRelease(job_metrics->lock);
         for (const PartOfHour &part : parts) {
             if (part.number < now_part - parts_of_hour || part.number > now_part)
                 continue;
@@ -270,19 +270,19 @@ job_exists(const pg_uuid_t &id)
 bool
 known_seqs(Oid table, int64 queue_id, int64 at_us, Seqs &seqs)
 {
-    LWLockAcquire(figures->lock, LW_SHARED);
-    int q = find_queue_figures(table, queue_id);
+    LWLockAcquire(job_metrics->lock, LW_SHARED);
+    int q = find_queue_metrics(table, queue_id);
     bool known = false;
     bool fresh = false;
     if (q >= 0) {
-        QueueFigures &queue = figures->queues[q];
+        QueueMetrics &queue = job_metrics->queues[q];
         SpinLockAcquire(&queue.mutex);
         known = queue.seqs_known;
         fresh = at_us < queue.look_again_us;
         seqs = {queue.earliest_seq, queue.head_seq, queue.earliest_id};
         SpinLockRelease(&queue.mutex);
     }
-    LWLockRelease(figures->lock);
+    LWLockRelease(job_metrics->lock);
     return known && (fresh || (seqs.earliest != 0 && job_exists(seqs.earliest_id)));
 }
 
@@ -290,21 +290,21 @@ known_seqs(Oid table, int64 queue_id, int64 at_us, Seqs &seqs)
 bool
 can_remember_seqs(Database &database, Oid table, int64 queue_id)
 {
-    LWLockAcquire(figures->lock, LW_EXCLUSIVE);
-    begin_figures(database, table, now());
-    bool can = make_queue_figures(table, queue_id) >= 0;
-    LWLockRelease(figures->lock);
+    LWLockAcquire(job_metrics->lock, LW_EXCLUSIVE);
+    begin_metrics(database, table, now());
+    bool can = make_queue_metrics(table, queue_id) >= 0;
+    LWLockRelease(job_metrics->lock);
     return can;
 }
 
 void
 remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, int64 look_again_us)
 {
-    LWLockAcquire(figures->lock, LW_EXCLUSIVE);
-    begin_figures(database, table, now());
-    int q = make_queue_figures(table, queue_id);
+    LWLockAcquire(job_metrics->lock, LW_EXCLUSIVE);
+    begin_metrics(database, table, now());
+    int q = make_queue_metrics(table, queue_id);
     if (q >= 0) {
-        QueueFigures &queue = figures->queues[q];
+        QueueMetrics &queue = job_metrics->queues[q];
         SpinLockAcquire(&queue.mutex);
         queue.head_seq = std::max(queue.head_seq, seqs.head);
         queue.earliest_seq = seqs.earliest;
@@ -313,7 +313,7 @@ remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, i
         queue.seqs_known = true;
         SpinLockRelease(&queue.mutex);
     }
-    LWLockRelease(figures->lock);
+    LWLockRelease(job_metrics->lock);
 }
 
 } // namespace
@@ -325,7 +325,7 @@ OJS_FUNCTION(ojs_queue_seqs)
 {
     constexpr int most_of_the_time = 200; /* one part in so many */
     int64 queue = PG_GETARG_INT64(0);
-    Database *database = figures != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
+    Database *database = job_metrics != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
     bool writes = TransactionIdIsValid(GetTopTransactionIdIfAny());
     int64 start_us = steady_us();
     Oid table = store::relation_oid(store::Rel::ready);

@@ -269,14 +269,14 @@ check_type_stays(const Jsonb *base, const JsonbValue &wanted, std::string_view n
               clipped(text_of(wanted)));
 }
 
-struct Given {
+struct GivenSetting {
     const char *stored;
     JsonbValue value; /* null: back to the default */
 };
 
 /* The settings of the call, each once, in their stored form. */
 int
-read_settings(const Jsonb *given, std::string_view name, Given *out)
+read_settings(const Jsonb *given, std::string_view name, GivenSetting *out)
 {
     int n = 0;
     each_member(root_of(given), [&](std::string_view key, const JsonbValue &value) {
@@ -284,7 +284,7 @@ read_settings(const Jsonb *given, std::string_view name, Given *out)
         if (setting == nullptr)
             raise_field(invalid, clipped(key), "The settings of queues are listed in docs/how-to/queues.md.",
                         "%s is no setting of a queue", clipped(key));
-        Given one = {setting->stored, value};
+        GivenSetting one = {setting->stored, value};
         if (value.type != jbvNull)
             one.value = setting_value(*setting, name, value);
         for (int i = 0; i < n; i++)
@@ -330,10 +330,10 @@ OJS_FUNCTION(ojs_queue_config)
                         " bytes are allowed", extent.text, static_cast<int>(longest_number), longest_config);
     }
 
-    Given *settings_given = nullptr;
+    GivenSetting *settings_given = nullptr;
     int n = 0;
     if (given != nullptr) {
-        settings_given = static_cast<Given *>(palloc(sizeof(Given) * std::max<uint32>(JB_ROOT_COUNT(given), 1)));
+        settings_given = static_cast<GivenSetting *>(palloc(sizeof(GivenSetting) * std::max<uint32>(JB_ROOT_COUNT(given), 1)));
         n = read_settings(given, name, settings_given);
     }
 
@@ -346,7 +346,7 @@ OJS_FUNCTION(ojs_queue_config)
             out.add(key, value);
         });
     for (int i = 0; i < n; i++) {
-        const Given &one = settings_given[i];
+        const GivenSetting &one = settings_given[i];
         if (one.value.type == jbvNull)
             continue;
         if (strcmp(one.stored, "type") == 0) {

@@ -48,8 +48,8 @@ OJS_FUNCTION(ojs_count_moved)
     const Queue *found = find_queue(PG_GETARG_INT64(3));
     if (found != nullptr) {
         Queue queue = *found; /* the cache may go meanwhile */
-        takes_places_again(limits, queue, job, lease);
-        settle(limits);
+        retake_slots(limits, queue, job, lease);
+        store_limit_uses(limits);
     }
     tables.close();
     store::end_write();

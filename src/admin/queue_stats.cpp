@@ -81,24 +81,24 @@ find_due(Overdue *overdue, int n, TimestampTz at)
     store::close(table);
 }
 
-struct Figures {
+struct QueueReading {
     Counts *counts;
     Overdue *overdue;
 };
 
-Figures
-read_figures(const int64 *queues, int n, bool ended, int64 max_age_us)
+QueueReading
+read_queue_states(const int64 *queues, int n, bool ended, int64 max_age_us)
 {
     TimestampTz at = now();
-    Figures figures = {static_cast<Counts *>(palloc0(sizeof(Counts) * std::max(n, 1))),
+    QueueReading reading = {static_cast<Counts *>(palloc0(sizeof(Counts) * std::max(n, 1))),
                        static_cast<Overdue *>(palloc0(sizeof(Overdue) * std::max(n, 1)))};
     ensure_hot_set();
     for (int i = 0; i < n; i++)
-        figures.overdue[i].queue = queues[i];
-    read_counts(queues, n, ended, max_age_us, figures.counts);
-    find_lapsed(figures.overdue, n, at);
-    find_due(figures.overdue, n, at);
-    return figures;
+        reading.overdue[i].queue = queues[i];
+    read_counts(queues, n, ended, max_age_us, reading.counts);
+    find_lapsed(reading.overdue, n, at);
+    find_due(reading.overdue, n, at);
+    return reading;
 }
 
 /* Never below zero, though a commit may be seen a moment before it is counted. */
@@ -108,15 +108,15 @@ at_least_0(int64 n)
     return std::max<int64>(n, 0);
 }
 
-struct Standings { /* as the columns of ojs_store.queue_counts() */
+struct StateCounts { /* as the columns of ojs_store.queue_counts() */
     int64 queue, ready, in_flight, delayed, available, active, scheduled, retryable, pending, completed, cancelled,
         discarded;
 };
 
-Standings
-standings_of(const Counts &c, const Overdue &over)
+StateCounts
+state_counts_of(const Counts &c, const Overdue &over)
 {
-    Standings s = {};
+    StateCounts s = {};
     int64 due = over.scheduled + over.retryable + over.released;
     s.queue = c.queue;
     s.ready = at_least_0(c[Where::ready] + due + over.leased);
@@ -151,7 +151,7 @@ note_rows(store::Rel rel, Tuplestorestate *rows, TupleDesc desc, int change)
 
 } // namespace
 
-/* ojs_store.queue_rows(ids bigint[]) returns setof record: the columns of Standings */
+/* ojs_store.queue_rows(ids bigint[]) returns setof record: the columns of StateCounts */
 OJS_FUNCTION(ojs_queue_rows)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
@@ -162,9 +162,9 @@ OJS_FUNCTION(ojs_queue_rows)
     auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * std::max(n, 1)));
     for (int i = 0; i < n; i++)
         queues[i] = DatumGetInt64(ids[i]);
-    Figures figures = read_figures(queues, n, true, 0);
+    QueueReading reading = read_queue_states(queues, n, true, 0);
     for (int i = 0; i < n; i++) {
-        Standings s = standings_of(figures.counts[i], figures.overdue[i]);
+        StateCounts s = state_counts_of(reading.counts[i], reading.overdue[i]);
         Datum values[] = {Int64GetDatum(s.queue), Int64GetDatum(s.ready), Int64GetDatum(s.in_flight), Int64GetDatum(s.delayed),
                           Int64GetDatum(s.available), Int64GetDatum(s.active), Int64GetDatum(s.scheduled),
                           Int64GetDatum(s.retryable), Int64GetDatum(s.pending), Int64GetDatum(s.completed),
@@ -179,8 +179,8 @@ OJS_FUNCTION(ojs_queue_rows)
 OJS_FUNCTION(ojs_ready_and_held)
 {
     int64 queue = PG_GETARG_INT64(0);
-    Figures figures = read_figures(&queue, 1, false, reply_age_us);
-    Standings s = standings_of(*figures.counts, *figures.overdue);
+    QueueReading reading = read_queue_states(&queue, 1, false, reply_age_us);
+    StateCounts s = state_counts_of(*reading.counts, *reading.overdue);
     TupleDesc desc;
     if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
         elog(ERROR, "return type must be a row type");

@@ -38,17 +38,17 @@ void
 read_shared_uses(SharedUse (&uses)[n_shared_uses])
 {
     SharedUse databases = {"databases", 0, 0, max_databases};
-    SharedUse listeners = {"listener_flags", 0, 0, max_marks};
+    SharedUse listeners = {"listener_flags", 0, 0, max_listener_flags};
     SharedUse rates = {"claim_rates", 0, 0, max_calls};
     SharedUse queues = {"counters", 0, 0, max_counters};
     SharedUse refusals = {"refusals", 0, 0, static_cast<int64>(lengthof(alarms->refusals))};
-    SharedUse metric_queues = {"metric_queues", 0, 0, max_figure_queues};
+    SharedUse metric_queues = {"metric_queues", 0, 0, max_metric_queues};
     SharedUse metric_series = {"metric_series", 0, 0, max_series};
 
     LWLockAcquire(shared->lock, LW_SHARED);
     for (const Database &database : shared->databases)
         count(databases, database.oid);
-    count_entries<Mark>(listeners, shared->marks);
+    count_entries<ListenerFlag>(listeners, shared->listener_flags);
     count_entries<Calls>(rates, shared->calls);
     LWLockRelease(shared->lock);
 
@@ -58,13 +58,13 @@ read_shared_uses(SharedUse (&uses)[n_shared_uses])
         count(refusals, refusal.database);
     LWLockRelease(counters_lock);
 
-    LWLockAcquire(figures->lock, LW_SHARED);
-    for (const QueueFigures &queue : figures->queues)
+    LWLockAcquire(job_metrics->lock, LW_SHARED);
+    for (const QueueMetrics &queue : job_metrics->queues)
         count(metric_queues, queue.database);
-    for (int s = 0; s < figures->n_series; s++)
-        if (figures->series[s].queue >= 0)
-            count(metric_series, figures->queues[figures->series[s].queue].database);
-    LWLockRelease(figures->lock);
+    for (int s = 0; s < job_metrics->n_series; s++)
+        if (job_metrics->series[s].queue >= 0)
+            count(metric_series, job_metrics->queues[job_metrics->series[s].queue].database);
+    LWLockRelease(job_metrics->lock);
 
     int n = 0;
     for (const SharedUse &use : {databases, listeners, rates, queues, refusals, metric_queues, metric_series})

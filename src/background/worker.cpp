@@ -393,7 +393,7 @@ serve()
 
 /* Upkeep must not depend on what an administrator has set for sessions. */
 void
-settle(const char *name, int lock_timeout_ms)
+apply_worker_settings(const char *name, int lock_timeout_ms)
 {
     struct Setting {
         const char *name, *value;
@@ -419,7 +419,7 @@ connect(Datum database, const char *name, int lock_timeout_ms)
     pqsignal(SIGHUP, SignalHandlerForConfigReload);
     BackgroundWorkerUnblockSignals();
     BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(database), InvalidOid, 0);
-    settle(name, lock_timeout_ms);
+    apply_worker_settings(name, lock_timeout_ms);
 }
 
 void

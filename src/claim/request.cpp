@@ -27,7 +27,7 @@ namespace
 {
 
 int64 waited_us; /* since it was last asked for */
-bool told_greedy;
+bool warned_greedy;
 
 /* Whether a claim that took this row would hand it out. */
 bool
@@ -142,14 +142,14 @@ bool
 admit_or_tell(const Queue &queue, const text *worker, int64 until_us)
 {
     static uint32 event;
-    bool told = false;
+    bool warned = false;
 
     while (int64 ms = retry_after_ms(queue, worker)) {
         int64 at_us = steady_us();
-        if (!told)
+        if (!warned)
             tell(Code::rate_limited, throttled(queue, ms), psprintf(throttled_hint, static_cast<long long>(ms)),
                  throttled_message, queue.name, static_cast<long long>(queue.claim_rate));
-        told = true;
+        warned = true;
         if (at_us + ms * 1000 > until_us)
             return false;
         sleep_ms(ms, "OjsClaimThrottled", &event);
@@ -168,19 +168,19 @@ await_share(const Request &request, Share *share)
     if (queue == end || request.max == 0 || worker_stopped(request.worker))
         return false;
     if (!shared_memory()) {
-        if (!told_greedy)
+        if (!warned_greedy)
             ereport(NOTICE, (errmsg("claims of queue \"%s\" are served at once, although it has a claim_jitter_ms",
                                     queue->name),
                              errhint("Sharing out a queue's jobs needs ojs in shared_preload_libraries.")));
-        told_greedy = true;
+        warned_greedy = true;
         return false;
     }
 
     int64 from_us = steady_us();
-    cohort_join(queue->id, request.max, queue->claim_jitter_ms);
-    while (std::optional<int64> most = cohort_wait())
-        cohort_divide(count_claimable(*queue, *most, now()));
-    *share = {queue->id, cohort_quota()};
+    claim_window_join(queue->id, request.max, queue->claim_jitter_ms);
+    while (std::optional<int64> most = claim_window_wait())
+        claim_window_divide(count_claimable(*queue, *most, now()));
+    *share = {queue->id, claim_window_quota()};
     waited_us += steady_us() - from_us;
     AcceptInvalidationMessages();
     ensure_hot_set();

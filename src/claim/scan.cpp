@@ -4,7 +4,7 @@
  * Equivalent SQL, for one queue:
  *   with taken as (
  *       delete from ojs_store.ready where ctid = any (array(
- *           select ctid from ojs_store.ready where queue = $1 order by npriority, place limit $2 for update skip locked))
+ *           select ctid from ojs_store.ready where queue = $1 order by npriority, position limit $2 for update skip locked))
  *       returning *)
  *   insert into ojs_store.lease select …, random token from taken returning …;
  * test/pgtap/claim_oracle.sql holds the two against each other.
@@ -42,7 +42,7 @@ constexpr int64 upkeep_every_us = 100 * 1000;
 
 TimestampTz last_upkeep;
 
-struct Taken {
+struct ClaimedJob {
     ReadyRow ready;
     LeaseRow lease;
     HeapTuple job;
@@ -54,7 +54,7 @@ struct Walk {
     Tables &tables;
     const Request &request;
     TimestampTz now;
-    Taken *taken;
+    ClaimedJob *taken;
     int n;
     int most; /* n may come to this in the queue at hand */
     Limits limits;
@@ -120,7 +120,7 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
         move_to_dead_letters(walk.tables, queue, job, ready, walk.now);
         return;
     }
-    Taken &taken = walk.taken[walk.n++];
+    ClaimedJob &taken = walk.taken[walk.n++];
     LeaseRow &lease = taken.lease;
     taken.ready = ready;
     taken.queue_position = queue_position;
@@ -171,9 +171,9 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
     return false;
 }
 
-/* A part of a class, in place order. */
+/* A part of a class, in the order of positions. */
 void
-walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to, bool &hinted)
+walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to, bool &hinted)
 {
     store::Table &ready = walk.tables.ready();
     ScanKeyData keys[4];
@@ -189,7 +189,7 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
         read(ready.slot, row);
         /* Rows that this transaction has taken lie below the hint; should it roll back, all hints are forgotten. */
         if (!hinted)
-            level.hint[klass] = row.place;
+            level.hint[klass] = row.position;
         hinted = true;
         if (seen == store::Row::arriving)
             walk.arriving = bms_add_member(walk.arriving, queue_position);
@@ -197,8 +197,8 @@ walk_places(Walk &walk, store::Scan &scan, int queue_position, Level &level, int
         if (limited) {
             walk.limits.closed = 0;
             if (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)) {
-                int64 upto = passed_over(walk.held_back, level.held_back[klass], walk.limits.closed, row.place, walk.now);
-                if (upto > row.place) {
+                int64 upto = passed_over(walk.held_back, level.held_back[klass], walk.limits.closed, row.position, walk.now);
+                if (upto > row.position) {
                     ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(upto));
                     store::rescan(scan, keys, 4);
                 }
@@ -225,11 +225,11 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
     /* The index reads a whole page at a time and compares every entry on it; most often a few behind the hint will do. */
     if (klass == fresh && from > 0) {
         int64 near = from + 16 + 2 * (walk.most - walk.n);
-        walk_places(walk, scan, queue_position, level, klass, from, near, hinted);
+        walk_positions(walk, scan, queue_position, level, klass, from, near, hinted);
         from = near + 1;
     }
     if (walk.n < walk.most)
-        walk_places(walk, scan, queue_position, level, klass, from, last, hinted);
+        walk_positions(walk, scan, queue_position, level, klass, from, last, hinted);
     if (walk.held_back.limit != 0)
         end_stretch(walk.held_back, level.held_back[klass], walk.now);
 }
@@ -268,7 +268,7 @@ most_with(const Walk &walk, int queue_position)
     const Request &request = walk.request;
     if (request.share.quota < 0 || request.queues[queue_position].id != request.share.queue)
         return request.max;
-    auto of_queue = [&](const Taken &taken) { return taken.queue_position == queue_position; };
+    auto of_queue = [&](const ClaimedJob &taken) { return taken.queue_position == queue_position; };
     int had = static_cast<int>(std::count_if(walk.taken, walk.taken + walk.n, of_queue));
     return std::min(request.max, walk.n + request.share.quota - had);
 }
@@ -360,28 +360,28 @@ store_leases(Walk &walk)
 bool showing;
 
 void
-show(Walk &walk, Tables &tables, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
+show(Walk &walk, Tables &tables, const ClaimedJob &taken, const JobRow &job, Datum *values, bool *nulls)
 {
-    Standing standing = {};
-    standing.state = State::active;
-    standing.queue = taken.ready.queue;
-    standing.attempt = taken.lease.attempt;
-    standing.deliveries = taken.lease.deliveries;
-    standing.enqueued_at = std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
-    standing.started_at = walk.now;
-    standing.worker = walk.request.worker;
-    standing.token = taken.lease.token;
-    standing.lease_expires_at = taken.lease.deadline;
+    Status status = {};
+    status.state = State::active;
+    status.queue = taken.ready.queue;
+    status.attempt = taken.lease.attempt;
+    status.deliveries = taken.lease.deliveries;
+    status.enqueued_at = std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
+    status.started_at = walk.now;
+    status.worker = walk.request.worker;
+    status.token = taken.lease.token;
+    status.lease_expires_at = taken.lease.deadline;
     if (taken.ready.flags & (job_has_history | job_reported))
-        read_past(tables, job.id, taken.ready.flags, standing);
+        read_past(tables, job.id, taken.ready.flags, status);
     if (taken.ready.flags & job_has_parents)
-        read_parents(job.id, standing);
-    render(job, standing, walk.request.queues[taken.queue_position].name, true, values, nulls);
+        read_parents(job.id, status);
+    render(job, status, walk.request.queues[taken.queue_position].name, true, values, nulls);
 }
 
 /* Returns false if the job cannot be shown; then it is discarded. */
 bool
-show_or_discard(Walk &walk, const Taken &taken, const JobRow &job, Datum *values, bool *nulls)
+show_or_discard(Walk &walk, const ClaimedJob &taken, const JobRow &job, Datum *values, bool *nulls)
 {
     ErrorData *error = attempt([&] {
         Tables tables; /* of its own: what a slot holds ends with the subtransaction */
@@ -410,7 +410,7 @@ emit(Walk &walk, ReturnSetInfo *set)
     TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(walk.tables.job().rel), &TTSOpsHeapTuple);
     Hooks hooks = hooks_at(Point::before_execute);
 
-    std::sort(walk.taken, walk.taken + walk.n, [](const Taken &a, const Taken &b) {
+    std::sort(walk.taken, walk.taken + walk.n, [](const ClaimedJob &a, const ClaimedJob &b) {
         if (a.queue_position != b.queue_position)
             return a.queue_position < b.queue_position;
         return a.ready.npriority != b.ready.npriority ? a.ready.npriority < b.ready.npriority : a.seq < b.seq;
@@ -420,7 +420,7 @@ emit(Walk &walk, ReturnSetInfo *set)
     if (careful)
         CommandCounterIncrement(); /* the leases have just been stored */
     for (int i = 0; i < walk.n; i++) {
-        const Taken &taken = walk.taken[i];
+        const ClaimedJob &taken = walk.taken[i];
         JobRow job;
         ExecStoreHeapTuple(taken.job, slot, false);
         read(slot, job);
@@ -450,10 +450,10 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}, nullptr};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
-        cohort_leave();
+        claim_window_leave();
         return {};
     }
-    walk.taken = static_cast<Taken *>(palloc(sizeof(Taken) * request.max));
+    walk.taken = static_cast<ClaimedJob *>(palloc(sizeof(ClaimedJob) * request.max));
 
     bool upkeep_due = now - last_upkeep > upkeep_every_us || now < last_upkeep;
     bool upkept = upkeep_due && !shares;
@@ -476,16 +476,16 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         if (!request.may_wait || walk.n > 0)
             mind_arriving(walk, walk.n == 0 && !wrote && store::write_mark() == before);
     }
-    if (shares && upkeep_due && walk.n > 0 && cohort_is_over())
+    if (shares && upkeep_due && walk.n > 0 && claim_window_is_over())
         do_upkeep(walk, true);
     if (shares)
-        cohort_leave();
+        claim_window_leave();
     HandedOut out = {0, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))), std::nullopt};
     if (walk.limits.free_at != DT_NOEND)
         out.free_in_us = std::max<int64>(walk.limits.free_at - now, 0);
     if (walk.n > 0)
         store_leases(walk);
-    settle(walk.limits, walk.n > 0 || !request.may_wait);
+    store_limit_uses(walk.limits, walk.n > 0 || !request.may_wait);
     if (walk.n > 0)
         emit(walk, set);
     out.jobs = walk.n;

@@ -101,20 +101,20 @@ end_stretch(HeldBack &current, HeldBack &longest, TimestampTz now)
 }
 
 int64
-passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 place, TimestampTz now)
+passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 position, TimestampTz now)
 {
     if (current.limit != limit)
         end_stretch(current, longest, now);
     if (limit == 0)
-        return place;
+        return position;
     if (current.limit == 0)
-        current = {limit, place, place, 0, now};
-    if (longest.limit == limit && longest.from <= place && place < longest.to && holds(longest, now)) {
+        current = {limit, position, position, 0, now};
+    if (longest.limit == limit && longest.from <= position && position < longest.to && holds(longest, now)) {
         current.to = longest.to;
         current.rows += longest.rows;
         current.since = longest.since;
     } else {
-        current.to = place;
+        current.to = position;
         current.rows++;
     }
     return current.to;

@@ -117,14 +117,14 @@ free_counters(Oid database)
 Counter *
 find_counter(int64 queue, Oid database)
 {
-    MarkKey key = {queue, database, 0};
+    QueueKey key = {queue, database, 0};
     return static_cast<Counter *>(hash_search(counters, &key, HASH_FIND, nullptr));
 }
 
 Counter *
 counter_of(int64 queue)
 {
-    MarkKey key = {queue, MyDatabaseId, 0};
+    QueueKey key = {queue, MyDatabaseId, 0};
     bool found;
     Counter *counter = find_counter(queue);
     if (counter != nullptr)
@@ -170,7 +170,7 @@ counts_startup(LWLock *lock, bool found)
 {
     bool found_recount;
     HASHCTL control = {};
-    control.keysize = sizeof(MarkKey);
+    control.keysize = sizeof(QueueKey);
     control.entrysize = sizeof(Counter);
     counters = ShmemInitHash("ojs counters", max_counters, max_counters, &control, HASH_ELEM | HASH_BLOBS);
     recount = static_cast<Recount *>(ShmemInitStruct("ojs recount", recount_size(), &found_recount));

@@ -18,13 +18,13 @@
 namespace ojs
 {
 
-Figures *figures;
-constinit Notes<Happened> happened = {};
+JobMetrics *job_metrics;
+constinit Notes<MetricDelta> metric_deltas = {};
 
 namespace
 {
 
-constexpr int kept_for_others = max_figure_queues; /* of the series, for "_other" of each queue */
+constexpr int kept_for_others = max_metric_queues; /* of the series, for "_other" of each queue */
 constexpr int max_types = 100;
 
 /* --- finding and making series --- */
@@ -33,21 +33,21 @@ struct SeriesKey {
     int64 queue;
     uint64 hash;
 };
-struct KnownSeries {
+struct SeriesEntry {
     SeriesKey key;
     int number; /* from 1; 0: not counted */
     int64 looked_us;
 };
-HTAB *known; /* of KnownSeries */
+HTAB *known; /* of SeriesEntry */
 Oid known_of;
 uint32 known_freed;
-KnownSeries last;
+SeriesEntry last;
 
 int
 find_series(int queue, uint64 hash)
 {
-    for (int s = 0; s < figures->n_series; s++)
-        if (figures->series[s].queue == queue && figures->series[s].hash == hash)
+    for (int s = 0; s < job_metrics->n_series; s++)
+        if (job_metrics->series[s].queue == queue && job_metrics->series[s].hash == hash)
             return s;
     return -1;
 }
@@ -58,20 +58,20 @@ make_series(int queue, uint64 hash, std::string_view type)
     int s = find_series(queue, hash);
     if (s >= 0)
         return s;
-    for (s = 0; s < figures->n_series && figures->series[s].queue >= 0;)
+    for (s = 0; s < job_metrics->n_series && job_metrics->series[s].queue >= 0;)
         s++;
     bool other = hash == 0;
-    if (!other && (s >= max_series - kept_for_others || figures->queues[queue].n_types >= max_types))
+    if (!other && (s >= max_series - kept_for_others || job_metrics->queues[queue].n_types >= max_types))
         return make_series(queue, 0, "_other");
     if (s == max_series)
         return -1;
-    Series &series = figures->series[s];
+    Series &series = job_metrics->series[s];
     series = {};
     series.queue = queue;
     series.hash = hash;
     memcpy(series.type, type.data(), std::min(type.size(), max_type_name));
-    figures->queues[queue].n_types += !other;
-    figures->n_series = std::max(figures->n_series, s + 1);
+    job_metrics->queues[queue].n_types += !other;
+    job_metrics->n_series = std::max(job_metrics->n_series, s + 1);
     return s;
 }
 
@@ -86,9 +86,9 @@ int
 series_of(int64 queue, std::string_view type, TimestampTz at)
 {
     Oid table = store::relation_oid(store::Rel::ready);
-    uint32 freed = pg_atomic_read_u32(&figures->freed);
+    uint32 freed = pg_atomic_read_u32(&job_metrics->freed);
     bool valid = known != nullptr && known_of == table && known_freed == freed;
-    if (valid && last.key.queue == queue && last.number > 0 && is_called(figures->series[last.number - 1], type))
+    if (valid && last.key.queue == queue && last.number > 0 && is_called(job_metrics->series[last.number - 1], type))
         return last.number;
 
     uint64 hash = type.size() > max_type_name ? 0 : static_cast<uint64>(name_hash(type));
@@ -100,25 +100,25 @@ series_of(int64 queue, std::string_view type, TimestampTz at)
     if (known == nullptr) {
         HASHCTL control = {};
         control.keysize = sizeof(SeriesKey);
-        control.entrysize = sizeof(KnownSeries);
+        control.entrysize = sizeof(SeriesEntry);
         known = hash_create("ojs series", 64, &control, HASH_ELEM | HASH_BLOBS);
         known_of = table;
         known_freed = freed;
     }
     SeriesKey key = {queue, hash};
     bool found;
-    auto *entry = static_cast<KnownSeries *>(hash_search(known, &key, HASH_ENTER, &found));
+    auto *entry = static_cast<SeriesEntry *>(hash_search(known, &key, HASH_ENTER, &found));
     constexpr int64 look_again_us = SECS_PER_MINUTE * USECS_PER_SEC; /* for room */
     if (!found || (entry->number == 0 && steady_us() - entry->looked_us > look_again_us)) {
         entry->number = 0;
         entry->looked_us = steady_us();
         Database *database = my_database();
         if (database != nullptr) {
-            LWLockAcquire(figures->lock, LW_EXCLUSIVE);
-            begin_figures(*database, table, at);
-            int q = make_queue_figures(table, queue);
+            LWLockAcquire(job_metrics->lock, LW_EXCLUSIVE);
+            begin_metrics(*database, table, at);
+            int q = make_queue_metrics(table, queue);
             entry->number = q < 0 ? 0 : make_series(q, hash, hash == 0 ? "_other" : type) + 1;
-            LWLockRelease(figures->lock);
+            LWLockRelease(job_metrics->lock);
         }
     }
     last = *entry;
@@ -130,14 +130,14 @@ int
 series_in(int32 flags, const FinishedRow &row)
 {
     int number = (flags & lease_series) >> lease_series_shift;
-    if (number == 0 || number > figures->n_series || !row.started_at)
+    if (number == 0 || number > job_metrics->n_series || !row.started_at)
         return 0;
     const Database *database = my_database();
-    int q = figures->series[number - 1].queue;
-    if (database == nullptr || q < 0 || database->figures_of != store::relation_oid(store::Rel::ready) || *row.started_at < database->figures_since)
+    int q = job_metrics->series[number - 1].queue;
+    if (database == nullptr || q < 0 || database->metrics_of != store::relation_oid(store::Rel::ready) || *row.started_at < database->metrics_since)
         return 0;
-    const QueueFigures &queue = figures->queues[q];
-    return queue.queue == row.queue && queue.database == MyDatabaseId && queue.table == database->figures_of ? number : 0;
+    const QueueMetrics &queue = job_metrics->queues[q];
+    return queue.queue == row.queue && queue.database == MyDatabaseId && queue.table == database->metrics_of ? number : 0;
 }
 
 std::string_view
@@ -159,24 +159,24 @@ bucket_of(const int64 (&bounds)[n], int64 us)
 void
 note(int series, int cell, int64 n, int64 sum, TimestampTz at)
 {
-    int q = series == 0 ? -1 : figures->series[series - 1].queue;
+    int q = series == 0 ? -1 : job_metrics->series[series - 1].queue;
     if (q < 0)
         return;
-    happened.add({static_cast<int16>(series - 1), static_cast<int16>(cell), GetCurrentTransactionNestLevel(),
-                  static_cast<int32>(at / part_us), figures->queues[q].generation, n, sum});
+    metric_deltas.add({static_cast<int16>(series - 1), static_cast<int16>(cell), GetCurrentTransactionNestLevel(),
+                  static_cast<int32>(at / part_us), job_metrics->queues[q].generation, n, sum});
 }
 
 /* --- the end of a transaction --- */
 
 /* Must not raise. */
 void
-apply(const Happened &what)
+apply(const MetricDelta &what)
 {
-    Series &series = figures->series[what.series];
+    Series &series = job_metrics->series[what.series];
     int q = series.queue;
     if (q < 0)
         return;
-    QueueFigures &queue = figures->queues[q];
+    QueueMetrics &queue = job_metrics->queues[q];
     SpinLockAcquire(&queue.mutex);
     if (is_current(what)) {
         add_to(series, what);
@@ -190,35 +190,35 @@ apply(const Happened &what)
 }
 
 extern "C" void
-figures_xact(XactEvent event, void *)
+job_metrics_xact(XactEvent event, void *)
 {
     if (event == XACT_EVENT_COMMIT)
-        for (int i = 0; i < happened.n; i++)
-            apply(happened.all[i]);
+        for (int i = 0; i < metric_deltas.n; i++)
+            apply(metric_deltas.all[i]);
     if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-        happened.forget();
+        metric_deltas.forget();
 }
 
 extern "C" void
-figures_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+job_metrics_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 {
     if (event == SUBXACT_EVENT_COMMIT_SUB)
-        happened.hand_up(GetCurrentTransactionNestLevel());
+        metric_deltas.hand_up(GetCurrentTransactionNestLevel());
     else if (event == SUBXACT_EVENT_ABORT_SUB)
-        happened.drop(GetCurrentTransactionNestLevel());
+        metric_deltas.drop(GetCurrentTransactionNestLevel());
 }
 
 } // namespace
 
 bool
-is_current(const Happened &what)
+is_current(const MetricDelta &what)
 {
-    int q = figures->series[what.series].queue;
-    return q >= 0 && figures->queues[q].database == MyDatabaseId && figures->queues[q].generation == what.generation;
+    int q = job_metrics->series[what.series].queue;
+    return q >= 0 && job_metrics->queues[q].database == MyDatabaseId && job_metrics->queues[q].generation == what.generation;
 }
 
 PartOfHour *
-part_of(QueueFigures &queue, int64 number)
+part_of(QueueMetrics &queue, int64 number)
 {
     if (number < 0) /* a clock before 2000 */
         return nullptr;
@@ -239,7 +239,7 @@ sum_of(int cell)
 }
 
 void
-add_to(Series &series, const Happened &what)
+add_to(Series &series, const MetricDelta &what)
 {
     series.cells[what.cell] += what.n;
     if (what.cell >= cell_wait)
@@ -247,7 +247,7 @@ add_to(Series &series, const Happened &what)
 }
 
 void
-add_to(PartOfHour &part, const Happened &what)
+add_to(PartOfHour &part, const MetricDelta &what)
 {
     if (what.cell == cell_enqueued)
         part.enqueued += what.n;
@@ -273,7 +273,7 @@ add_to(PartOfHour &part, const Happened &what)
 void
 count_pushed(const JobRow &job)
 {
-    if (figures != nullptr)
+    if (job_metrics != nullptr)
         note(series_of(job.queue, type_of(job), job.created_at), cell_enqueued, 1, job.seq, job.created_at);
 }
 
@@ -281,7 +281,7 @@ void
 count_started(const JobRow &job, LeaseRow &lease)
 {
     lease.flags &= ~lease_series;
-    if (figures == nullptr)
+    if (job_metrics == nullptr)
         return;
     int series = series_of(lease.queue, type_of(job), lease.claimed_at);
     lease.flags |= series << lease_series_shift;
@@ -295,14 +295,14 @@ count_started(const JobRow &job, LeaseRow &lease)
 void
 count_retried(const LeaseRow &lease, const JobRow &job, TimestampTz now)
 {
-    if (figures != nullptr)
+    if (job_metrics != nullptr)
         note(series_of(lease.queue, type_of(job), now), cell_retried, 1, 0, now);
 }
 
 void
 count_expired(const JobRow &job, int64 queue, TimestampTz now)
 {
-    if (figures != nullptr)
+    if (job_metrics != nullptr)
         note(series_of(queue, type_of(job), now), cell_expired, 1, 0, now);
 }
 
@@ -325,7 +325,7 @@ series_by_envelope(const FinishedRow &row)
 void
 count_ended(const FinishedRow &row, int32 flags)
 {
-    if (figures == nullptr)
+    if (job_metrics == nullptr)
         return;
     int series = series_in(flags, row);
     if (series == 0)
@@ -338,30 +338,30 @@ count_ended(const FinishedRow &row, int32 flags)
 }
 
 Size
-figures_size()
+job_metrics_size()
 {
-    return sizeof(Figures);
+    return sizeof(JobMetrics);
 }
 
 void
-figures_startup(LWLock *lock, bool found)
+job_metrics_startup(LWLock *lock, bool found)
 {
-    bool found_figures;
-    figures = static_cast<Figures *>(ShmemInitStruct("ojs figures", sizeof(Figures), &found_figures));
+    bool found_metrics;
+    job_metrics = static_cast<JobMetrics *>(ShmemInitStruct("ojs metrics", sizeof(JobMetrics), &found_metrics));
     if (!found) {
-        memset(static_cast<void *>(figures), 0, sizeof(Figures));
-        pg_atomic_init_u32(&figures->freed, 0);
-        for (QueueFigures &queue : figures->queues)
+        memset(static_cast<void *>(job_metrics), 0, sizeof(JobMetrics));
+        pg_atomic_init_u32(&job_metrics->freed, 0);
+        for (QueueMetrics &queue : job_metrics->queues)
             SpinLockInit(&queue.mutex);
-        figures->lock = lock;
+        job_metrics->lock = lock;
     }
 }
 
 void
-figures_init()
+job_metrics_init()
 {
-    RegisterXactCallback(figures_xact, nullptr);
-    RegisterSubXactCallback(figures_subxact, nullptr);
+    RegisterXactCallback(job_metrics_xact, nullptr);
+    RegisterSubXactCallback(job_metrics_subxact, nullptr);
 }
 
 } // namespace ojs

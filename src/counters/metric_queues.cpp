@@ -11,7 +11,7 @@ namespace ojs
 
 /* For a database, a table and a queue of it; none: free. */
 static void
-begin_queue(QueueFigures &queue, Oid database, Oid table, int64 id)
+begin_queue(QueueMetrics &queue, Oid database, Oid table, int64 id)
 {
     SpinLockAcquire(&queue.mutex);
     queue.generation++;
@@ -30,30 +30,30 @@ begin_queue(QueueFigures &queue, Oid database, Oid table, int64 id)
 static void
 free_queue(int q)
 {
-    begin_queue(figures->queues[q], InvalidOid, InvalidOid, 0);
-    pg_atomic_fetch_add_u32(&figures->freed, 1);
-    for (int s = 0; s < figures->n_series; s++)
-        if (figures->series[s].queue == q)
-            figures->series[s].queue = -1;
+    begin_queue(job_metrics->queues[q], InvalidOid, InvalidOid, 0);
+    pg_atomic_fetch_add_u32(&job_metrics->freed, 1);
+    for (int s = 0; s < job_metrics->n_series; s++)
+        if (job_metrics->series[s].queue == q)
+            job_metrics->series[s].queue = -1;
 }
 
 /* What an extension that has been dropped left behind. */
 static void
 free_others(Oid table)
 {
-    for (int q = 0; q < figures->n_queues; q++)
-        if (figures->queues[q].database == MyDatabaseId && figures->queues[q].table != table)
+    for (int q = 0; q < job_metrics->n_queues; q++)
+        if (job_metrics->queues[q].database == MyDatabaseId && job_metrics->queues[q].table != table)
             free_queue(q);
 }
 
 void
 free_metrics(Oid database)
 {
-    LWLockAcquire(figures->lock, LW_EXCLUSIVE);
-    for (int q = 0; q < figures->n_queues; q++)
-        if (figures->queues[q].database == database)
+    LWLockAcquire(job_metrics->lock, LW_EXCLUSIVE);
+    for (int q = 0; q < job_metrics->n_queues; q++)
+        if (job_metrics->queues[q].database == database)
             free_queue(q);
-    LWLockRelease(figures->lock);
+    LWLockRelease(job_metrics->lock);
 }
 
 /* Where nothing has happened for longest, and not since that part of an hour; of all databases, or of one. -1: nowhere. */
@@ -61,11 +61,11 @@ static int
 idlest_queue(Oid database, int64 before)
 {
     int idlest = -1;
-    for (int q = 0; q < figures->n_queues; q++) {
-        if (OidIsValid(database) && figures->queues[q].database != database)
+    for (int q = 0; q < job_metrics->n_queues; q++) {
+        if (OidIsValid(database) && job_metrics->queues[q].database != database)
             continue;
         int64 newest = 0;
-        for (const PartOfHour &part : figures->queues[q].parts)
+        for (const PartOfHour &part : job_metrics->queues[q].parts)
             newest = std::max(newest, part.number);
         if (newest < before) {
             before = newest;
@@ -79,10 +79,10 @@ idlest_queue(Oid database, int64 before)
 static Oid
 largest_database()
 {
-    Oid of[max_figure_queues];
-    Oid *end = of + max_figure_queues;
-    for (int q = 0; q < max_figure_queues; q++)
-        of[q] = figures->queues[q].database;
+    Oid of[max_metric_queues];
+    Oid *end = of + max_metric_queues;
+    for (int q = 0; q < max_metric_queues; q++)
+        of[q] = job_metrics->queues[q].database;
     std::sort(of, end);
     Oid largest = MyDatabaseId;
     auto most = std::count(of, end, MyDatabaseId) + 1;
@@ -111,21 +111,21 @@ free_idle_queue()
 }
 
 void
-begin_figures(Database &database, Oid table, TimestampTz at)
+begin_metrics(Database &database, Oid table, TimestampTz at)
 {
-    if (database.figures_of == table)
+    if (database.metrics_of == table)
         return;
     free_others(table);
-    database.figures_of = table;
-    database.figures_since = at;
+    database.metrics_of = table;
+    database.metrics_since = at;
     database.hour_known = false;
 }
 
 int
-find_queue_figures(Oid table, int64 id)
+find_queue_metrics(Oid table, int64 id)
 {
-    for (int q = 0; q < figures->n_queues; q++) {
-        const QueueFigures &queue = figures->queues[q];
+    for (int q = 0; q < job_metrics->n_queues; q++) {
+        const QueueMetrics &queue = job_metrics->queues[q];
         if (queue.queue == id && queue.database == MyDatabaseId && queue.table == table)
             return q;
     }
@@ -133,21 +133,21 @@ find_queue_figures(Oid table, int64 id)
 }
 
 int
-make_queue_figures(Oid table, int64 id)
+make_queue_metrics(Oid table, int64 id)
 {
-    int q = find_queue_figures(table, id);
+    int q = find_queue_metrics(table, id);
     if (q >= 0)
         return q;
-    for (q = 0; q < max_figure_queues && OidIsValid(figures->queues[q].database);)
+    for (q = 0; q < max_metric_queues && OidIsValid(job_metrics->queues[q].database);)
         q++;
-    if (q == max_figure_queues)
+    if (q == max_metric_queues)
         q = free_idle_queue();
     if (q < 0)
         return -1;
-    QueueFigures &queue = figures->queues[q];
+    QueueMetrics &queue = job_metrics->queues[q];
     begin_queue(queue, MyDatabaseId, table, id);
     (void)part_of(queue, now() / part_us); /* not idle, from here on */
-    figures->n_queues = std::max(figures->n_queues, q + 1);
+    job_metrics->n_queues = std::max(job_metrics->n_queues, q + 1);
     return q;
 }
 

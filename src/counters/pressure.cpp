@@ -20,12 +20,12 @@ struct Finding {
     int64 queue;
     Load load;
     Alarm warned, refused;
-    const char *job_type; /* of what was refused, with the figures of then */
+    const char *job_type; /* of what was refused, with the metrics of then */
     Load depth, bound;
 };
 
-Finding *told; /* by this transaction, in its memory */
-int n_told;
+Finding *emitted; /* by this transaction, in its memory */
+int n_emitted;
 int passed; /* so many of the queues that are told of, in the order of the counters, did the last ticks of this session look at */
 
 constinit Statement record = {
@@ -136,13 +136,13 @@ tell(Finding &finding)
     if (finding.warned == Alarm::due) {
         if (above)
             write_event("backpressure.warning", queue, finding.load, bound, nullptr);
-        finding.warned = above ? Alarm::told : Alarm::off;
+        finding.warned = above ? Alarm::emitted : Alarm::off;
     }
     if (exists && finding.job_type != nullptr)
         write_event("backpressure.rejected", queue, finding.depth, finding.bound, finding.job_type);
     if (finding.refused == Alarm::due)
-        finding.refused = Alarm::told;
-    if (finding.warned == Alarm::told && !above) {
+        finding.refused = Alarm::emitted;
+    if (finding.warned == Alarm::emitted && !above) {
         if (exists)
             write_event("backpressure.cleared", queue, finding.load, bound, nullptr);
         finding.warned = Alarm::off;
@@ -159,15 +159,15 @@ alone()
 
 /* Must not raise. */
 void
-mark_told()
+mark_emitted()
 {
     LWLockAcquire(counters_lock, LW_EXCLUSIVE);
-    for (int i = 0; i < n_told; i++) {
-        Counter *counter = find_counter(told[i].queue);
-        Refusal *refusal = told[i].refused == Alarm::told ? refusal_of(told[i].queue) : nullptr;
+    for (int i = 0; i < n_emitted; i++) {
+        Counter *counter = find_counter(emitted[i].queue);
+        Refusal *refusal = emitted[i].refused == Alarm::emitted ? refusal_of(emitted[i].queue) : nullptr;
         if (counter != nullptr) {
-            counter->warned = told[i].warned;
-            counter->refused = told[i].refused;
+            counter->warned = emitted[i].warned;
+            counter->refused = emitted[i].refused;
         }
         if (refusal != nullptr)
             refusal->database = InvalidOid;
@@ -178,10 +178,10 @@ mark_told()
 extern "C" void
 pressure_xact(XactEvent event, void *)
 {
-    if (event == XACT_EVENT_COMMIT && n_told > 0)
-        mark_told();
+    if (event == XACT_EVENT_COMMIT && n_emitted > 0)
+        mark_emitted();
     if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-        n_told = 0;
+        n_emitted = 0;
 }
 
 /* What was told may be rolled back, and is told again. */
@@ -189,7 +189,7 @@ extern "C" void
 pressure_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 {
     if (event == SUBXACT_EVENT_ABORT_SUB)
-        n_told = 0;
+        n_emitted = 0;
 }
 
 } // namespace
@@ -235,17 +235,17 @@ tell_pressure()
     if (counting_database() == nullptr || (!outstanding && pg_atomic_read_u32(&alarms->raised) == raised) || !alone())
         return;
     raised = pg_atomic_read_u32(&alarms->raised);
-    told = static_cast<Finding *>(MemoryContextAlloc(TopTransactionContext, sizeof(Finding) * most_at_once));
-    n_told = 0;
+    emitted = static_cast<Finding *>(MemoryContextAlloc(TopTransactionContext, sizeof(Finding) * most_at_once));
+    n_emitted = 0;
     bool from_first = passed == 0;
-    int n = find_alarms(told);
+    int n = find_alarms(emitted);
     outstanding = n > 0 || !from_first;
     if (n > 0)
         with_spi([&] {
             for (int i = 0; i < n; i++)
-                tell(told[i]);
+                tell(emitted[i]);
         });
-    n_told = n;
+    n_emitted = n;
 }
 
 void

@@ -10,7 +10,7 @@
  *
  * is exactly what has been committed and added, once those have added that the snapshot saw between the two: a commit says so
  * before it can be seen (`committing`), and the recount waits for it at its end. No session waits for a recount but those
- * that want the figures.
+ * that want the metrics.
  */
 #include "ojs/counters/counter_table.h"
 

@@ -32,7 +32,7 @@ own_in(int64 queue)
     for (int i = 0; i < changes.n; i++) {
         if (changes.all[i].queue != queue)
             continue;
-        for (Where where : waiting_places)
+        for (Where where : waiting_states)
             own.waiting.jobs += changes.all[i].n[static_cast<int>(where)];
         own.waiting.bytes += changes.all[i].bytes;
         own.reserved.jobs += changes.all[i].reserved;
@@ -45,7 +45,7 @@ int64
 waiting_in(Counter &counter)
 {
     int64 n = 0;
-    for (Where where : waiting_places)
+    for (Where where : waiting_states)
         n += static_cast<int64>(pg_atomic_read_u64(&counter.n[static_cast<int>(where)]));
     return n;
 }
@@ -73,7 +73,7 @@ taken(int64 waiting, pg_atomic_uint64 &reserved, int64 own_reserved, int64 own_w
 
 /* Under the lock. */
 Reservation
-take_places(Counter &counter, Change &note, const Own &own, const Load &wanted, const Load &bound, double warn_at, Load *depth)
+reserve_slots(Counter &counter, Change &note, const Own &own, const Load &wanted, const Load &bound, double warn_at, Load *depth)
 {
     auto bytes = static_cast<int64>(pg_atomic_read_u64(&counter.bytes));
     depth->jobs = taken(waiting_in(counter), counter.reserved, own.reserved.jobs, own.waiting.jobs);
@@ -86,7 +86,7 @@ take_places(Counter &counter, Change &note, const Own &own, const Load &wanted, 
     pg_atomic_fetch_add_u64(&counter.reserved_bytes, more_bytes);
     note.reserved += static_cast<int32>(jobs);
     note.reserved_bytes += more_bytes;
-    if (counter.refused == Alarm::told)
+    if (counter.refused == Alarm::emitted)
         counter.refused = Alarm::off;
     if (counter.warned == Alarm::off && (*depth + wanted).part_of(bound) >= warn_at) {
         counter.warned = Alarm::due;
@@ -158,7 +158,7 @@ reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load
     right = right && database.counted[static_cast<int>(Part::open)] == table;
     Counter *counter = right ? counter_of(queue) : nullptr;
     if (counter != nullptr)
-        reservation = take_places(*counter, note, own, wanted, bound, warn_at, depth);
+        reservation = reserve_slots(*counter, note, own, wanted, bound, warn_at, depth);
     LWLockRelease(counters_lock);
 
     if (!right)

@@ -111,22 +111,22 @@ seconds_since(int64 start_us)
     return static_cast<double>(steady_us() - start_us) / USECS_PER_SEC;
 }
 
-/* --- placing the lost jobs --- */
+/* --- recovering the lost jobs --- */
 
 /* Claimable again after a delivery: placed at the end, in the order of their return. */
-struct Returned {
+struct ReturnedJob {
     ReadyRow row;
     TimestampTz at;
 };
 
 /* May run at most once, and had begun. */
-struct Begun {
+struct BegunJob {
     FinishedRow row;
     int32 flags;
 };
 
 /* Held when the server crashed, in a queue whose leases are durable. */
-struct Held {
+struct LostLease {
     LeaseRow lease;
     std::optional<TimestampTz> deadline;
     Jsonb *data;
@@ -153,35 +153,35 @@ struct QueueCount {
     int64 jobs;
 };
 
-struct Placing {
+struct Recovery {
     DestReceiver receiver; /* first: the executor hands it back to us */
     HTAB *undecided;       /* ids of jobs, or null (in_doubt.h) */
     MemoryContext context;
     Sink *ready;
     Sink *delayed;
-    List<Returned> returned;
-    List<Begun> begun;
-    List<Held> held;
+    List<ReturnedJob> returned;
+    List<BegunJob> begun;
+    List<LostLease> held;
     List<QueueCount> queues;
     int64 jobs;
 };
 
 void
-count(Placing &placing, int64 queue)
+count(Recovery &recovery, int64 queue)
 {
-    placing.jobs++;
-    for (int64 i = placing.queues.n - 1; i >= 0 && i >= placing.queues.n - 64; i--)
-        if (placing.queues.items[i].queue == queue) {
-            placing.queues.items[i].jobs++;
+    recovery.jobs++;
+    for (int64 i = recovery.queues.n - 1; i >= 0 && i >= recovery.queues.n - 64; i--)
+        if (recovery.queues.items[i].queue == queue) {
+            recovery.queues.items[i].jobs++;
             return;
         }
-    placing.queues.add(placing.context, {queue, 1});
+    recovery.queues.add(recovery.context, {queue, 1});
 }
 
 bool
-has_reminder(Placing &placing, const pg_uuid_t &id)
+has_reminder(Recovery &recovery, const pg_uuid_t &id)
 {
-    if (placing.delayed->bulk)
+    if (recovery.delayed->bulk)
         return false;
     store::Table delayed = store::open(store::Rel::delayed, RowExclusiveLock);
     ScanKeyData key;
@@ -200,23 +200,23 @@ has_reminder(Placing &placing, const pg_uuid_t &id)
 }
 
 void
-hold(Placing &placing, const DelayedRow &row, TupleTableSlot *slot)
+hold(Recovery &recovery, const DelayedRow &row, TupleTableSlot *slot)
 {
     auto value = [slot](int column) { return slot->tts_values[column - 1]; };
-    Held held = {};
+    LostLease held = {};
     static_cast<HotRow &>(held.lease) = row;
     held.lease.claimed_at = DatumGetTimestampTz(value(o_started_at));
     if (!slot->tts_isnull[o_due_at - 1])
         held.deadline = DatumGetTimestampTz(value(o_due_at));
-    MemoryContext old = MemoryContextSwitchTo(placing.context);
+    MemoryContext old = MemoryContextSwitchTo(recovery.context);
     held.lease.worker = DatumGetTextPCopy(value(o_worker));
     held.data = DatumGetJsonbPCopy(value(o_data));
     MemoryContextSwitchTo(old);
-    placing.held.add(placing.context, held);
+    recovery.held.add(recovery.context, held);
 }
 
 void
-place(Placing &placing, TupleTableSlot *slot)
+recover(Recovery &recovery, TupleTableSlot *slot)
 {
     slot_getallattrs(slot);
     auto value = [slot](int column) { return slot->tts_values[column - 1]; };
@@ -224,7 +224,7 @@ place(Placing &placing, TupleTableSlot *slot)
 
     DelayedRow row = {};
     row.job_id = *DatumGetUUIDP(value(o_id));
-    if (placing.undecided != nullptr && hash_search(placing.undecided, &row.job_id, HASH_FIND, nullptr) != nullptr)
+    if (recovery.undecided != nullptr && hash_search(recovery.undecided, &row.job_id, HASH_FIND, nullptr) != nullptr)
         return;
     row.queue = DatumGetInt64(value(o_queue));
     row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(value(o_tid)));
@@ -234,39 +234,39 @@ place(Placing &placing, TupleTableSlot *slot)
     row.deliveries = DatumGetInt32(value(o_deliveries));
 
     if (given(o_kind) && DatumGetInt16(value(o_kind)) == static_cast<int16>(LostKind::begun)) {
-        Begun one = {};
+        BegunJob one = {};
         one.row = end_waiting(row, now());
         if (given(o_started_at))
             one.row.started_at = DatumGetTimestampTz(value(o_started_at));
         one.flags = row.flags;
-        placing.begun.add(placing.context, one);
+        recovery.begun.add(recovery.context, one);
         return;
     }
-    count(placing, row.queue);
+    count(recovery, row.queue);
     if (given(o_kind) && DatumGetInt16(value(o_kind)) == static_cast<int16>(LostKind::held)) {
-        hold(placing, row, slot);
+        hold(recovery, row, slot);
     } else if (given(o_kind)) {
         row.kind = static_cast<DelayedKind>(DatumGetInt16(value(o_kind)));
         row.due_at = DatumGetTimestampTz(value(o_due_at));
-        put(*placing.delayed, row);
+        put(*recovery.delayed, row);
     } else {
         ReadyRow ready = {row, DatumGetInt64(value(o_seq))};
         if (row.deliveries == 0)
-            put(*placing.ready, ready);
+            put(*recovery.ready, ready);
         else
-            placing.returned.add(placing.context, {ready, DatumGetTimestampTz(value(o_at))});
+            recovery.returned.add(recovery.context, {ready, DatumGetTimestampTz(value(o_at))});
     }
-    if (given(o_expires_at) && !has_reminder(placing, row.job_id)) {
+    if (given(o_expires_at) && !has_reminder(recovery, row.job_id)) {
         row.kind = DelayedKind::expiry;
         row.due_at = DatumGetTimestampTz(value(o_expires_at));
-        put(*placing.delayed, row);
+        put(*recovery.delayed, row);
     }
 }
 
 extern "C" bool
 receive_job(TupleTableSlot *slot, DestReceiver *self)
 {
-    place(*reinterpret_cast<Placing *>(self), slot);
+    recover(*reinterpret_cast<Recovery *>(self), slot);
     return true;
 }
 extern "C" void
@@ -280,7 +280,7 @@ receiver_ends(DestReceiver *)
 
 /* Inside with_spi. `bulk`: nobody else needs the tables now. */
 void
-place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
+recover_lost_jobs(Recovery &recovery, SpiArg created_before, bool bulk)
 {
     /* One pass over each table, and room to do it in memory. */
     set_for_body("enable_nestloop", "off");
@@ -292,21 +292,21 @@ place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
     set_for_body("work_mem", "128MB");
     set_for_body("maintenance_work_mem", "256MB");
 
-    placing.receiver = {receive_job, receiver_starts, receiver_ends, receiver_ends, DestNone};
-    placing.undecided = undecided_jobs(); /* before the snapshot: what is resolved in between waits for the next pass */
-    placing.ready = open_sink(store::Rel::ready, bulk);
-    placing.delayed = open_sink(store::Rel::delayed, bulk);
-    execute_latest_into(lost_jobs, {created_before}, &placing.receiver);
+    recovery.receiver = {receive_job, receiver_starts, receiver_ends, receiver_ends, DestNone};
+    recovery.undecided = undecided_jobs(); /* before the snapshot: what is resolved in between waits for the next pass */
+    recovery.ready = open_sink(store::Rel::ready, bulk);
+    recovery.delayed = open_sink(store::Rel::delayed, bulk);
+    execute_latest_into(lost_jobs, {created_before}, &recovery.receiver);
 
-    std::sort(placing.returned.items, placing.returned.items + placing.returned.n,
-              [](const Returned &a, const Returned &b) { return a.at < b.at; });
-    for (int64 i = 0; i < placing.returned.n; i++) {
-        ReadyRow &row = placing.returned.items[i].row;
-        row.place = place_of_returned();
-        put(*placing.ready, row);
+    std::sort(recovery.returned.items, recovery.returned.items + recovery.returned.n,
+              [](const ReturnedJob &a, const ReturnedJob &b) { return a.at < b.at; });
+    for (int64 i = 0; i < recovery.returned.n; i++) {
+        ReadyRow &row = recovery.returned.items[i].row;
+        row.position = returned_position();
+        put(*recovery.ready, row);
     }
-    bool ready_unindexed = close_sink(*placing.ready);
-    bool delayed_unindexed = close_sink(*placing.delayed);
+    bool ready_unindexed = close_sink(*recovery.ready);
+    bool delayed_unindexed = close_sink(*recovery.delayed);
     CommandCounterIncrement();
     if (ready_unindexed)
         (void)execute(index_ready);
@@ -316,13 +316,13 @@ place_lost_jobs(Placing &placing, SpiArg created_before, bool bulk)
 
 /* Never delivered twice, and nobody can say any more how the one delivery went (DLV-01). */
 void
-discard_begun(Placing &placing)
+discard_begun(Recovery &recovery)
 {
     Tables tables;
     TimestampTz at = now();
-    for (int64 i = 0; i < placing.begun.n; i++) {
+    for (int64 i = 0; i < recovery.begun.n; i++) {
         CHECK_FOR_INTERRUPTS();
-        Begun &begun = placing.begun.items[i];
+        BegunJob &begun = recovery.begun.items[i];
         begun.row.error = server_error("worker_death", "the server lost the lease of a job that may run at most once",
                                        begun.row.attempt, at);
         finish(tables, begun.row, begun.flags);
@@ -331,20 +331,20 @@ discard_begun(Placing &placing)
 }
 
 void
-restore_leases(Placing &placing)
+restore_leases(Recovery &recovery)
 {
     Tables tables;
     Limits limits = {tables, now()};
-    for (int64 i = 0; i < placing.held.n; i++) {
+    for (int64 i = 0; i < recovery.held.n; i++) {
         CHECK_FOR_INTERRUPTS();
-        Held &held = placing.held.items[i];
+        LostLease &held = recovery.held.items[i];
         restore_lease(limits, held.lease, held.deadline, held.data);
     }
-    settle(limits);
+    store_limit_uses(limits);
     tables.close();
 }
 
-/* Inside with_spi, with the settings of place_lost_jobs(). Rows that another transaction has are left to the next pass. */
+/* Inside with_spi, with the settings of recover_lost_jobs(). Rows that another transaction has are left to the next pass. */
 int64
 remove_strays()
 {
@@ -356,13 +356,13 @@ remove_strays()
 }
 
 void
-wake_all(const Placing &placing)
+wake_all(const Recovery &recovery)
 {
-    for (int64 i = 0; i < placing.queues.n; i++) {
-        const Queue *queue = find_queue(placing.queues.items[i].queue);
+    for (int64 i = 0; i < recovery.queues.n; i++) {
+        const Queue *queue = find_queue(recovery.queues.items[i].queue);
         if (queue != nullptr)
             wake_queue(queue->id, queue->name,
-                       static_cast<int>(std::min<int64>(placing.queues.items[i].jobs, INT_MAX)));
+                       static_cast<int>(std::min<int64>(recovery.queues.items[i].jobs, INT_MAX)));
     }
 }
 
@@ -390,8 +390,8 @@ rebuild_hot_set(const char *cause)
     }
 
     int64 start_us = steady_us();
-    Placing placing = {};
-    placing.context = CurrentMemoryContext;
+    Recovery recovery = {};
+    recovery.context = CurrentMemoryContext;
     with_spi([&] {
         bool restored = false;
         uint64 said = execute_latest(clear_state);
@@ -403,20 +403,20 @@ rebuild_hot_set(const char *cause)
             (void)execute_latest(clear_ready);
             (void)execute_latest(clear_delayed);
         }
-        place_lost_jobs(placing, nullptr, MyBackendType == B_BG_WORKER && !restored);
-        discard_begun(placing);
-        restore_leases(placing);
+        recover_lost_jobs(recovery, nullptr, MyBackendType == B_BG_WORKER && !restored);
+        discard_begun(recovery);
+        restore_leases(recovery);
         const char *why = restored                       ? "restore"
                           : cause != nullptr             ? cause
                           : execute_latest(any_job) == 0 ? "first use"
                                                          : "crash or promotion";
         (void)execute_latest(write_state,
                              {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start_us)),
-                              Int64GetDatum(placing.jobs), CStringGetTextDatum(why)});
+                              Int64GetDatum(recovery.jobs), CStringGetTextDatum(why)});
     });
-    wake_all(placing);
-    ereport(placing.jobs > 0 ? LOG : DEBUG1, (errmsg("ojs has rebuilt its hot set: " INT64_FORMAT " jobs in %.3f s",
-                                                     placing.jobs, seconds_since(start_us))));
+    wake_all(recovery);
+    ereport(recovery.jobs > 0 ? LOG : DEBUG1, (errmsg("ojs has rebuilt its hot set: " INT64_FORMAT " jobs in %.3f s",
+                                                     recovery.jobs, seconds_since(start_us))));
     return true;
 }
 
@@ -432,25 +432,25 @@ reconcile_hot_set(TimestampTz created_before)
     }
 
     int64 start_us = steady_us();
-    Placing placing = {};
-    placing.context = CurrentMemoryContext;
+    Recovery recovery = {};
+    recovery.context = CurrentMemoryContext;
     int64 jobs = 0;
     int64 strays = 0;
     with_spi([&] {
         bool null;
         (void)execute_latest(jobs_so_far);
         int64 before = DatumGetInt64(cell(0, 1, &null));
-        place_lost_jobs(placing, TimestampTzGetDatum(created_before), false);
-        discard_begun(placing);
-        restore_leases(placing);
-        jobs = placing.jobs + placing.begun.n;
+        recover_lost_jobs(recovery, TimestampTzGetDatum(created_before), false);
+        discard_begun(recovery);
+        restore_leases(recovery);
+        jobs = recovery.jobs + recovery.begun.n;
         strays = remove_strays();
         (void)execute_latest(forget_pass);
         (void)execute_latest(write_state,
                              {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start_us)),
                               Int64GetDatum(before + jobs + strays), CStringGetTextDatum("reconcile")});
     });
-    wake_all(placing);
+    wake_all(recovery);
     if (jobs > 0)
         ereport(WARNING,
                 (errmsg("ojs found " INT64_FORMAT " open jobs in no place and put them back", jobs),

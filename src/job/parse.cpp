@@ -61,7 +61,7 @@ has_value(const Parse &p, Attr attr)
 
 template <typename Slot, typename Value>
 void
-settle(Parse &p, Attr attr, Slot &slot, const Value &value, const char *field)
+set_attribute(Parse &p, Attr attr, Slot &slot, const Value &value, const char *field)
 {
     if (!first_time(p, attr) && !(slot == value))
         conflict(field);
@@ -69,7 +69,7 @@ settle(Parse &p, Attr attr, Slot &slot, const Value &value, const char *field)
 }
 
 void
-settle_json(Parse &p, Attr attr, Jsonb *&slot, const JsonbValue &value, const char *field)
+set_json_attribute(Parse &p, Attr attr, Jsonb *&slot, const JsonbValue &value, const char *field)
 {
     Jsonb *json = jsonb_of(value);
     if (!first_time(p, attr) && compareJsonbContainers(&slot->root, &json->root) != 0)
@@ -124,20 +124,20 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
     case Attr::system:
         break;
     case Attr::args:
-        settle_json(p, attr, e.args, value, "args");
+        set_json_attribute(p, attr, e.args, value, "args");
         break;
     case Attr::deduplication_fallback:
         check_one_of(text_value(value, invalid, "dedup_fallback"), "open", "closed", "dedup_fallback");
         break;
     case Attr::deduplication_key:
-        settle(p, attr, e.deduplication_key, text_value(value, invalid, "deduplication_key"), "deduplication_key");
+        set_attribute(p, attr, e.deduplication_key, text_value(value, invalid, "deduplication_key"), "deduplication_key");
         break;
     case Attr::deduplication_ttl:
-        settle(p, attr, e.deduplication_ttl_ms, positive_duration(value, name, "deduplication_ttl"),
+        set_attribute(p, attr, e.deduplication_ttl_ms, positive_duration(value, name, "deduplication_ttl"),
                "deduplication_ttl");
         break;
     case Attr::delay:
-        settle(p, attr, p.delay_ms, delay_value(value, name), "delay");
+        set_attribute(p, attr, p.delay_ms, delay_value(value, name), "delay");
         break;
     case Attr::delivery:
         check_one_of(text_value(value, invalid, "delivery"), "at_least_once", "at_most_once", "delivery");
@@ -147,7 +147,7 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         keep(p, "enqueue_ttl", json_seconds(positive_duration(value, name, "enqueue_ttl")));
         break;
     case Attr::expires_at:
-        settle(p, attr, e.expires_at, parse_timestamp(text_value(value, invalid, "expires_at"), p.now, "expires_at"),
+        set_attribute(p, attr, e.expires_at, parse_timestamp(text_value(value, invalid, "expires_at"), p.now, "expires_at"),
                "expires_at");
         break;
     case Attr::grace_period:
@@ -170,12 +170,12 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         p.max_attempts = value;
         break;
     case Attr::meta:
-        settle_json(p, attr, e.meta, value, "meta");
+        set_json_attribute(p, attr, e.meta, value, "meta");
         break;
     case Attr::metadata:
         if (!is_object(value))
             refuse(Code::invalid_metadata, "metadata", "an object", value);
-        settle_json(p, attr, p.metadata, value, "metadata");
+        set_json_attribute(p, attr, p.metadata, value, "metadata");
         break;
     case Attr::options:
         if (nested)
@@ -187,13 +187,13 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
     case Attr::pending:
         if (value.type != jbvBool)
             refuse(invalid, "pending", "a boolean", value);
-        settle(p, attr, e.pending, value.val.boolean, "pending");
+        set_attribute(p, attr, e.pending, value.val.boolean, "pending");
         break;
     case Attr::priority:
-        settle(p, attr, e.priority, priority_value(value), "priority");
+        set_attribute(p, attr, e.priority, priority_value(value), "priority");
         break;
     case Attr::queue:
-        settle(p, attr, e.queue, text_value(value, Code::invalid_queue, "queue"), "queue");
+        set_attribute(p, attr, e.queue, text_value(value, Code::invalid_queue, "queue"), "queue");
         break;
     case Attr::rate_limit:
         check_rate_limit(value);
@@ -203,18 +203,18 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         keep(p, "result_ttl", same_json(value, json_number(-1)) ? value : json_seconds(duration_value(value, name, "result_ttl")));
         break;
     case Attr::retry:
-        settle_json(p, attr, e.retry, value, "retry");
+        set_json_attribute(p, attr, e.retry, value, "retry");
         break;
     case Attr::schema:
         check_schema(text_value(value, invalid, "schema"));
         keep(p, "schema", value);
         break;
     case Attr::scheduled_at:
-        settle(p, attr, e.scheduled_at,
+        set_attribute(p, attr, e.scheduled_at,
                parse_timestamp(text_value(value, invalid, "scheduled_at"), p.now, "scheduled_at"), "scheduled_at");
         break;
     case Attr::specversion:
-        settle(p, attr, p.specversion, specversion_value(value), "specversion");
+        set_attribute(p, attr, p.specversion, specversion_value(value), "specversion");
         break;
     case Attr::tag:
         (void)text_value(value, invalid, "tag");
@@ -225,16 +225,16 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         keep(p, "tags", value);
         break;
     case Attr::timeout:
-        settle(p, attr, e.timeout_ms, duration_value(value, name, "timeout"), "timeout");
+        set_attribute(p, attr, e.timeout_ms, duration_value(value, name, "timeout"), "timeout");
         break;
     case Attr::total_timeout:
         keep(p, "total_timeout", json_seconds(positive_duration(value, name, "total_timeout")));
         break;
     case Attr::type:
-        settle(p, attr, e.type, text_value(value, Code::invalid_job_type, "type"), "type");
+        set_attribute(p, attr, e.type, text_value(value, Code::invalid_job_type, "type"), "type");
         break;
     case Attr::unique:
-        settle_json(p, attr, e.unique_policy, value, "unique");
+        set_json_attribute(p, attr, e.unique_policy, value, "unique");
         break;
     case Attr::version:
         if (!IsAJsonbScalar(&value))

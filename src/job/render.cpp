@@ -81,7 +81,7 @@ tags_of(const JsonbValue &value)
 }
 
 Options
-options_of(const JobRow &job, const Standing &standing)
+options_of(const JobRow &job, const Status &status)
 {
     Options out = {"1.0", nullptr, nullptr, job.options};
     JsonbValue value;
@@ -103,9 +103,9 @@ options_of(const JobRow &job, const Standing &standing)
         }
     }
     JsonbValue moved_to; /* */
-    bool moved = standing.state == State::discarded && standing.error != nullptr &&
-                 find_member(root_of(standing.error), "dead_lettered_to", moved_to);
-    bool more = standing.retry_delay_ms || standing.activated_at || standing.previous_state || moved || standing.reported;
+    bool moved = status.state == State::discarded && status.error != nullptr &&
+                 find_member(root_of(status.error), "dead_lettered_to", moved_to);
+    bool more = status.retry_delay_ms || status.activated_at || status.previous_state || moved || status.reported;
     if (taken == 0 && !more)
         return out;
     if (!more && taken == static_cast<int>(JB_ROOT_COUNT(job.options))) {
@@ -118,18 +118,18 @@ options_of(const JobRow &job, const Standing &standing)
             if (key != "specversion" && key != "schema" && key != "tags")
                 extra.add(key, member);
         });
-    if (standing.reported != nullptr)
-        each_member(root_of(standing.reported), [&extra](std::string_view key, const JsonbValue &member) { extra.add(key, member); });
+    if (status.reported != nullptr)
+        each_member(root_of(status.reported), [&extra](std::string_view key, const JsonbValue &member) { extra.add(key, member); });
     TimeText buffer;
-    if (standing.retry_delay_ms)
-        extra.add("retry_delay_ms", *standing.retry_delay_ms);
-    if (standing.activated_at)
-        extra.add("activated_at", format_timestamp(*standing.activated_at, false, buffer));
-    if (standing.previous_state)
-        extra.add("previous_state", std::string_view(state_name(*standing.previous_state)));
+    if (status.retry_delay_ms)
+        extra.add("retry_delay_ms", *status.retry_delay_ms);
+    if (status.activated_at)
+        extra.add("activated_at", format_timestamp(*status.activated_at, false, buffer));
+    if (status.previous_state)
+        extra.add("previous_state", std::string_view(state_name(*status.previous_state)));
     if (moved)
         extra.add("dead_lettered_to", moved_to);
-    if (moved && find_member(root_of(standing.error), "dead_lettered_id", value))
+    if (moved && find_member(root_of(status.error), "dead_lettered_id", value))
         extra.add("dead_lettered_id", value);
     out.extra = extra.finish();
     return out;
@@ -144,12 +144,12 @@ only_if(bool condition, const std::optional<TimestampTz> &at)
 } // namespace
 
 void
-render(const JobRow &job, const Standing &standing, std::string_view queue_name, bool claimed, Datum *values,
+render(const JobRow &job, const Status &status, std::string_view queue_name, bool claimed, Datum *values,
        bool *nulls)
 {
-    Options options = options_of(job, standing);
-    bool discarded = standing.state == State::discarded;
-    bool ran = standing.state == State::completed || (discarded && (standing.started_at || standing.attempt > 0));
+    Options options = options_of(job, status);
+    bool discarded = status.state == State::discarded;
+    bool ran = status.state == State::completed || (discarded && (status.started_at || status.attempt > 0));
     Columns out = {values, nulls};
 
     out.put(UUIDPGetDatum(&job.id));
@@ -157,46 +157,46 @@ render(const JobRow &job, const Standing &standing, std::string_view queue_name,
     out.string(options.specversion);
     out.pointer(job.type);
     out.string(queue_name);
-    out.string(state_name(standing.state));
+    out.string(state_name(status.state));
     out.pointer(job.args);
     out.pointer(job.meta != nullptr ? job.meta : no_meta());
     out.put(Int32GetDatum(job.priority));
-    out.put(Int32GetDatum(standing.attempt));
+    out.put(Int32GetDatum(status.attempt));
     out.put(Int32GetDatum(job.max_attempts));
-    out.put(Int32GetDatum(standing.deliveries));
+    out.put(Int32GetDatum(status.deliveries));
     out.put(TimestampTzGetDatum(job.created_at));
-    out.time(standing.enqueued_at);
+    out.time(status.enqueued_at);
     out.time(job.scheduled_at);
     out.time(job.expires_at);
-    out.time(standing.started_at);
-    out.time(only_if(ran, standing.finished_at)); /* */
-    out.time(only_if(standing.state == State::cancelled, standing.finished_at));
-    out.time(only_if(discarded, standing.finished_at));
-    out.time(standing.next_attempt_at);
+    out.time(status.started_at);
+    out.time(only_if(ran, status.finished_at)); /* */
+    out.time(only_if(status.state == State::cancelled, status.finished_at));
+    out.time(only_if(discarded, status.finished_at));
+    out.time(status.next_attempt_at);
     out.pointer(job.timeout_ms ? interval_of(*job.timeout_ms) : nullptr);
     out.pointer(effective_retry_policy(job.retry));
     out.pointer(job.unique_policy);
     out.pointer(options.schema);
     out.pointer(options.tags);
-    out.pointer(standing.result);
-    out.pointer(standing.error);
-    out.pointer(standing.errors);
-    out.pointer(standing.worker);
+    out.pointer(status.result);
+    out.pointer(status.error);
+    out.pointer(status.errors);
+    out.pointer(status.worker);
     out.pointer(options.extra);
-    if (standing.deduplicated)
-        out.put(BoolGetDatum(*standing.deduplicated));
+    if (status.deduplicated)
+        out.put(BoolGetDatum(*status.deduplicated));
     else
         out.none();
     Assert(out.at == job_columns);
     if (!claimed)
         return;
-    out.put(PointerGetDatum(lease_id(standing.token)));
-    out.put(TimestampTzGetDatum(standing.lease_expires_at));
+    out.put(PointerGetDatum(lease_id(status.token)));
+    out.put(TimestampTzGetDatum(status.lease_expires_at));
     Assert(out.at == claimed_columns);
 }
 
 Datum
-render_job(const JobRow &job, const Standing &standing, std::string_view queue_name)
+render_job(const JobRow &job, const Status &status, std::string_view queue_name)
 {
     Datum values[job_columns];
     bool nulls[job_columns];
@@ -204,7 +204,7 @@ render_job(const JobRow &job, const Standing &standing, std::string_view queue_n
 
     if (desc->natts != job_columns)
         elog(ERROR, "type ojs.job has %d columns, not %d", desc->natts, job_columns);
-    render(job, standing, queue_name, false, values, nulls);
+    render(job, status, queue_name, false, values, nulls);
     HeapTuple tuple = heap_form_tuple(desc, values, nulls);
     ReleaseTupleDesc(desc);
     return HeapTupleGetDatum(tuple);

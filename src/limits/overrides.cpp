@@ -15,7 +15,7 @@ namespace
 {
 
 /* A row of ojs_store.rate_limit. */
-struct Said {
+struct LimitOverride {
     int64 key;
     Jsonb *config; /* null: a pause */
     TimestampTz until;
@@ -23,20 +23,20 @@ struct Said {
 };
 enum { col_key, col_config, col_until, col_set_at, n_columns };
 
-MemoryContext said_context;
-Said *said;
-int n_said;
-SessionCache said_cache;
+MemoryContext overrides_context;
+LimitOverride *overrides;
+int n_overrides;
+SessionCache overrides_cache;
 
 void
-load_said()
+load_overrides()
 {
-    if (said_context == nullptr)
-        said_context = AllocSetContextCreate(TopMemoryContext, "ojs rate limits", ALLOCSET_SMALL_SIZES);
-    MemoryContextReset(said_context);
-    n_said = 0;
+    if (overrides_context == nullptr)
+        overrides_context = AllocSetContextCreate(TopMemoryContext, "ojs rate limits", ALLOCSET_SMALL_SIZES);
+    MemoryContextReset(overrides_context);
+    n_overrides = 0;
     int room = 8;
-    said = static_cast<Said *>(MemoryContextAlloc(said_context, sizeof(Said) * room));
+    overrides = static_cast<LimitOverride *>(MemoryContextAlloc(overrides_context, sizeof(LimitOverride) * room));
 
     store::Table table = store::open(store::Rel::rate_limit, AccessShareLock);
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -45,10 +45,10 @@ load_said()
         slot_getsomeattrs(table.slot, n_columns);
         const Datum *values = table.slot->tts_values;
         const bool *nulls = table.slot->tts_isnull;
-        if (n_said == room)
-            said = static_cast<Said *>(repalloc(said, sizeof(Said) * (room *= 2)));
-        MemoryContext old = MemoryContextSwitchTo(said_context);
-        said[n_said++] = {name_hash(view(DatumGetTextPP(values[col_key]))),
+        if (n_overrides == room)
+            overrides = static_cast<LimitOverride *>(repalloc(overrides, sizeof(LimitOverride) * (room *= 2)));
+        MemoryContext old = MemoryContextSwitchTo(overrides_context);
+        overrides[n_overrides++] = {name_hash(view(DatumGetTextPP(values[col_key]))),
                           nulls[col_config] ? nullptr : DatumGetJsonbPCopy(values[col_config]),
                           nulls[col_until] ? DT_NOEND : DatumGetTimestampTz(values[col_until]),
                           DatumGetTimestampTz(values[col_set_at])};
@@ -66,14 +66,14 @@ with_overrides(const LimitPolicy &policy, int64 key, TimestampTz now, TimestampT
 {
     LimitPolicy result = policy;
     *paused_until = DT_NOBEGIN;
-    said_cache.refresh(store::catalog_generation(store::Rel::rate_limit), load_said);
-    for (int i = 0; i < n_said; i++) {
-        if (said[i].key != key || said[i].until <= now)
+    overrides_cache.refresh(store::catalog_generation(store::Rel::rate_limit), load_overrides);
+    for (int i = 0; i < n_overrides; i++) {
+        if (overrides[i].key != key || overrides[i].until <= now)
             continue;
-        if (said[i].config != nullptr)
-            result = read_limit(root_of(said[i].config), result);
-        else if (said[i].set_at <= now + most_ahead_us)
-            *paused_until = std::max(*paused_until, said[i].until);
+        if (overrides[i].config != nullptr)
+            result = read_limit(root_of(overrides[i].config), result);
+        else if (overrides[i].set_at <= now + most_ahead_us)
+            *paused_until = std::max(*paused_until, overrides[i].until);
     }
     result.key = policy.key;
     return result;

@@ -28,7 +28,7 @@ name_of(const LimitPolicy &policy)
 
 /* False: another transaction is telling of this key. `last` without a name: nothing counts that was told of it. */
 bool
-find_told(Tables &tables, int64 key, TimestampTz now, LimitUseRow &last, ItemPointerData &tid)
+find_emitted(Tables &tables, int64 key, TimestampTz now, LimitUseRow &last, ItemPointerData &tid)
 {
     store::Table &table = tables.limit_use();
     ScanKeyData keys[2];
@@ -38,7 +38,7 @@ find_told(Tables &tables, int64 key, TimestampTz now, LimitUseRow &last, ItemPoi
 
     last.name = nullptr;
     ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(key));
-    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(static_cast<int16>(LimitUse::told)));
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(static_cast<int16>(LimitUse::event)));
     store::begin(scan, table, store::Idx::limit_use_key, keys, 2, true);
     while ((seen = store::next(scan)) != store::Row::none) {
         LimitUseRow row;
@@ -102,10 +102,10 @@ tell_limit(Tables &tables, int64 key, const LimitSight &sight, TimestampTz now)
     ItemPointerData tid;
     ObjectBuilder data;
 
-    if (sight.name == nullptr || !find_told(tables, key, now, last, tid))
+    if (sight.name == nullptr || !find_emitted(tables, key, now, last, tid))
         return;
-    bool told = last.name != nullptr;
-    bool open = told && last.number == 1;
+    bool emitted = last.name != nullptr;
+    bool open = emitted && last.number == 1;
     if (open && sight.started) {
         if (store::take(table, &tid) != store::Outcome::ok)
             return;
@@ -118,8 +118,8 @@ tell_limit(Tables &tables, int64 key, const LimitSight &sight, TimestampTz now)
         data.add("job_id",
                  std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&sight.job_id)))));
         record("rate_limit.released", sight, data);
-    } else if (!told && sight.strategy != nullptr) {
-        LimitUseRow row = {key, LimitUse::told, now, 1, now + forgotten_us, {}, 0, sight.name};
+    } else if (!emitted && sight.strategy != nullptr) {
+        LimitUseRow row = {key, LimitUse::event, now, 1, now + forgotten_us, {}, 0, sight.name};
         store::insert(table, form(table.rel, row));
         data.add("key", view(sight.name)).add("strategy", std::string_view(sight.strategy));
         data.add("limit", sight.limit).add("current", sight.current);

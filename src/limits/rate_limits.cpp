@@ -56,7 +56,7 @@ stated_limits(const JobRow &job, JsonbValue &stated)
 /* --- counting --- */
 
 bool
-lease_stands(Tables &tables, const LimitUseRow &use)
+lease_is_held(Tables &tables, const LimitUseRow &use)
 {
     ItemPointerData tid;
     LeaseRow lease;
@@ -76,7 +76,7 @@ begin_uses(store::Scan &scan, Tables &tables, int64 key, LimitUse kind, Timestam
     store::begin(scan, tables.limit_use(), store::Idx::limit_use_key, keys, 3, true);
 }
 
-/* The use that the scan is at counts no more: settle() removes it. */
+/* The use that the scan is at counts no more: store_limit_uses() removes it. */
 void
 over(Limits &limits, const store::Scan &scan)
 {
@@ -97,7 +97,7 @@ count_held(Limits &limits, int64 key)
     while ((seen = store::next(scan)) != store::Row::none) {
         LimitUseRow use;
         read(table.slot, use);
-        if (lease_stands(limits.tables, use))
+        if (lease_is_held(limits.tables, use))
             held++;
         else if (seen == store::Row::live) {
             over(limits, scan);
@@ -278,7 +278,7 @@ note_use(Limits &limits, LimitUse kind, const LimitOnJob &limit, const LeaseRow 
 }
 
 void
-take_place(Limits &limits, const LimitOnJob &limit, LeaseRow &lease)
+take_slot(Limits &limits, const LimitOnJob &limit, LeaseRow &lease)
 {
     if (limit.policy.concurrency < 0)
         return;
@@ -326,7 +326,7 @@ starts(Limits &limits, LeaseRow &lease)
     for (int i = 0; i < limits.n_current; i++) {
         const LimitOnJob &limit = limits.current[i];
         LimitUsed &used = *limit.used;
-        take_place(limits, limit, lease);
+        take_slot(limits, limit, lease);
         see_start(used.sight, limit.policy, lease.job_id);
         int64 remembered_us = std::max(limit.policy.rate.period_us, spacing_us(limit.policy.throttle));
         if (remembered_us > 0) {
@@ -341,14 +341,14 @@ starts(Limits &limits, LeaseRow &lease)
 }
 
 void
-takes_places_again(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease)
+retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease)
 {
     if (!queue.limited && !(job.flags & job_limits))
         return;
     take_turn(limits);
     collect(limits, queue, job);
     for (int i = 0; i < limits.n_current; i++)
-        take_place(limits, limits.current[i], lease);
+        take_slot(limits, limits.current[i], lease);
 }
 
 namespace
@@ -373,7 +373,7 @@ write_uses(Limits &limits)
 } // namespace
 
 void
-settle(Limits &limits, bool writes)
+store_limit_uses(Limits &limits, bool writes)
 {
     if (limits.keys == nullptr)
         return;
@@ -386,7 +386,7 @@ settle(Limits &limits, bool writes)
 }
 
 void
-place_freed(const LeaseRow &lease)
+slot_freed(const LeaseRow &lease)
 {
     if (!(lease.flags & job_counted))
         return;

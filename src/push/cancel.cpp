@@ -16,13 +16,13 @@ OJS_CHANGE(ojs_cancel, "ojs.cancel()")
     bool idempotent = !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
     TimestampTz at = now();
     JobRow job;
-    Standing standing;
+    Status status;
     State was;
     bool exists;
 
-    bool cancelled = cancel_open(tables, id, at, job, standing, exists, was);
+    bool cancelled = cancel_open(tables, id, at, job, status, exists, was);
     if (exists)
-        check_use_of_job(standing.queue, id, Use::push);
+        check_use_of_job(status.queue, id, Use::push);
     if (!cancelled && (!exists || !idempotent))
         raise_state(tables, id, "cancel", Needs::open, at);
     return answer_now(tables, id, at, {cancelled ? std::optional(was) : std::nullopt, std::nullopt, {}});
@@ -49,20 +49,20 @@ OJS_CHANGE(ojs_activate, "ojs.activate()")
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     TimestampTz at = now();
     JobRow job;
-    Standing standing;
-    Place place;
+    Status status;
+    Location location;
 
-    if (stand_now(tables, id, at, job, standing))
-        check_use_of_job(standing.queue, id, Use::push);
+    if (read_current_status(tables, id, at, job, status))
+        check_use_of_job(status.queue, id, Use::push);
     for (;;) {
-        place = locate(tables, id);
-        if (place.table != &tables.delayed() || place.row.kind != DelayedKind::pending || place.seen == store::Row::arriving)
+        location = locate(tables, id);
+        if (location.table != &tables.delayed() || location.row.kind != DelayedKind::pending || location.seen == store::Row::arriving)
             raise_state(tables, id, "activate", Needs::pending, at);
-        if (store::take_waiting(tables.delayed(), &place.tid) == store::Outcome::ok)
+        if (store::take_waiting(tables.delayed(), &location.tid) == store::Outcome::ok)
             break;
         CHECK_FOR_INTERRUPTS();
     }
-    DelayedRow &row = place.row;
+    DelayedRow &row = location.row;
     read_job(tables, id, row.job_tid, job);
     bool scheduled = job.scheduled_at && *job.scheduled_at > at;
 

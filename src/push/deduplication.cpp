@@ -48,22 +48,22 @@ find_key(int64 queue, Datum key, TimestampTz at, pg_uuid_t &job_id)
 }
 
 /* Waits for a transaction that inserts the same key; takes over a key whose time is over. */
-constinit Statement insert_marker = {
+constinit Statement insert_key = {
     "insert into ojs_store.deduplication as d (queue, key, job_id, expires_at) values ($1, $2, $3, $4)"
     " on conflict (queue, key) do update set job_id = $3, expires_at = $4 where d.expires_at <= $5",
     {INT8OID, TEXTOID, UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
     nullptr};
 
-constinit Statement update_marker = {
+constinit Statement update_key = {
     "update ojs_store.deduplication set job_id = $3 where queue = $1 and key = $2", {INT8OID, TEXTOID, UUIDOID}, nullptr};
 
-constinit Statement lengthen_marker = {
+constinit Statement lengthen_key = {
     "update ojs_store.deduplication set expires_at = $3 where queue = $1 and key = $2", {INT8OID, TEXTOID, TIMESTAMPTZOID}, nullptr};
 
-constinit Statement delete_marker = {
+constinit Statement delete_key = {
     "delete from ojs_store.deduplication where queue = $1 and key = $2", {INT8OID, TEXTOID}, nullptr};
 
-constinit Statement delete_markers = {
+constinit Statement delete_keys = {
     "delete from ojs_store.deduplication where ctid = any (array("
     "select ctid from ojs_store.deduplication where expires_at <= $1 order by expires_at limit $2 for update skip locked))",
     {TIMESTAMPTZOID, INT4OID},
@@ -100,15 +100,15 @@ check_deduplication_key(std::string_view key)
 }
 
 int64
-marker_ttl(std::optional<int64> ttl_ms)
+deduplication_ttl(std::optional<int64> ttl_ms)
 {
     return ttl_ms.value_or(static_cast<int64>(settings.deduplication_ttl_s) * 1000);
 }
 
-Marker
-take_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 ttl_ms)
+DeduplicationKey
+take_deduplication_key(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 ttl_ms)
 {
-    Marker marker = {};
+    DeduplicationKey deduplication = {};
     check_deduplication_key(key);
     Datum key_text = text_datum(key);
 
@@ -117,39 +117,39 @@ take_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 tt
     for (;;) {
         CHECK_FOR_INTERRUPTS();
         TimestampTz at = now();
-        if (find_key(queue, key_text, at, marker.job_id))
-            return marker;
+        if (find_key(queue, key_text, at, deduplication.job_id))
+            return deduplication;
         with_spi([&] {
-            marker.taken = execute_latest(insert_marker, {Int64GetDatum(queue), key_text, UUIDPGetDatum(&job_id),
+            deduplication.taken = execute_latest(insert_key, {Int64GetDatum(queue), key_text, UUIDPGetDatum(&job_id),
                                                           TimestampTzGetDatum(at + ttl_ms * 1000),
                                                           TimestampTzGetDatum(at)}) > 0;
         });
-        if (!marker.taken)
+        if (!deduplication.taken)
             continue;
         TimestampTz taken_at = now();
         if (taken_at - at > longest_insert_us) /* it has waited: a key's time begins when it is taken */
-            change_own(lengthen_marker, {Int64GetDatum(queue), key_text, TimestampTzGetDatum(taken_at + ttl_ms * 1000)});
-        return marker;
+            change_own(lengthen_key, {Int64GetDatum(queue), key_text, TimestampTzGetDatum(taken_at + ttl_ms * 1000)});
+        return deduplication;
     }
 }
 
 void
-point_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id)
+point_deduplication_key(int64 queue, std::string_view key, const pg_uuid_t &job_id)
 {
-    change_own(update_marker, {Int64GetDatum(queue), text_datum(key), UUIDPGetDatum(&job_id)});
+    change_own(update_key, {Int64GetDatum(queue), text_datum(key), UUIDPGetDatum(&job_id)});
 }
 
 void
-free_marker(int64 queue, std::string_view key)
+free_deduplication_key(int64 queue, std::string_view key)
 {
-    change_own(delete_marker, {Int64GetDatum(queue), text_datum(key)});
+    change_own(delete_key, {Int64GetDatum(queue), text_datum(key)});
 }
 
 int
-prune_markers(int limit, TimestampTz now)
+prune_deduplication_keys(int limit, TimestampTz now)
 {
     uint64 n = 0;
-    with_spi([&] { n = execute(delete_markers, {TimestampTzGetDatum(now), Int32GetDatum(limit)}); });
+    with_spi([&] { n = execute(delete_keys, {TimestampTzGetDatum(now), Int32GetDatum(limit)}); });
     return static_cast<int>(n);
 }
 

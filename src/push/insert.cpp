@@ -3,7 +3,7 @@
  *
  * Equivalent SQL, for a job that is due:
  *   insert into ojs_store.job (id, seq, queue, …) values (…);
- *   insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, …) values (id, queue, seq, ctid, -priority, …);
+ *   insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, …) values (id, queue, seq, ctid, -priority, …);
  * and into ojs_store.delayed instead of ready for one that is scheduled or pending.
  */
 #include "ojs/push/insert.h"
@@ -51,15 +51,15 @@ insert_own_id(store::Table &jobs, HeapTuple tuple, const pg_uuid_t &id)
     }
 }
 
-struct Given {
+struct GivenIds {
     int *at; /* positions of the envelopes that brought ids, in id order: two batches cannot wait for each other */
     int n;
 };
 
-Given
+GivenIds
 given_ids(const Envelope *envelopes, int n)
 {
-    Given given = {static_cast<int *>(palloc(sizeof(int) * n)), 0};
+    GivenIds given = {static_cast<int *>(palloc(sizeof(int) * n)), 0};
     for (int i = 0; i < n; i++)
         if (envelopes[i].has_id)
             given.at[given.n++] = i;
@@ -72,7 +72,7 @@ given_ids(const Envelope *envelopes, int n)
 void
 insert_jobs(store::Table &jobs, const Envelope *envelopes, HeapTuple *tuples, int n)
 {
-    Given given = given_ids(envelopes, n);
+    GivenIds given = given_ids(envelopes, n);
     if (given.n == 0) {
         store::insert_many(jobs, tuples, n);
         return;
@@ -150,7 +150,7 @@ raise_repeated_id(const pg_uuid_t &id)
 void
 check_ids(const Envelope *envelopes, int n, bool lock, bool *repeated)
 {
-    Given given = given_ids(envelopes, n);
+    GivenIds given = given_ids(envelopes, n);
     constexpr int n_stripes = 64; /* what the lock table has room for per transaction, by default */
     bool wanted[n_stripes] = {};
     for (int i = 0; i < given.n; i++) {
@@ -211,19 +211,19 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
 
     for (int i = 0; i < n; i++) {
         const JobRow &job = pushed[i].job;
-        Standing &standing = pushed[i].standing;
-        standing = {};
-        standing.state = first_state(job, now);
-        standing.queue = job.queue;
-        standing.deduplicated = false;
+        Status &status = pushed[i].status;
+        status = {};
+        status.state = first_state(job, now);
+        status.queue = job.queue;
+        status.deduplicated = false;
         count_pushed(job);
-        if (standing.state == State::available) {
+        if (status.state == State::available) {
             ReadyRow row = {hot_row_of(job, tuples[i]->t_self), job.seq};
             ready[n_ready++] = form(tables.ready().rel, row);
-            standing.enqueued_at = now;
+            status.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1);
         } else {
-            bool pending = standing.state == State::pending;
+            bool pending = status.state == State::pending;
             DelayedRow row = delayed_row(job, tuples[i]->t_self, pending ? DelayedKind::pending : DelayedKind::scheduled,
                                      pending ? DT_NOEND : *job.scheduled_at);
             store::insert(tables.delayed(), form(tables.delayed().rel, row));

@@ -121,17 +121,17 @@ struct Answer {
 
 /* The job of a deduplication key that was taken before. */
 Answer
-marked(Tables &tables, const Marker &marker, TimestampTz at)
+marked(Tables &tables, const DeduplicationKey &deduplication, TimestampTz at)
 {
     Answer answer = {};
     answer.duplicate = true;
-    if (!stand_now(tables, marker.job_id, at, answer.pushed.job, answer.pushed.standing)) {
+    if (!read_current_status(tables, deduplication.job_id, at, answer.pushed.job, answer.pushed.status)) {
         answer.gone = true;
-        answer.pushed.job.id = marker.job_id;
+        answer.pushed.job.id = deduplication.job_id;
         return answer;
     }
-    answer.pushed.standing.deduplicated = true;
-    answer.pushed.queue = queue_name(answer.pushed.standing.queue);
+    answer.pushed.status.deduplicated = true;
+    answer.pushed.queue = queue_name(answer.pushed.status.queue);
     return answer;
 }
 
@@ -139,7 +139,7 @@ marked(Tables &tables, const Marker &marker, TimestampTz at)
 Answer
 as_seen(Answer answer)
 {
-    if (answer.duplicate && !answer.gone && !may_use_queue(answer.pushed.standing.queue, Use::read))
+    if (answer.duplicate && !answer.gone && !may_use_queue(answer.pushed.status.queue, Use::read))
         answer.gone = true;
     return answer;
 }
@@ -150,37 +150,37 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
 {
     Answer answer = {};
     int64 queue = 0;
-    bool marks = !envelope.deduplication_key.empty();
+    bool has_key = !envelope.deduplication_key.empty();
     Uniqueness unique = {};
 
     begin_push();
     if (envelope.unique_policy != nullptr)
         unique = uniqueness_of(envelope);
     assign_ids(&envelope, 1);
-    if (marks || envelope.unique_policy != nullptr)
+    if (has_key || envelope.unique_policy != nullptr)
         check_push(envelope);
-    if (marks) {
+    if (has_key) {
         queue = queue_for_push(envelope.queue)->id;
-        Marker marker = take_marker(queue, envelope.deduplication_key, envelope.id,
-                                    marker_ttl(envelope.deduplication_ttl_ms));
-        if (!marker.taken)
-            return as_seen(marked(tables, marker, at));
+        DeduplicationKey deduplication = take_deduplication_key(queue, envelope.deduplication_key, envelope.id,
+                                    deduplication_ttl(envelope.deduplication_ttl_ms));
+        if (!deduplication.taken)
+            return as_seen(marked(tables, deduplication, at));
     }
     if (envelope.unique_policy != nullptr) {
-        Sight sight = first_sight(tables, unique, at, answer.pushed);
-        answer.duplicate = sight == Sight::in_the_way;
+        ConflictCheck conflict = check_conflict(tables, unique, at, answer.pushed);
+        answer.duplicate = conflict == ConflictCheck::in_the_way;
         if (!answer.duplicate) {
             bool fresh;
-            lock_keys(tables, &unique, &envelope.id, 1, sight == Sight::free, &fresh);
+            lock_keys(tables, &unique, &envelope.id, 1, conflict == ConflictCheck::free, &fresh);
             at = now();
             answer.duplicate = !fresh && !admit(tables, envelope, unique, at, answer.pushed);
         }
         if (answer.duplicate) {
-            if (marks)
-                point_marker(queue, envelope.deduplication_key, answer.pushed.job.id);
+            if (has_key)
+                point_deduplication_key(queue, envelope.deduplication_key, answer.pushed.job.id);
             return as_seen(answer);
         }
-    } else if (marks)
+    } else if (has_key)
         at = now();
     enqueue(tables, &envelope, 1, at, &answer.pushed);
     return answer;
@@ -220,7 +220,7 @@ OJS_CHANGE(ojs_push, "ojs.push()")
     if (!admit_envelope(hooks_at(Point::enqueue), envelope, at))
         PG_RETURN_NULL();
     Answer answer = push_one(tables, envelope, at);
-    return answer.gone ? only_id(answer) : render_job(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
+    return answer.gone ? only_id(answer) : render_job(answer.pushed.job, answer.pushed.status, answer.pushed.queue);
 }
 
 OJS_CHANGE(ojs_push_job, "ojs.push_job()")
@@ -234,6 +234,6 @@ OJS_CHANGE(ojs_push_job, "ojs.push_job()")
     if (!admit_envelope(hooks_at(Point::enqueue), envelope, at))
         return JsonbPGetDatum(ObjectBuilder().add("dropped", json_bool(true)).finish());
     Answer answer = push_one(tables, envelope, at);
-    Jsonb *job = answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.standing, answer.pushed.queue);
+    Jsonb *job = answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.status, answer.pushed.queue);
     return JsonbPGetDatum(with_pressure(job));
 }

@@ -194,7 +194,7 @@ take_batch_key(const Batch &batch, BatchKey &key)
                         "a batch with a deduplication key must go to one queue: deduplication_key covers one queue");
     check_push(batch.envelopes[0]);
     key.queue = queue_for_push(batch.envelopes[0].queue)->id;
-    return take_marker(key.queue, view(key.key), batch.envelopes[0].id, marker_ttl(key.ttl_ms)).taken;
+    return take_deduplication_key(key.queue, view(key.key), batch.envelopes[0].id, deduplication_ttl(key.ttl_ms)).taken;
 }
 
 bool
@@ -207,12 +207,12 @@ came_to(const Call &call, std::string_view status)
 /* The key stands for all of the batch: where a job failed it is free again, so that what is missing can be sent. It names
  * the batch's first job, or the one in whose favour that was dropped. */
 void
-settle_batch_key(const Call &call, const BatchKey &key, int first, const pg_uuid_t &id)
+finish_batch_key(const Call &call, const BatchKey &key, int first, const pg_uuid_t &id)
 {
     if (came_to(call, "failed"))
-        free_marker(key.queue, view(key.key));
+        free_deduplication_key(key.queue, view(key.key));
     else if (!same(call.results[first].id, id))
-        point_marker(key.queue, view(key.key), call.results[first].id);
+        point_deduplication_key(key.queue, view(key.key), call.results[first].id);
 }
 
 /* Takes the keys of all jobs that want one; fresh[i] says that the key of job i was free. */
@@ -348,7 +348,7 @@ push_batch(Call &call, BatchKey key)
     else
         store_jobs(call, batch, 0, batch.n, fresh);
     if (key.key != nullptr)
-        settle_batch_key(call, key, first, first_id);
+        finish_batch_key(call, key, first, first_id);
 }
 
 /* --- answering --- */

@@ -46,20 +46,20 @@ form_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, const
 }
 
 /* The jobs that a key's row names, the newest first. */
-struct Named {
+struct KeyJobs {
     pg_uuid_t *ids;
     int n;
 };
 
-Named
-named(TupleTableSlot *slot)
+KeyJobs
+key_jobs(TupleTableSlot *slot)
 {
     slot_getallattrs(slot);
     Datum *past;
     int n;
     deconstruct_array(DatumGetArrayTypeP(slot->tts_values[col_past]), UUIDOID, UUID_LEN, false, TYPALIGN_CHAR, &past,
                       nullptr, &n);
-    Named result = {static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * (n + 1))), n + 1};
+    KeyJobs result = {static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * (n + 1))), n + 1};
     result.ids[0] = *DatumGetUUIDP(slot->tts_values[col_job_id]);
     for (int i = 0; i < n; i++)
         result.ids[n - i] = *DatumGetUUIDP(past[i]);
@@ -79,7 +79,7 @@ begin_key(store::Scan &scan, store::Table &table, ScanKey scan_key, const Finger
  * The jobs of the key's committed row, or of our own; none where there is no such row. `arriving` says that another
  * transaction is about to make one. Beside a committed row that only means that it tries.
  */
-Named
+KeyJobs
 read_key(store::Table &table, const Fingerprint &key, ItemPointer tid, bool *arriving)
 {
     ScanKeyData scan_key;
@@ -90,16 +90,16 @@ read_key(store::Table &table, const Fingerprint &key, ItemPointer tid, bool *arr
     while ((seen = store::next(scan)) == store::Row::arriving)
         *arriving = true;
     *tid = scan.tid;
-    Named result = seen != store::Row::none ? named(table.slot) : Named{nullptr, 0};
+    KeyJobs result = seen != store::Row::none ? key_jobs(table.slot) : KeyJobs{nullptr, 0};
     store::end(scan);
     return result;
 }
 
-Named
+KeyJobs
 read_locked(store::Table &table, const Fingerprint &key, ItemPointer tid)
 {
     bool arriving;
-    Named jobs = read_key(table, key, tid, &arriving);
+    KeyJobs jobs = read_key(table, key, tid, &arriving);
     if (jobs.n == 0)
         elog(ERROR, "a locked uniqueness key has gone");
     return jobs;
@@ -148,15 +148,15 @@ replaces(const UniquePolicy &policy)
 }
 
 [[noreturn]] void
-raise_duplicate(const Uniqueness &unique, const JobRow &job, const Standing &standing)
+raise_duplicate(const Uniqueness &unique, const JobRow &job, const Status &status)
 {
     char hex[2 * sizeof unique.key.bytes + 1];
     for (size_t i = 0; i < sizeof unique.key.bytes; i++)
         snprintf(hex + 2 * i, 3, "%02x", unique.key.bytes[i]);
     Details details;
     details.add("existing_job_id", job.id);
-    if (may_use_queue(standing.queue, Use::read))
-        details.add("existing_job_state", state_name(standing.state));
+    if (may_use_queue(status.queue, Use::read))
+        details.add("existing_job_state", state_name(status.state));
     raise(Code::duplicate_job, details.add_unlogged("unique_key", hex),
           "Treat the existing job as this one, or choose on_conflict ignore or replace.",
           "a job with the same uniqueness key exists already");
@@ -175,34 +175,34 @@ struct Look {
  * rejects or ignores it ends at the first that is in the way: true, and `existing` is that job.
  */
 bool
-look_up(Tables &tables, const Named &jobs, const Uniqueness &unique, TimestampTz now, Look *looks, Pushed &existing)
+look_up(Tables &tables, const KeyJobs &jobs, const Uniqueness &unique, TimestampTz now, Look *looks, Pushed &existing)
 {
     bool found = false;
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     for (int i = 0; i < jobs.n && !found; i++) {
         JobRow job;
-        Standing standing;
+        Status status;
         CHECK_FOR_INTERRUPTS();
         looks[i] = {};
-        if (!stand(tables, jobs.ids[i], snapshot, now, job, standing))
+        if (!read_status(tables, jobs.ids[i], snapshot, now, job, status))
             continue;
-        looks[i] = {true, standing.state, job.created_at, job.scheduled_at};
-        found = !replaces(unique.policy) && in_the_way(unique.policy, job.created_at, standing.state, now);
+        looks[i] = {true, status.state, job.created_at, job.scheduled_at};
+        found = !replaces(unique.policy) && in_the_way(unique.policy, job.created_at, status.state, now);
         if (!found)
             continue;
         if (unique.policy.on_conflict == OnConflict::reject)
-            raise_duplicate(unique, job, standing);
+            raise_duplicate(unique, job, status);
         existing.job = job; /* points into slots that the next look-up uses again */
-        existing.standing = standing;
-        existing.standing.deduplicated = true;
-        existing.queue = queue_name(standing.queue);
+        existing.status = status;
+        existing.status.deduplicated = true;
+        existing.queue = queue_name(status.queue);
     }
     UnregisterSnapshot(snapshot);
     return found;
 }
 
 Look *
-room_for(const Named &jobs)
+room_for(const KeyJobs &jobs)
 {
     return static_cast<Look *>(palloc(sizeof(Look) * std::max(jobs.n, 1)));
 }
@@ -215,7 +215,7 @@ open(const Look &look)
 
 /* Cancels the jobs in the way. The newest one that was waiting for its time lends it to the new job. */
 void
-replace_jobs(Tables &tables, Envelope &envelope, const Named &jobs, const UniquePolicy &policy, TimestampTz now, Look *looks)
+replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const UniquePolicy &policy, TimestampTz now, Look *looks)
 {
     bool inherited = false;
     for (int i = 0; i < jobs.n; i++) {
@@ -227,10 +227,10 @@ replace_jobs(Tables &tables, Envelope &envelope, const Named &jobs, const Unique
         if (!cancel_in(tables, jobs.ids[i], policy.states & open_states, now, was, queue, &envelope.id)) {
             /* It has moved since, out of the policy's reach. */
             JobRow job;
-            Standing standing;
-            look.exists = stand_now(tables, jobs.ids[i], now, job, standing);
+            Status status;
+            look.exists = read_current_status(tables, jobs.ids[i], now, job, status);
             if (look.exists)
-                look.state = standing.state;
+                look.state = status.state;
             continue;
         }
         check_use_of_job(queue, jobs.ids[i], Use::push);
@@ -245,7 +245,7 @@ replace_jobs(Tables &tables, Envelope &envelope, const Named &jobs, const Unique
 /* The jobs that the key goes on naming, the oldest first: those that are open, and the newest of each final state, which
  * is the one that decides a period. */
 int
-what_matters(const Named &jobs, const Look *looks, pg_uuid_t *past)
+what_matters(const KeyJobs &jobs, const Look *looks, pg_uuid_t *past)
 {
     constexpr int n_states = static_cast<int>(State::discarded) + 1;
     int newest[n_states];
@@ -276,8 +276,8 @@ hold_in_order(Tables &tables, pg_uuid_t *ids, int n, TimestampTz now)
     n = static_cast<int>(std::unique(ids, ids + n, same) - ids);
     for (int i = 0; i < n; i++) {
         JobRow job;
-        Standing standing;
-        if (stand_now(tables, ids[i], now, job, standing) && may_use_queue(standing.queue, Use::push))
+        Status status;
+        if (read_current_status(tables, ids[i], now, job, status) && may_use_queue(status.queue, Use::push))
             hold_open(tables, ids[i], now);
     }
 }
@@ -297,18 +297,18 @@ uniqueness_of(const Envelope &envelope)
     return unique;
 }
 
-Sight
-first_sight(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &existing)
+ConflictCheck
+check_conflict(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &existing)
 {
     if (replaces(unique.policy))
-        return Sight::known;
+        return ConflictCheck::known;
     /* A row that is about to change says what is committed, and that is enough to be refused by. */
     ItemPointerData tid;
     bool arriving;
-    Named jobs = read_key(tables.get(store::Rel::unique_key), unique.key, &tid, &arriving);
+    KeyJobs jobs = read_key(tables.get(store::Rel::unique_key), unique.key, &tid, &arriving);
     if (look_up(tables, jobs, unique, now, room_for(jobs), existing))
-        return Sight::in_the_way;
-    return jobs.n == 0 && !arriving ? Sight::free : Sight::known;
+        return ConflictCheck::in_the_way;
+    return jobs.n == 0 && !arriving ? ConflictCheck::free : ConflictCheck::known;
 }
 
 void
@@ -336,7 +336,7 @@ hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh, int 
         if (fresh[i] || !replaces(keys[i].policy))
             continue;
         ItemPointerData tid;
-        Named jobs = read_locked(tables.get(store::Rel::unique_key), keys[i].key, &tid);
+        KeyJobs jobs = read_locked(tables.get(store::Rel::unique_key), keys[i].key, &tid);
         for (int j = 0; j < jobs.n; j++) {
             if (n_ids == room)
                 ids = static_cast<pg_uuid_t *>(repalloc_huge(ids, sizeof(pg_uuid_t) * (room *= 2)));
@@ -352,7 +352,7 @@ admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz 
 {
     store::Table &table = tables.get(store::Rel::unique_key);
     ItemPointerData tid;
-    Named jobs = read_locked(table, unique.key, &tid);
+    KeyJobs jobs = read_locked(table, unique.key, &tid);
     Look *looks = room_for(jobs);
     auto *ids = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * jobs.n));
 
@@ -397,14 +397,14 @@ live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, S
 
     ItemPointerData tid;
     bool arriving;
-    Named jobs = read_key(tables.get(store::Rel::unique_key), unique.key, &tid, &arriving);
+    KeyJobs jobs = read_key(tables.get(store::Rel::unique_key), unique.key, &tid, &arriving);
     for (int i = 0; i < jobs.n; i++) {
         JobRow other;
-        Standing standing;
-        if (same(jobs.ids[i], job.id) || !stand_now(tables, jobs.ids[i], now, other, standing) || terminal(standing.state))
+        Status status;
+        if (same(jobs.ids[i], job.id) || !read_current_status(tables, jobs.ids[i], now, other, status) || terminal(status.state))
             continue;
         twin = jobs.ids[i];
-        state = standing.state;
+        state = status.state;
         return true;
     }
     return false;

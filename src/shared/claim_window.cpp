@@ -64,12 +64,12 @@ begin_to_divide(int64 at)
 } // namespace
 
 void
-cohort_join(int64 queue, int max, int64 window_ms)
+claim_window_join(int64 queue, int max, int64 window_ms)
 {
     int64 closes_at = steady_us() + window_ms * 1000;
     int number = my_process_number();
 
-    cohort_leave();
+    claim_window_leave();
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     shared->members[number] = {MyDatabaseId, Turn::gathers, 0, max, 0, queue, closes_at};
     each_of_queue([&](const Member &other, int) {
@@ -82,7 +82,7 @@ cohort_join(int64 queue, int max, int64 window_ms)
 }
 
 std::optional<int64>
-cohort_wait()
+claim_window_wait()
 {
     constexpr int64 look_every_ms = 100, overdue_every_ms = 10;
     static uint32 event;
@@ -103,7 +103,7 @@ cohort_wait()
 }
 
 void
-cohort_divide(int64 jobs)
+claim_window_divide(int64 jobs)
 {
     int64 at = steady_us();
     int64 all = 0, upto = 0, given = 0;
@@ -130,13 +130,13 @@ cohort_divide(int64 jobs)
 }
 
 int
-cohort_quota()
+claim_window_quota()
 {
     return me().quota;
 }
 
 bool
-cohort_is_over()
+claim_window_is_over()
 {
     int members = 0;
     LWLockAcquire(shared->lock, LW_SHARED);
@@ -146,15 +146,15 @@ cohort_is_over()
 }
 
 void
-cohort_leave()
+claim_window_leave()
 {
     if (!joined)
         return;
     joined = false;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     int *end = shared->arrived + shared->n_members;
-    int *place = std::find(shared->arrived, end, my_process_number());
-    memmove(place, place + 1, sizeof(int) * (end - place - 1));
+    int *slot = std::find(shared->arrived, end, my_process_number());
+    memmove(slot, slot + 1, sizeof(int) * (end - slot - 1));
     shared->n_members--;
     int64 at = steady_us();
     each_of_queue([&](Member &member, int number) {

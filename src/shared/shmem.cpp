@@ -39,7 +39,7 @@ prepare(Database &database, Oid oid)
     pg_atomic_init_u64(&database.visit_us, static_cast<uint64>(steady_us()));
     pg_atomic_init_u64(&database.left_us, static_cast<uint64>(steady_us()));
     pg_atomic_init_u32(&database.uncountable, 0);
-    database.counted[0] = database.counted[1] = database.figures_of = InvalidOid;
+    database.counted[0] = database.counted[1] = database.metrics_of = InvalidOid;
     database.hour_known = false;
     database.worker_pid = 0;
     database.recount_us = 0;
@@ -55,7 +55,7 @@ shmem_request()
 {
     RequestAddinShmemSpace(
         add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
-                 add_size(hash_estimate_size(max_marks, sizeof(Mark)), hash_estimate_size(max_calls, sizeof(Calls)))));
+                 add_size(hash_estimate_size(max_listener_flags, sizeof(ListenerFlag)), hash_estimate_size(max_calls, sizeof(Calls)))));
 }
 
 bool
@@ -67,9 +67,9 @@ shmem_startup(LWLock *lock)
     shared = static_cast<Shared *>(ShmemInitStruct("ojs", sizeof(Shared), &found));
     bool found_arrays;
     auto *waiters = static_cast<Waiter *>(ShmemInitStruct("ojs claims", arrays_size(), &found_arrays));
-    control.keysize = sizeof(MarkKey);
-    control.entrysize = sizeof(Mark);
-    HTAB *marks = ShmemInitHash("ojs queues", max_marks, max_marks, &control, HASH_ELEM | HASH_BLOBS);
+    control.keysize = sizeof(QueueKey);
+    control.entrysize = sizeof(ListenerFlag);
+    HTAB *listener_flags = ShmemInitHash("ojs queues", max_listener_flags, max_listener_flags, &control, HASH_ELEM | HASH_BLOBS);
     control.keysize = sizeof(CallsKey);
     control.entrysize = sizeof(Calls);
     HTAB *calls = ShmemInitHash("ojs calls", max_calls, max_calls, &control, HASH_ELEM | HASH_BLOBS);
@@ -84,7 +84,7 @@ shmem_startup(LWLock *lock)
         pg_atomic_init_u32(&shared->launcher, 0);
         pg_atomic_init_u32(&shared->take_turns, 0);
     }
-    shared->marks = marks;
+    shared->listener_flags = listener_flags;
     shared->calls = calls;
     return found;
 }
@@ -130,7 +130,7 @@ void
 free_database_slot(Oid oid)
 {
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    remove_of<Mark>(shared->marks, oid);
+    remove_of<ListenerFlag>(shared->listener_flags, oid);
     remove_of<Calls>(shared->calls, oid);
     for (Database &database : shared->databases)
         if (database.oid == oid)

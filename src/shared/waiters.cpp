@@ -2,9 +2,9 @@
  * waiters.cpp: those who want to hear that a queue has work: claims that wait, and clients that may be listening.
  *
  * A claim that comes back short marks its queues as wanted: whoever ran it may LISTEN and wait now, and there is no other
- * way to know. The first commit after that has the worker send a NOTIFY, and the mark is gone until the next short
- * claim. That no wake-up is lost rests on an order: a claim sets the mark and then looks at the queue a last time; a
- * commit makes its jobs visible and then reads the mark. What slips through all the same (COMMIT PREPARED) is found by
+ * way to know. The first commit after that has the worker send a NOTIFY, and the flag is gone until the next short
+ * claim. That no wake-up is lost rests on an order: a claim sets the flag and then looks at the queue a last time; a
+ * commit makes its jobs visible and then reads the flag. What slips through all the same (COMMIT PREPARED) is found by
  * the worker, which looks at wanted queues each tick.
  */
 #include "ojs/pg/settings.h"
@@ -78,20 +78,20 @@ wake_waiters(int64 queue, int64 jobs)
     }
 }
 
-Mark *
-find_mark(int64 queue, HASHACTION action, bool *found)
+ListenerFlag *
+find_flag(int64 queue, HASHACTION action, bool *found)
 {
-    MarkKey key = {queue, MyDatabaseId, 0};
-    return static_cast<Mark *>(hash_search(shared->marks, &key, action, found));
+    QueueKey key = {queue, MyDatabaseId, 0};
+    return static_cast<ListenerFlag *>(hash_search(shared->listener_flags, &key, action, found));
 }
 
 /* --- what this session saw when it asked to be woken --- */
 
-struct Seen {
+struct Observation {
     int64 queue;
     uint64 changes;
 };
-Seen *seen; /* of as many queues as a claim has named */
+Observation *seen; /* of as many queues as a claim has named */
 int n_seen;
 int room_for_seen;
 
@@ -104,45 +104,45 @@ make_room_to_see(int n)
         pfree(seen);
     seen = nullptr;
     n_seen = room_for_seen = 0;
-    seen = static_cast<Seen *>(MemoryContextAllocHuge(TopMemoryContext, sizeof(Seen) * n));
+    seen = static_cast<Observation *>(MemoryContextAllocHuge(TopMemoryContext, sizeof(Observation) * n));
     room_for_seen = n;
 }
 
-/* Marks that nobody needs make room. Under the lock. */
+/* Flags that nobody needs make room. Under the lock. */
 bool
-sweep_marks()
+remove_idle_flags()
 {
     HASH_SEQ_STATUS scan;
-    hash_seq_init(&scan, shared->marks);
-    while (auto *mark = static_cast<Mark *>(hash_seq_search(&scan)))
-        if (!mark->wanted && !mark->pending)
-            (void)hash_search(shared->marks, &mark->key, HASH_REMOVE, nullptr);
-    return hash_get_num_entries(shared->marks) < max_marks;
+    hash_seq_init(&scan, shared->listener_flags);
+    while (auto *flag = static_cast<ListenerFlag *>(hash_seq_search(&scan)))
+        if (!flag->wanted && !flag->pending)
+            (void)hash_search(shared->listener_flags, &flag->key, HASH_REMOVE, nullptr);
+    return hash_get_num_entries(shared->listener_flags) < max_listener_flags;
 }
 
 void
 want(Database &database, int64 queue)
 {
     bool found;
-    Mark *mark = find_mark(queue, HASH_FIND, nullptr);
-    if (mark == nullptr && (hash_get_num_entries(shared->marks) < max_marks || sweep_marks())) {
-        mark = find_mark(queue, HASH_ENTER_NULL, &found);
-        if (mark != nullptr) {
-            mark->wanted = mark->pending = false;
-            mark->changes = 0;
-            mark->sent_us = 0;
-            mark->name_length = 0;
+    ListenerFlag *flag = find_flag(queue, HASH_FIND, nullptr);
+    if (flag == nullptr && (hash_get_num_entries(shared->listener_flags) < max_listener_flags || remove_idle_flags())) {
+        flag = find_flag(queue, HASH_ENTER_NULL, &found);
+        if (flag != nullptr) {
+            flag->wanted = flag->pending = false;
+            flag->changes = 0;
+            flag->sent_us = 0;
+            flag->name_length = 0;
         }
     }
-    if (mark == nullptr) {
+    if (flag == nullptr) {
         pg_atomic_write_u32(&database.crowded, 1);
         return;
     }
-    if (!mark->wanted) {
-        mark->wanted = true;
+    if (!flag->wanted) {
+        flag->wanted = true;
         pg_atomic_fetch_add_u32(&database.wanted, 1);
     }
-    seen[n_seen++] = {queue, mark->changes};
+    seen[n_seen++] = {queue, flag->changes};
 }
 
 /* Whether a commit came between wake_wanted() and now; asked once per change. */
@@ -151,14 +151,14 @@ changed_since()
 {
     bool changed = false;
     for (int i = 0; i < n_seen; i++) {
-        Mark *mark = find_mark(seen[i].queue, HASH_FIND, nullptr);
-        if (mark == nullptr) {
+        ListenerFlag *flag = find_flag(seen[i].queue, HASH_FIND, nullptr);
+        if (flag == nullptr) {
             changed = true;
             seen[i] = seen[--n_seen];
             i--;
-        } else if (mark->changes != seen[i].changes) {
+        } else if (flag->changes != seen[i].changes) {
             changed = true;
-            seen[i].changes = mark->changes;
+            seen[i].changes = flag->changes;
         }
     }
     return changed;
@@ -190,9 +190,9 @@ stop_waiting(bool passing)
     waiting = false;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     int *last = shared->waiting + shared->n_waiting;
-    int *place = std::find(shared->waiting, last, me);
-    if (place != last) {
-        memmove(place, place + 1, sizeof(int) * (last - place - 1));
+    int *slot = std::find(shared->waiting, last, me);
+    if (slot != last) {
+        memmove(slot, slot + 1, sizeof(int) * (last - slot - 1));
         shared->n_waiting--;
         pg_atomic_fetch_sub_u32(&my_database()->waiters, 1);
     }
@@ -207,8 +207,8 @@ bool
 is_wanted(int64 queue)
 {
     LWLockAcquire(shared->lock, LW_SHARED);
-    const Mark *mark = find_mark(queue, HASH_FIND, nullptr);
-    bool wanted = mark != nullptr && mark->wanted;
+    const ListenerFlag *flag = find_flag(queue, HASH_FIND, nullptr);
+    bool wanted = flag != nullptr && flag->wanted;
     LWLockRelease(shared->lock);
     return wanted || pg_atomic_read_u32(&my_database()->crowded) != 0;
 }
@@ -217,19 +217,19 @@ bool
 tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool notified, bool by_worker)
 {
     bool send = false;
-    Mark *mark = find_mark(queue, HASH_FIND, nullptr);
-    if (mark != nullptr) {
-        mark->changes++;
-        if (mark->wanted && notified && name_length <= max_mark_name) {
-            mark->wanted = false;
+    ListenerFlag *flag = find_flag(queue, HASH_FIND, nullptr);
+    if (flag != nullptr) {
+        flag->changes++;
+        if (flag->wanted && notified && name_length <= max_flag_name) {
+            flag->wanted = false;
             pg_atomic_fetch_sub_u32(&database.wanted, 1);
-            if (by_worker && !mark->pending) {
-                mark->pending = true;
+            if (by_worker && !flag->pending) {
+                flag->pending = true;
                 pg_atomic_fetch_add_u32(&database.pending, 1);
                 send = true;
             }
-            mark->name_length = name_length;
-            memcpy(mark->name, name, name_length);
+            flag->name_length = name_length;
+            memcpy(flag->name, name, name_length);
         }
     }
     wake_waiters(queue, jobs);
@@ -251,7 +251,7 @@ wake_wanted(const int64 *queues, int n, bool waits)
     for (int i = 0; i < n; i++)
         want(*database, queues[i]);
     LWLockRelease(shared->lock);
-    pg_memory_barrier(); /* the mark is set before the caller looks at the queue */
+    pg_memory_barrier(); /* the flag is set before the caller looks at the queue */
 }
 
 void
@@ -299,36 +299,36 @@ wake_wait(const int64 *queues, int n, int64 until_us, int round)
 }
 
 /* A NOTIFY that is being sent. */
-struct Due {
+struct DueWakeup {
     int64 queue;
     int name_length;
-    char name[max_mark_name];
+    char name[max_flag_name];
 };
 
-/* Takes the marks whose NOTIFY is due; `next_us` is when the others' is. */
+/* Takes the flags whose NOTIFY is due; `next_us` is when the others' is. */
 static int
-take_due(Database &database, Due *due, int room, int64 *next_us)
+take_due(Database &database, DueWakeup *due, int room, int64 *next_us)
 {
     int n = 0;
     int64 at_us = steady_us();
     HASH_SEQ_STATUS scan;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    hash_seq_init(&scan, shared->marks);
-    while (auto *mark = static_cast<Mark *>(hash_seq_search(&scan))) {
-        if (mark->key.database != MyDatabaseId || !mark->pending)
+    hash_seq_init(&scan, shared->listener_flags);
+    while (auto *flag = static_cast<ListenerFlag *>(hash_seq_search(&scan))) {
+        if (flag->key.database != MyDatabaseId || !flag->pending)
             continue;
-        int64 due_us = mark->sent_us + settings.notify_interval_ms * static_cast<int64>(1000);
+        int64 due_us = flag->sent_us + settings.notify_interval_ms * static_cast<int64>(1000);
         if (due_us > at_us || n == room) {
             *next_us = std::min(*next_us, std::max(due_us, at_us));
             continue;
         }
         /* What commits from here on finds the queue's listeners about to be told, so it need not ask for it. */
-        mark->pending = false;
-        mark->sent_us = at_us;
+        flag->pending = false;
+        flag->sent_us = at_us;
         pg_atomic_fetch_sub_u32(&database.pending, 1);
-        due[n].queue = mark->key.queue;
-        due[n].name_length = mark->name_length;
-        memcpy(due[n].name, mark->name, mark->name_length);
+        due[n].queue = flag->key.queue;
+        due[n].name_length = flag->name_length;
+        memcpy(due[n].name, flag->name, flag->name_length);
         n++;
     }
     LWLockRelease(shared->lock);
@@ -336,13 +336,13 @@ take_due(Database &database, Due *due, int room, int64 *next_us)
 }
 
 static void
-give_back(Database &database, const Due *due, int n)
+give_back(Database &database, const DueWakeup *due, int n)
 {
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     for (int i = 0; i < n; i++) {
-        Mark *mark = find_mark(due[i].queue, HASH_FIND, nullptr);
-        if (mark != nullptr && !mark->pending) {
-            mark->pending = true;
+        ListenerFlag *flag = find_flag(due[i].queue, HASH_FIND, nullptr);
+        if (flag != nullptr && !flag->pending) {
+            flag->pending = true;
             pg_atomic_fetch_add_u32(&database.pending, 1);
         }
     }
@@ -351,7 +351,7 @@ give_back(Database &database, const Due *due, int n)
 
 /* A function of its own, since it is jumped back into. */
 static pg_noinline void
-send_or_give_back(Database &database, const Due *due, int n)
+send_or_give_back(Database &database, const DueWakeup *due, int n)
 {
     PG_TRY();
     {
@@ -377,7 +377,7 @@ wake_send_due()
 
     if (database == nullptr || pg_atomic_read_u32(&database->pending) == 0)
         return next_us;
-    auto *due = static_cast<Due *>(palloc(sizeof(Due) * batch));
+    auto *due = static_cast<DueWakeup *>(palloc(sizeof(DueWakeup) * batch));
     int n = take_due(*database, due, batch, &next_us);
     if (n == 0 || !settings.notify)
         return next_us;
@@ -401,10 +401,10 @@ wanted_queues(int64 *queues, int most)
     int n = 0;
     HASH_SEQ_STATUS scan;
     LWLockAcquire(shared->lock, LW_SHARED);
-    hash_seq_init(&scan, shared->marks);
-    while (auto *mark = static_cast<Mark *>(hash_seq_search(&scan)))
-        if (mark->key.database == MyDatabaseId && mark->wanted && n < most)
-            queues[n++] = mark->key.queue;
+    hash_seq_init(&scan, shared->listener_flags);
+    while (auto *flag = static_cast<ListenerFlag *>(hash_seq_search(&scan)))
+        if (flag->key.database == MyDatabaseId && flag->wanted && n < most)
+            queues[n++] = flag->key.queue;
     for (int i = 0; i < shared->n_waiting; i++) {
         const Waiter &waiter = shared->waiters[shared->waiting[i]];
         for (int j = 0;
@@ -433,7 +433,7 @@ void
 wake_look_again()
 {
     Database *database = my_database();
-    constexpr int most = max_marks * 2;
+    constexpr int most = max_listener_flags * 2;
 
     if ((database != nullptr && !wake_anyone()) || in_maintenance())
         return;

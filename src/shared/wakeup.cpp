@@ -17,7 +17,7 @@ namespace ojs
 namespace
 {
 
-/* --- marks of the running transaction --- */
+/* --- queued wake-ups of the running transaction --- */
 
 struct QueuedWakeup {
     int64 queue;
@@ -25,7 +25,7 @@ struct QueuedWakeup {
     int name_length;
     int64 jobs;
     bool notified; /* by this transaction itself */
-    char name[max_mark_name];
+    char name[max_flag_name];
 
     bool same(const QueuedWakeup &o) const { return queue == o.queue; }
     bool before(const QueuedWakeup &o) const { return queue < o.queue; }
@@ -115,7 +115,7 @@ wake_xact(XactEvent event, void *)
         break;
     case XACT_EVENT_ABORT:
         stop_waiting(true);
-        cohort_leave();
+        claim_window_leave();
         forget();
         break;
     case XACT_EVENT_PREPARE:
@@ -136,7 +136,7 @@ wake_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
         made.hand_up(level);
     } else if (event == SUBXACT_EVENT_ABORT_SUB) {
         stop_waiting(true);
-        cohort_leave();
+        claim_window_leave();
         made.drop(level);
     }
 }
@@ -165,7 +165,7 @@ ask_for_worker_at_commit()
 void
 wake_queue(int64 queue, std::string_view name, int jobs)
 {
-    QueuedWakeup wakeup = {queue, GetCurrentTransactionNestLevel(), static_cast<int>(std::min<size_t>(name.size(), max_mark_name)), jobs, false, {}};
+    QueuedWakeup wakeup = {queue, GetCurrentTransactionNestLevel(), static_cast<int>(std::min<size_t>(name.size(), max_flag_name)), jobs, false, {}};
     memcpy(wakeup.name, name.data(), wakeup.name_length);
     (void)made.add(wakeup);
 }

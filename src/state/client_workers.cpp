@@ -96,9 +96,9 @@ load_stopped()
     int room = 0;
     while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
         slot_getsomeattrs(table.slot, n_looked_at);
-        bool told = !table.slot->tts_isnull[col_directive] &&
+        bool directed = !table.slot->tts_isnull[col_directive] &&
                     view(DatumGetTextPP(table.slot->tts_values[col_directive])) != "running";
-        if (!told && view(DatumGetTextPP(table.slot->tts_values[col_state])) == "running")
+        if (!directed && view(DatumGetTextPP(table.slot->tts_values[col_state])) == "running")
             continue;
         MemoryContext old = MemoryContextSwitchTo(stopped_context);
         if (n_stopped == room) {
@@ -155,10 +155,10 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
         if (execute_latest(note_known, args) == 0 && execute_latest(note_new, args) == 0)
             return; /* just registered by another session; or there are too many, and it is not listed */
         bool none;
-        Datum told = cell(0, 1, &none);
+        Datum directive = cell(0, 1, &none);
         std::string_view is = view(DatumGetTextPP(cell(0, 2, &stops)));
         /* Without a word from the server it goes on as it said; and there is no way back from terminate. */
-        std::string_view answer = none || is == "terminate" ? is : view(DatumGetTextPP(told));
+        std::string_view answer = none || is == "terminate" ? is : view(DatumGetTextPP(directive));
         stops = answer != "running" || is != "running";
         beat.directive = MemoryContextStrdup(caller, pnstrdup(answer.data(), answer.size()));
         beat.for_jobs = DatumGetBool(cell(0, 5, &none));

@@ -32,22 +32,22 @@ constexpr char note_death_sql[] = R"sql(
 )sql";
 constinit Statement note_death = {note_death_sql, {TEXTOID, TIMESTAMPTZOID}, nullptr};
 
-struct Silent {
+struct SilentWorker {
     text *name;
     TimestampTz seen_at; /* its last sign of life that is known */
     int held;
     bool for_jobs; /* it may lose them */
 };
 
-struct Held {
+struct HeldLease {
     pg_uuid_t job_id;
     int worker;
 };
 
 struct Look {
-    Silent *silent; /* by name */
+    SilentWorker *silent; /* by name */
     int n;
-    Held *held;
+    HeldLease *held;
     int64 n_held, room;
 };
 
@@ -66,7 +66,7 @@ find(Look &look, TimestampTz last_seen)
         if (look.n == 0)
             return;
         MemoryContext spi = MemoryContextSwitchTo(context);
-        look.silent = static_cast<Silent *>(MemoryContextAllocHuge(context, sizeof(Silent) * look.n));
+        look.silent = static_cast<SilentWorker *>(MemoryContextAllocHuge(context, sizeof(SilentWorker) * look.n));
         for (int i = 0; i < look.n; i++) {
             bool null;
             look.silent[i].name = DatumGetTextPCopy(cell(i, 1, &null));
@@ -96,14 +96,14 @@ scan_leases(Look &look, Tables &tables, TimestampTz now)
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
         read(table.slot, lease);
-        Silent *at = std::lower_bound(look.silent, look.silent + look.n, lease.worker,
-                                      [](const Silent &a, const text *b) { return comes_before(a.name, b); });
+        SilentWorker *at = std::lower_bound(look.silent, look.silent + look.n, lease.worker,
+                                      [](const SilentWorker &a, const text *b) { return comes_before(a.name, b); });
         if (at == look.silent + look.n || comes_before(lease.worker, at->name))
             continue;
         if (look.n_held == look.room) {
             look.room = std::max<int64>(64, look.room * 2);
-            Size size = sizeof(Held) * look.room;
-            look.held = static_cast<Held *>(look.held == nullptr ? MemoryContextAllocHuge(CurrentMemoryContext, size)
+            Size size = sizeof(HeldLease) * look.room;
+            look.held = static_cast<HeldLease *>(look.held == nullptr ? MemoryContextAllocHuge(CurrentMemoryContext, size)
                                                                  : repalloc_huge(look.held, size));
         }
         look.held[look.n_held++] = {lease.job_id, static_cast<int>(at - look.silent)};
@@ -116,7 +116,7 @@ scan_leases(Look &look, Tables &tables, TimestampTz now)
 
 /* Leaves alone what another transaction is at, such as the ack of a worker that was thought dead. */
 bool
-take_back(Tables &tables, const Held &held, const Silent &worker, TimestampTz last_seen, TimestampTz now)
+take_back(Tables &tables, const HeldLease &held, const SilentWorker &worker, TimestampTz last_seen, TimestampTz now)
 {
     store::Table &table = tables.lease();
     ItemPointerData tid;
@@ -131,7 +131,7 @@ take_back(Tables &tables, const Held &held, const Silent &worker, TimestampTz la
     lease.worker = worker.name; /* the slot goes on */
     if (store::take(table, &tid) != store::Outcome::ok)
         return false;
-    place_freed(lease);
+    slot_freed(lease);
     if (read_taken_job(tables, lease.job_id, lease.job_tid, job) && !end_if_timed_out(tables, job, lease, now))
         lapse(tables, job, lease, "worker_death", "the worker stopped sending heartbeats", now);
     return true;
@@ -143,7 +143,7 @@ int
 take_back_from(Tables &tables, text *worker, TimestampTz now)
 {
     constexpr TimestampTz whatever_it_said = PG_INT64_MAX;
-    Silent silent = {worker, 0, 0, true};
+    SilentWorker silent = {worker, 0, 0, true};
     Look look = {&silent, 1, nullptr, 0, 0};
     int jobs = 0;
 
@@ -167,7 +167,7 @@ recover_from_dead(Tables &tables, int limit, TimestampTz now)
         return recovered;
     scan_leases(look, tables, now);
     for (int64 i = 0; i < look.n_held && recovered.jobs < limit; i++) {
-        Silent &worker = look.silent[look.held[i].worker];
+        SilentWorker &worker = look.silent[look.held[i].worker];
         if (worker.seen_at >= last_seen || !worker.for_jobs)
             continue;
         CHECK_FOR_INTERRUPTS();
@@ -176,7 +176,7 @@ recover_from_dead(Tables &tables, int limit, TimestampTz now)
     }
     with_spi([&] {
         for (int i = 0; i < look.n; i++) {
-            const Silent &worker = look.silent[i];
+            const SilentWorker &worker = look.silent[i];
             if (worker.seen_at >= last_seen)
                 (void)execute_latest(note_life, {PointerGetDatum(worker.name), TimestampTzGetDatum(worker.seen_at)});
             else if (worker.held > 0 && !worker.for_jobs)

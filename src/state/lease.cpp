@@ -62,7 +62,7 @@ take_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &
     ItemPointerData tid;
     if (!reach(tables, id, holder, lease, &tid, true))
         return false;
-    place_freed(lease);
+    slot_freed(lease);
     return true;
 }
 

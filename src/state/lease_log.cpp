@@ -98,7 +98,7 @@ restore_lease(Limits &limits, LeaseRow &lease, std::optional<TimestampTz> deadli
     lease.flags |= lease_durable | (queue != nullptr ? queue->lease_flags : 0);
     if (queue != nullptr) {
         Queue copy = *queue; /* the session's cache may go */
-        takes_places_again(limits, copy, job, lease);
+        retake_slots(limits, copy, job, lease);
     }
     store::insert(tables.lease(), form(tables.lease().rel, lease));
 }

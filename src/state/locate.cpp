@@ -11,44 +11,44 @@
 namespace ojs
 {
 
-Place
+Location
 locate(Tables &tables, const pg_uuid_t &id)
 {
-    Place place = {};
-    place.seen = store::find(tables.ready(), store::Idx::ready_job, id, &place.tid);
-    if (place.seen != store::Row::none) {
+    Location location = {};
+    location.seen = store::find(tables.ready(), store::Idx::ready_job, id, &location.tid);
+    if (location.seen != store::Row::none) {
         ReadyRow ready;
         read(tables.ready().slot, ready);
-        place.table = &tables.ready();
-        static_cast<HotRow &>(place.row) = ready;
-        if (place.seen != store::Row::arriving)
-            return place;
+        location.table = &tables.ready();
+        static_cast<HotRow &>(location.row) = ready;
+        if (location.seen != store::Row::arriving)
+            return location;
     }
     /* On its way from one to the other, it is still where it leaves: who waits, waits for that row. */
-    Place other = {};
+    Location other = {};
     ScanKeyData key;
     store::Scan scan;
     store::key_uuid(&key, id);
     store::begin(scan, tables.delayed(), store::Idx::delayed_job, &key, 1, false);
     while ((other.seen = store::next(scan)) != store::Row::none) {
         read(tables.delayed().slot, other.row);
-        if (other.row.kind == DelayedKind::expiry || (other.seen == store::Row::arriving && place.table != nullptr))
+        if (other.row.kind == DelayedKind::expiry || (other.seen == store::Row::arriving && location.table != nullptr))
             continue;
         other.table = &tables.delayed();
         other.tid = scan.tid;
-        place = other;
+        location = other;
         if (other.seen != store::Row::arriving)
             break;
     }
     store::end(scan);
-    return place;
+    return location;
 }
 
 bool
-stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing)
+read_current_status(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status)
 {
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    bool exists = stand(tables, id, snapshot, now, job, standing);
+    bool exists = read_status(tables, id, snapshot, now, job, status);
     UnregisterSnapshot(snapshot);
     return exists;
 }
@@ -69,21 +69,21 @@ Datum
 answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &remark)
 {
     JobRow job;
-    Standing standing;
+    Status status;
     CommandCounterIncrement();
-    (void)stand_now(tables, id, now, job, standing);
-    standing.previous_state = remark.previous;
+    (void)read_current_status(tables, id, now, job, status);
+    status.previous_state = remark.previous;
     if (remark.twin)
-        standing.reported = with_twin(standing.reported, remark);
-    return render_job(job, standing, queue_name(standing.queue));
+        status.reported = with_twin(status.reported, remark);
+    return render_job(job, status, queue_name(status.queue));
 }
 
 static State
-state_of(const Tables &tables, const Place &place, TimestampTz now)
+state_of(const Tables &tables, const Location &location, TimestampTz now)
 {
-    if (place.table == &tables.tables[static_cast<int>(store::Rel::ready)] || place.row.due_at <= promoted_to(now))
+    if (location.table == &tables.tables[static_cast<int>(store::Rel::ready)] || location.row.due_at <= promoted_to(now))
         return State::available;
-    switch (place.row.kind) {
+    switch (location.row.kind) {
     case DelayedKind::scheduled:
         return State::scheduled;
     case DelayedKind::retryable:
@@ -107,15 +107,15 @@ take_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Finish
         trace(tables, lease, LeaseStep::cancelled, now);
         return true;
     }
-    Place place = locate(tables, id);
-    if (place.table == nullptr || place.seen == store::Row::arriving)
+    Location location = locate(tables, id);
+    if (location.table == nullptr || location.seen == store::Row::arriving)
         return false;
-    was = state_of(tables, place, now);
+    was = state_of(tables, location, now);
     if (!(states & state_bit(was)))
         return false;
-    end = end_waiting(place.row, now, State::cancelled);
-    flags = place.row.flags;
-    return store::take_waiting(*place.table, &place.tid) == store::Outcome::ok;
+    end = end_waiting(location.row, now, State::cancelled);
+    flags = location.row.flags;
+    return store::take_waiting(*location.table, &location.tid) == store::Outcome::ok;
 }
 
 /*
@@ -141,10 +141,10 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
     FinishedRow end;
     int32 flags;
     JobRow job;
-    Standing standing;
+    Status status;
 
     for (int round = 0; !take_in(tables, id, states, now, end, flags, was); next_round(round, id))
-        if (!stand_now(tables, id, now, job, standing) || !(states & state_bit(standing.state)))
+        if (!read_current_status(tables, id, now, job, status) || !(states & state_bit(status.state)))
             return false;
     store::note_write(true); /* also where a push that replaces it may be lost */
     queue = end.queue;
@@ -159,25 +159,25 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
 bool
 cancel_unless_busy(Tables &tables, const pg_uuid_t &id, TimestampTz now)
 {
-    Place place = locate(tables, id);
-    if (place.table == nullptr)
+    Location location = locate(tables, id);
+    if (location.table == nullptr)
         return true;
-    if (place.seen != store::Row::live || store::take(*place.table, &place.tid) != store::Outcome::ok)
+    if (location.seen != store::Row::live || store::take(*location.table, &location.tid) != store::Outcome::ok)
         return false;
     store::note_write(true);
-    finish(tables, end_waiting(place.row, now, State::cancelled), place.row.flags);
+    finish(tables, end_waiting(location.row, now, State::cancelled), location.row.flags);
     CommandCounterIncrement();
     return true;
 }
 
 bool
-cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
+cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status, bool &exists,
             State &was)
 {
     exists = true;
-    while (!cancel_in(tables, id, open_states, now, was, standing.queue)) {
-        exists = stand_now(tables, id, now, job, standing);
-        if (!exists || terminal(standing.state))
+    while (!cancel_in(tables, id, open_states, now, was, status.queue)) {
+        exists = read_current_status(tables, id, now, job, status);
+        if (!exists || terminal(status.state))
             return false;
     }
     return true;
@@ -188,15 +188,15 @@ hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now)
 {
     for (int round = 0;; next_round(round, id)) {
         JobRow job;
-        Standing standing;
+        Status status;
         LeaseRow lease;
         ItemPointerData tid;
-        if (!stand_now(tables, id, now, job, standing) || terminal(standing.state) ||
+        if (!read_current_status(tables, id, now, job, status) || terminal(status.state) ||
             lock_lease(tables, id, {}, lease, &tid))
             return;
-        Place place = locate(tables, id);
-        if (place.table != nullptr && place.seen != store::Row::arriving &&
-            store::lock(*place.table, &place.tid, true) == store::Outcome::ok)
+        Location location = locate(tables, id);
+        if (location.table != nullptr && location.seen != store::Row::arriving &&
+            store::lock(*location.table, &location.tid, true) == store::Outcome::ok)
             return;
     }
 }
@@ -206,11 +206,11 @@ hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait)
 {
     for (;;) {
         CHECK_FOR_INTERRUPTS();
-        Place place = {};
+        Location location = {};
         auto is_in = [&](store::Table &table, store::Idx index) {
-            place.seen = store::find(table, index, id, &place.tid);
-            place.table = &table;
-            return place.seen == store::Row::live || place.seen == store::Row::leaving;
+            location.seen = store::find(table, index, id, &location.tid);
+            location.table = &table;
+            return location.seen == store::Row::live || location.seen == store::Row::leaving;
         };
         int wanted = open_states & ~state_bit(State::active);
         if (is_in(tables.lease(), store::Idx::lease_job))
@@ -218,10 +218,10 @@ hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait)
         else if (is_in(tables.finished(), store::Idx::finished_job))
             wanted = ~open_states;
         else
-            place = locate(tables, id);
-        if (place.table == nullptr || place.seen == store::Row::arriving || !(states & wanted))
+            location = locate(tables, id);
+        if (location.table == nullptr || location.seen == store::Row::arriving || !(states & wanted))
             return true;
-        store::Outcome outcome = store::lock(*place.table, &place.tid, wait);
+        store::Outcome outcome = store::lock(*location.table, &location.tid, wait);
         if (outcome != store::Outcome::gone)
             return outcome == store::Outcome::ok;
     }
@@ -229,23 +229,23 @@ hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait)
 
 /* A row of ready or delayed is never updated: it is taken, and put in again where it was. Claims pass over it meanwhile. */
 static bool
-flag_waiting(Tables &tables, Place &place, int32 flag)
+flag_waiting(Tables &tables, Location &location, int32 flag)
 {
-    if (place.row.flags & flag)
-        return store::lock(*place.table, &place.tid, true) == store::Outcome::ok;
+    if (location.row.flags & flag)
+        return store::lock(*location.table, &location.tid, true) == store::Outcome::ok;
     ReadyRow ready;
-    bool is_ready = place.table == &tables.ready();
+    bool is_ready = location.table == &tables.ready();
     if (is_ready)
         read(tables.ready().slot, ready);
-    if (store::take_waiting(*place.table, &place.tid) != store::Outcome::ok)
+    if (store::take_waiting(*location.table, &location.tid) != store::Outcome::ok)
         return false;
     if (is_ready) {
         ready.flags |= flag;
         store::insert(tables.ready(), form(tables.ready().rel, ready));
         wake_queue(ready.queue, queue_name(ready.queue), 1);
     } else {
-        place.row.flags |= flag;
-        store::insert(tables.delayed(), form(tables.delayed().rel, place.row));
+        location.row.flags |= flag;
+        store::insert(tables.delayed(), form(tables.delayed().rel, location.row));
     }
     return true;
 }
@@ -255,10 +255,10 @@ flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now)
 {
     for (int round = 0;; next_round(round, id)) {
         JobRow job;
-        Standing standing;
+        Status status;
         LeaseRow lease;
         ItemPointerData tid;
-        if (!stand_now(tables, id, now, job, standing) || terminal(standing.state))
+        if (!read_current_status(tables, id, now, job, status) || terminal(status.state))
             return false;
         if (lock_lease(tables, id, {}, lease, &tid)) {
             if (!(lease.flags & flag)) {
@@ -267,8 +267,8 @@ flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now)
             }
             return true;
         }
-        Place place = locate(tables, id);
-        if (place.table != nullptr && place.seen != store::Row::arriving && flag_waiting(tables, place, flag))
+        Location location = locate(tables, id);
+        if (location.table != nullptr && location.seen != store::Row::arriving && flag_waiting(tables, location, flag))
             return true;
     }
 }

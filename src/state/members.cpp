@@ -61,22 +61,22 @@ struct Hint {
 Hint hint;
 
 /* The open members at places up to `upto`, from the last one on. */
-Left
+MembersLeft
 look_back(Tables &tables, const pg_uuid_t &workflow, int32 upto)
 {
     store::Table &table = tables.get(store::Rel::workflow_open);
     ScanKeyData keys[2];
     store::Scan scan;
     store::Row seen;
-    Left left = Left::none;
+    MembersLeft left = MembersLeft::none;
 
     ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(&workflow));
     ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT4LE, Int32GetDatum(upto));
     store::begin(scan, table, store::Idx::workflow_open_order, keys, 2, false);
     scan.direction = BackwardScanDirection;
-    while (left != Left::some && (seen = store::next(scan)) != store::Row::none) {
-        left = seen == store::Row::live ? Left::some : Left::unsure;
-        if (left == Left::some)
+    while (left != MembersLeft::some && (seen = store::next(scan)) != store::Row::none) {
+        left = seen == store::Row::live ? MembersLeft::some : MembersLeft::unsure;
+        if (left == MembersLeft::some)
             hint = {workflow, read_member(table.slot).position};
     }
     store::end(scan);
@@ -123,11 +123,11 @@ merged(const Jsonb *a, const Jsonb *b)
 
 } // namespace
 
-Left
+MembersLeft
 members_left(Tables &tables, const pg_uuid_t &workflow)
 {
-    if (same(hint.workflow, workflow) && look_back(tables, workflow, hint.position) == Left::some)
-        return Left::some;
+    if (same(hint.workflow, workflow) && look_back(tables, workflow, hint.position) == MembersLeft::some)
+        return MembersLeft::some;
     return look_back(tables, workflow, PG_INT32_MAX);
 }
 
@@ -179,7 +179,7 @@ member_ended(Tables &tables, const pg_uuid_t &id, const MemberEnd &end)
     if (!take_member(tables, id, member))
         return;
     store_end(tables, id, member.workflow, member.position, member.is_job, end);
-    if (members_left(tables, member.workflow) != Left::some)
+    if (members_left(tables, member.workflow) != MembersLeft::some)
         workflow_due(tables, member.workflow, end.ended_at);
 }
 
@@ -252,7 +252,7 @@ members_init()
 }
 
 void
-read_parents(const pg_uuid_t &id, Standing &standing)
+read_parents(const pg_uuid_t &id, Status &status)
 {
     MemoryContext context = CurrentMemoryContext;
     Jsonb *found = nullptr;
@@ -267,7 +267,7 @@ read_parents(const pg_uuid_t &id, Standing &standing)
         MemoryContextSwitchTo(old);
     });
     if (found != nullptr)
-        standing.reported = merged(standing.reported, found);
+        status.reported = merged(status.reported, found);
 }
 
 } // namespace ojs

@@ -98,14 +98,14 @@ look_again_later(Tables &tables, ItemPointer tid, TimestampTz now)
     }
 }
 
-struct Due {
+struct DueJob {
     ItemPointerData tid;
     DelayedRow row;
 };
 
 /* Claim order: priority, those delivered before, then the order in which they fell due. */
 bool
-before(const Due &a, const Due &b)
+before(const DueJob &a, const DueJob &b)
 {
     if (a.row.npriority != b.row.npriority)
         return a.row.npriority < b.row.npriority;
@@ -120,7 +120,7 @@ before(const Due &a, const Due &b)
  * has the reminder itself.
  */
 bool
-heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
+heed_reminder(Tables &tables, DueJob &reminder, TimestampTz now)
 {
     const pg_uuid_t &id = reminder.row.job_id;
     store::Table &delayed = tables.delayed();
@@ -128,24 +128,24 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
     JobRow job;
     LeaseRow lease;
     ItemPointerData tid;
-    Standing standing;
+    Status status;
 
-    Place place = locate(tables, id);
-    if (place.table != nullptr && place.seen == store::Row::live) {
+    Location location = locate(tables, id);
+    if (location.table != nullptr && location.seen == store::Row::live) {
         bool exists = try_read_job(tables, id, reminder.row.job_tid, job);
-        std::optional<Expiry> expiry = exists ? expiry_of(job, place.row.deliveries) : std::nullopt;
+        std::optional<Expiry> expiry = exists ? expiry_of(job, location.row.deliveries) : std::nullopt;
         if (!expiry)
             ask_again = std::nullopt;
         else if (expiry->at > now)
             ask_again = expiry->at;
         else {
             CommandCounterIncrement(); /* this pass may have made it available */
-            if (store::take(*place.table, &place.tid) == store::Outcome::ok) {
-                (void)expire(tables, job, end_waiting(place.row, now), *expiry); /* the reminder goes with it */
+            if (store::take(*location.table, &location.tid) == store::Outcome::ok) {
+                (void)expire(tables, job, end_waiting(location.row, now), *expiry); /* the reminder goes with it */
                 return true;
             }
         }
-    } else if (place.table == nullptr && store::find(tables.lease(), store::Idx::lease_job, id, &tid) != store::Row::none) {
+    } else if (location.table == nullptr && store::find(tables.lease(), store::Idx::lease_job, id, &tid) != store::Row::none) {
         /* Active: it may finish, but it may also come back. */
         read(tables.lease().slot, lease);
         ask_again = std::max(lease.deadline, *ask_again);
@@ -154,7 +154,7 @@ heed_reminder(Tables &tables, Due &reminder, TimestampTz now)
             total = total_expiry_of(job);
         if (total && total->at > now)
             ask_again = std::min(*ask_again, total->at);
-    } else if (place.table == nullptr && (!stand_now(tables, id, now, job, standing) || terminal(standing.state)))
+    } else if (location.table == nullptr && (!read_current_status(tables, id, now, job, status) || terminal(status.state)))
         ask_again = std::nullopt;
     if (store::take(delayed, &reminder.tid) != store::Outcome::ok)
         return false;
@@ -192,12 +192,12 @@ struct DueWalk {
 
 /* The next due rows, at most upkeep_batch. Reminders matter to nobody who wants jobs of some queues. */
 int
-next_due(DueWalk &walk, Due *due)
+next_due(DueWalk &walk, DueJob *due)
 {
     int n = 0;
     store::Row seen;
     while (n < upkeep_batch && (seen = store::next(walk.scan)) != store::Row::none) {
-        Due &next = due[n];
+        DueJob &next = due[n];
         read(walk.scan.table->slot, next.row);
         next.tid = walk.scan.tid;
         if (walk.scope.all() || (walk.scope.has(next.row.queue) && next.row.kind != DelayedKind::expiry))
@@ -244,7 +244,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         TimestampTz stalls_at = stall_at(tables, lease);
         if (store::take(table, &scan.tid) != store::Outcome::ok)
             continue;
-        place_freed(lease);
+        slot_freed(lease);
         end_lease(tables, lease, stalls_at, now);
         reaped++;
     }
@@ -259,7 +259,7 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
     if (limit <= 0)
         return 0;
     store::Table &table = tables.delayed();
-    auto *due = static_cast<Due *>(palloc(sizeof(Due) * upkeep_batch));
+    auto *due = static_cast<DueJob *>(palloc(sizeof(DueJob) * upkeep_batch));
     ScanKeyData keys[2];
     DueWalk walk = {{}, scope, DT_NOBEGIN, 0, std::nullopt};
     uint64 queues = scope.all() ? 0 : hash_of(scope);
@@ -281,7 +281,7 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
                 done += heed_reminder(tables, due[i], now);
             else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
                 /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */
-                make_ready(tables, due[i].row, due[i].row.deliveries > 0 ? place_of_returned() : store::next_seq());
+                make_ready(tables, due[i].row, due[i].row.deliveries > 0 ? returned_position() : store::next_seq());
                 done++;
             }
         }

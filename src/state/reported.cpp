@@ -32,7 +32,7 @@ json_numeric(Numeric number)
 } // namespace
 
 void
-read_progress(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing)
+read_progress(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Status &status)
 {
     store::Table &table = tables.progress();
     ProgressRow row;
@@ -40,12 +40,12 @@ read_progress(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &
         return;
     read(table.slot, row);
     /* An attempt is told by the moment it began; a crash makes the number of its delivery come again. */
-    if (row.deliveries != standing.deliveries || (standing.started_at && *standing.started_at != row.started_at))
+    if (row.deliveries != status.deliveries || (status.started_at && *status.started_at != row.started_at))
         return;
 
     ObjectBuilder out;
     TimeText buffer;
-    if (standing.state == State::completed)
+    if (status.state == State::completed)
         out.add("progress", static_cast<int64>(1));
     else if (row.progress != nullptr)
         out.add("progress", json_numeric(row.progress));
@@ -54,11 +54,11 @@ read_progress(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &
     if (row.data != nullptr)
         out.add("progress_data", row.data);
     out.add("progress_updated_at", format_timestamp(row.at, false, buffer));
-    standing.reported = out.finish();
+    status.reported = out.finish();
 }
 
 void
-read_checkpoint(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing)
+read_checkpoint(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Status &status)
 {
     store::Table &table = tables.checkpoint();
     CheckpointRow row;
@@ -70,7 +70,7 @@ read_checkpoint(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing
     checkpoint.add("state", row.state).add("sequence", row.sequence);
     ObjectBuilder out;
     out.add("checkpoint", checkpoint.finish()).add("last_checkpoint", row.state);
-    standing.reported = out.finish();
+    status.reported = out.finish();
 }
 
 void

@@ -15,26 +15,26 @@ namespace
 {
 
 void
-from_lease(const LeaseRow &row, Standing &standing)
+from_lease(const LeaseRow &row, Status &status)
 {
-    standing.state = State::active;
-    standing.queue = row.queue;
-    standing.attempt = row.attempt;
-    standing.deliveries = row.deliveries;
-    standing.started_at = row.claimed_at;
-    standing.worker = row.worker;
-    standing.token = row.token;
-    standing.lease_expires_at = row.deadline;
+    status.state = State::active;
+    status.queue = row.queue;
+    status.attempt = row.attempt;
+    status.deliveries = row.deliveries;
+    status.started_at = row.claimed_at;
+    status.worker = row.worker;
+    status.token = row.token;
+    status.lease_expires_at = row.deadline;
 }
 
 /* An expired result is kept with its job, and no longer shown (RES-02). */
 void
-heed_result_ttl(const JobRow &job, TimestampTz now, Standing &standing)
+heed_result_ttl(const JobRow &job, TimestampTz now, Status &status)
 {
     if (std::optional<int64> ttl_ms = result_ttl_ms_of(job)) {
-        standing.result_expires_at = *standing.finished_at + *ttl_ms * 1000;
-        if (*standing.result_expires_at <= now)
-            standing.result = nullptr;
+        status.result_expires_at = *status.finished_at + *ttl_ms * 1000;
+        if (*status.result_expires_at <= now)
+            status.result = nullptr;
     }
 }
 
@@ -88,15 +88,15 @@ entry_by(const HistoryRow &event)
 
 /* What push alone decided: pending, scheduled, or available since then. */
 void
-from_envelope(const JobRow &job, TimestampTz now, Standing &standing)
+from_envelope(const JobRow &job, TimestampTz now, Status &status)
 {
     if (job.flags & job_pending)
-        standing.state = State::pending;
+        status.state = State::pending;
     else if (job.scheduled_at && *job.scheduled_at > now)
-        standing.state = State::scheduled;
+        status.state = State::scheduled;
     else {
-        standing.state = State::available;
-        standing.enqueued_at = first_available(job);
+        status.state = State::available;
+        status.enqueued_at = first_available(job);
     }
 }
 
@@ -150,16 +150,16 @@ is_failure(const HistoryRow &event)
 } // namespace
 
 void
-from_finished(const FinishedRow &row, Standing &standing)
+from_finished(const FinishedRow &row, Status &status)
 {
-    standing.state = row.state;
-    standing.queue = row.queue;
-    standing.attempt = row.attempt;
-    standing.deliveries = row.deliveries;
-    standing.started_at = row.started_at;
-    standing.finished_at = row.finished_at;
-    standing.result = row.result;
-    standing.error = row.error;
+    status.state = row.state;
+    status.queue = row.queue;
+    status.attempt = row.attempt;
+    status.deliveries = row.deliveries;
+    status.started_at = row.started_at;
+    status.finished_at = row.finished_at;
+    status.result = row.result;
+    status.error = row.error;
 }
 
 std::string_view
@@ -170,7 +170,7 @@ queue_name(int64 id)
 }
 
 void
-read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing)
+read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Status &status)
 {
     store::Table &events = tables.job_history();
     ScanKeyData key;
@@ -209,19 +209,19 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
     for (int i = 0; i < n; i++) {
         failures += is_failure(rows[i]);
         if (rows[i].kind == HistoryKind::activated)
-            standing.activated_at = rows[i].at;
+            status.activated_at = rows[i].at;
         bool lease = rows[i].kind == HistoryKind::leased && hot; /* the hot row says it */
         if (rows[i].kind != HistoryKind::claimed && !lease)
             last = &rows[i];
-        if (standing.finished_at && rows[i].kind != HistoryKind::claimed && rows[i].kind != HistoryKind::leased) {
+        if (status.finished_at && rows[i].kind != HistoryKind::claimed && rows[i].kind != HistoryKind::leased) {
             TimestampTz entry = entry_by(rows[i]);
-            if (entry <= *standing.finished_at)
-                standing.enqueued_at = entry;
+            if (entry <= *status.finished_at)
+                status.enqueued_at = entry;
         }
     }
-    standing.has_history = n > 0;
+    status.has_history = n > 0;
     /* The newest errors; a finished job's last one is in its `finished` row. */
-    bool done_error = standing.state == State::discarded && standing.error != nullptr;
+    bool done_error = status.state == State::discarded && status.error != nullptr;
     if (failures > 0 || done_error) {
         JsonbParseState *array = nullptr;
         int first = n;
@@ -243,107 +243,107 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &s
                 continue;
             rows[i].data = DatumGetJsonbP(PointerGetDatum(rows[i].data));
             append(&array, rows[i].data);
-            if (standing.state != State::completed && !done_error)
-                standing.error = rows[i].data;
+            if (status.state != State::completed && !done_error)
+                status.error = rows[i].data;
         }
         if (done_error)
-            append(&array, standing.error);
-        standing.errors = JsonbValueToJsonb(pushJsonbValue(&array, WJB_END_ARRAY, nullptr));
+            append(&array, status.error);
+        status.errors = JsonbValueToJsonb(pushJsonbValue(&array, WJB_END_ARRAY, nullptr));
     }
     if (last == nullptr)
         return;
-    if (last->kind == HistoryKind::revived && standing.state != State::discarded)
-        standing.error = nullptr; /* */
-    if (!hot && !terminal(standing.state)) {
+    if (last->kind == HistoryKind::revived && status.state != State::discarded)
+        status.error = nullptr; /* */
+    if (!hot && !terminal(status.state)) {
         /* No hot row says it: the last event does. */
         bool waits = last->due_at && *last->due_at > promoted_to(now());
-        standing.state = !waits                              ? State::available
+        status.state = !waits                              ? State::available
                          : last->kind == HistoryKind::leased    ? State::active
                          : last->kind == HistoryKind::failed    ? State::retryable
                          : last->kind == HistoryKind::activated ? State::scheduled
                                                               : State::available;
-        standing.attempt = last->attempt;
-        standing.deliveries = last->deliveries;
+        status.attempt = last->attempt;
+        status.deliveries = last->deliveries;
     }
     if (last->kind == HistoryKind::leased) {
-        if (standing.state == State::active) {
-            standing.started_at = last->started_at;
-            standing.worker = last->worker;
-            standing.lease_expires_at = *last->due_at;
+        if (status.state == State::active) {
+            status.started_at = last->started_at;
+            status.worker = last->worker;
+            status.lease_expires_at = *last->due_at;
         }
         return;
     }
-    if (standing.state == State::retryable && last->due_at) {
-        standing.next_attempt_at = last->due_at;
-        standing.started_at = last->started_at;
+    if (status.state == State::retryable && last->due_at) {
+        status.next_attempt_at = last->due_at;
+        status.started_at = last->started_at;
     }
-    if ((standing.state == State::retryable || standing.state == State::active) && last->kind == HistoryKind::failed &&
+    if ((status.state == State::retryable || status.state == State::active) && last->kind == HistoryKind::failed &&
         last->due_at)
-        standing.retry_delay_ms = (*last->due_at - last->at) / 1000; /* RET-13 */
-    if (standing.state == State::available) {
-        standing.attempt = last->attempt;
-        standing.deliveries = last->deliveries;
+        status.retry_delay_ms = (*last->due_at - last->at) / 1000; /* RET-13 */
+    if (status.state == State::available) {
+        status.attempt = last->attempt;
+        status.deliveries = last->deliveries;
     }
-    if (standing.state == State::available || standing.state == State::active)
-        standing.enqueued_at = entry_by(*last);
+    if (status.state == State::available || status.state == State::active)
+        status.enqueued_at = entry_by(*last);
 }
 
 void
-read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Standing &standing)
+read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Status &status)
 {
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     if (flags & job_has_history)
-        read_history(tables, id, snapshot, standing);
+        read_history(tables, id, snapshot, status);
     if (flags & job_reported)
-        read_checkpoint(tables, id, snapshot, standing);
+        read_checkpoint(tables, id, snapshot, status);
     UnregisterSnapshot(snapshot);
 }
 
 bool
-stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Standing &standing)
+read_status(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Status &status)
 {
-    standing = {};
+    status = {};
     if (!store::read(tables.job(), store::Idx::job_id, id, snapshot))
         return false;
     read(tables.job().slot, job);
-    standing.queue = job.queue;
-    from_envelope(job, promoted_to(now), standing);
+    status.queue = job.queue;
+    from_envelope(job, promoted_to(now), status);
 
     if (store::read(tables.finished(), store::Idx::finished_job, id, snapshot)) {
         FinishedRow row;
         read(tables.finished().slot, row);
-        from_finished(row, standing);
-        if (standing.result != nullptr)
-            heed_result_ttl(job, now, standing);
+        from_finished(row, status);
+        if (status.result != nullptr)
+            heed_result_ttl(job, now, status);
         /* what ended before its time had come, or before it was activated, never was in its queue. */
-        standing.enqueued_at = std::nullopt;
+        status.enqueued_at = std::nullopt;
         if (!(job.flags & job_pending) && first_available(job) <= row.finished_at)
-            standing.enqueued_at = first_available(job);
+            status.enqueued_at = first_available(job);
     } else if (hot_set_answers(snapshot)) {
         DelayedRow delayed;
         if (store::read(tables.lease(), store::Idx::lease_job, id, snapshot)) {
             LeaseRow row;
             read(tables.lease().slot, row);
-            from_lease(row, standing);
+            from_lease(row, status);
         } else if (read_delayed(tables.delayed(), id, snapshot, delayed)) {
             bool due = delayed.due_at <= promoted_to(now);
-            standing.state = due ? State::available : state_of(delayed.kind);
-            standing.queue = delayed.queue;
-            standing.attempt = delayed.attempt;
-            standing.deliveries = delayed.deliveries;
-            if (standing.state == State::available)
-                standing.enqueued_at = std::max(job.created_at, due ? delayed.due_at : job.created_at);
-            else if (standing.state != State::available)
-                standing.enqueued_at = std::nullopt;
-        } else if (standing.state != State::available) {
+            status.state = due ? State::available : state_of(delayed.kind);
+            status.queue = delayed.queue;
+            status.attempt = delayed.attempt;
+            status.deliveries = delayed.deliveries;
+            if (status.state == State::available)
+                status.enqueued_at = std::max(job.created_at, due ? delayed.due_at : job.created_at);
+            else if (status.state != State::available)
+                status.enqueued_at = std::nullopt;
+        } else if (status.state != State::available) {
             /* pushed pending or for later, and neither of these any more: it has been let go */
-            standing.state = State::available;
-            standing.enqueued_at = first_available(job);
+            status.state = State::available;
+            status.enqueued_at = first_available(job);
         }
     }
-    read_history(tables, id, snapshot, standing);
-    if (standing.deliveries > 0)
-        read_progress(tables, id, snapshot, standing);
+    read_history(tables, id, snapshot, status);
+    if (status.deliveries > 0)
+        read_progress(tables, id, snapshot, status);
     return true;
 }
 
@@ -388,18 +388,18 @@ void
 raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now)
 {
     JobRow job;
-    Standing standing;
+    Status status;
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    bool exists = stand(tables, id, snapshot, now, job, standing);
+    bool exists = read_status(tables, id, snapshot, now, job, status);
     UnregisterSnapshot(snapshot);
     if (!exists)
         raise_no_job(id);
 
     const char *name = uuid_text(id);
-    const char *state = state_name(standing.state);
+    const char *state = state_name(status.state);
     Details details = Details().add("job_id", id).add("current_state", state).add("attempted", attempted);
-    State fault = needs == Needs::pending || (standing.state == State::active && needs != Needs::lease) ? State::available
-                                                                                                       : standing.state;
+    State fault = needs == Needs::pending || (status.state == State::active && needs != Needs::lease) ? State::available
+                                                                                                       : status.state;
     switch (fault) {
     case State::completed:
         raise(Code::job_already_completed, details, "A completed job never changes.",
@@ -418,26 +418,26 @@ raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs ne
 }
 
 Jsonb *
-job_json(const JobRow &job, const Standing &standing, std::string_view queue_name)
+job_json(const JobRow &job, const Status &status, std::string_view queue_name)
 {
     Datum values[claimed_columns];
     bool nulls[claimed_columns];
-    bool held = standing.state == State::active;
-    render(job, standing, queue_name, held, values, nulls);
+    bool held = status.state == State::active;
+    render(job, status, queue_name, held, values, nulls);
     return envelope_json(values, nulls, held);
 }
 
 Datum
-job_answer(Tables &tables, const JobRow &job, Standing &standing)
+job_answer(Tables &tables, const JobRow &job, Status &status)
 {
-    if (standing.state != State::retryable)
-        standing.enqueued_at = first_available(job);
-    if (standing.has_history) {
+    if (status.state != State::retryable)
+        status.enqueued_at = first_available(job);
+    if (status.has_history) {
         Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-        read_history(tables, job.id, snapshot, standing);
+        read_history(tables, job.id, snapshot, status);
         UnregisterSnapshot(snapshot);
     }
-    return render_job(job, standing, queue_name(standing.queue));
+    return render_job(job, status, queue_name(status.queue));
 }
 
 } // namespace ojs

@@ -52,16 +52,16 @@ put_delayed(Tables &tables, const LeaseRow &lease, DelayedKind kind, TimestampTz
     store::insert(table, form(table.rel, row));
 }
 
-Standing
+Status
 waiting(const LeaseRow &lease, State state, int32 attempt)
 {
-    Standing standing = {};
-    standing.state = state;
-    standing.queue = lease.queue;
-    standing.attempt = attempt;
-    standing.deliveries = lease.deliveries;
-    standing.has_history = true;
-    return standing;
+    Status status = {};
+    status.state = state;
+    status.queue = lease.queue;
+    status.attempt = attempt;
+    status.deliveries = lease.deliveries;
+    status.has_history = true;
+    return status;
 }
 
 } // namespace
@@ -75,25 +75,25 @@ end_of(const LeaseRow &lease, State state, TimestampTz now)
     return row;
 }
 
-Standing
-standing_of(const FinishedRow &row, int32 flags)
+Status
+status_of(const FinishedRow &row, int32 flags)
 {
-    Standing standing = {};
-    from_finished(row, standing);
-    standing.has_history = flags & job_has_history;
-    return standing;
+    Status status = {};
+    from_finished(row, status);
+    status.has_history = flags & job_has_history;
+    return status;
 }
 
 int64
-place_of_returned()
+returned_position()
 {
     return returned_base + store::next_seq();
 }
 
 void
-make_ready(Tables &tables, const HotRow &row, int64 place)
+make_ready(Tables &tables, const HotRow &row, int64 position)
 {
-    ReadyRow ready = {row, place};
+    ReadyRow ready = {row, position};
     store::Table &table = tables.ready();
     store::insert(table, form(table.rel, ready));
     wake(row.queue);
@@ -157,7 +157,7 @@ forget_expiry(Tables &tables, const pg_uuid_t &id)
     store::end(scan);
 }
 
-Standing
+Status
 fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const ReportedError &error,
              std::optional<int64> delay_ms, TimestampTz now)
 {
@@ -175,20 +175,20 @@ fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const Rep
             record(tables, lease, HistoryKind::failed, std::nullopt, lease.attempt, error.stored, now);
             total->message = "a retry could not be done within the job's total_timeout";
             FinishedRow row = expire(tables, job, end_of(lease, State::discarded, now), *total);
-            return standing_of(row, job_has_history);
+            return status_of(row, job_has_history);
         }
         record(tables, lease, HistoryKind::failed, due_at, lease.attempt, error.stored, now);
         put_delayed(tables, lease, DelayedKind::retryable, due_at, lease.attempt);
         count_retried(lease, job, now);
-        Standing standing = waiting(lease, State::retryable, lease.attempt);
-        standing.started_at = lease.claimed_at;
-        return standing;
+        Status status = waiting(lease, State::retryable, lease.attempt);
+        status.started_at = lease.claimed_at;
+        return status;
     }
     FinishedRow row = end_of(lease, State::discarded, now);
     row.flags = verdict == Verdict::dead_letter ? finished_dead_letter : 0;
     row.error = error.stored;
     finish(tables, row, lease.flags);
-    return standing_of(row, job_has_history); /* so that `errors` is looked up and holds this one too */
+    return status_of(row, job_has_history); /* so that `errors` is looked up and holds this one too */
 }
 
 void
@@ -213,10 +213,10 @@ lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *erro
     if (!counts)
         back.attempt = std::max(0, back.attempt - 1);
     record(tables, lease, HistoryKind::lapsed, std::nullopt, back.attempt, error, now);
-    make_ready(tables, back, place_of_returned());
+    make_ready(tables, back, returned_position());
 }
 
-Standing
+Status
 release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
 {
     trace(tables, lease, LeaseStep::released, now);
@@ -224,14 +224,14 @@ release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
         FinishedRow row = end_of(lease, State::discarded, now);
         row.error = server_error("released", "the worker gave the job back, which may be delivered only once", lease.attempt, now);
         finish(tables, row, lease.flags);
-        return standing_of(row, job_has_history);
+        return status_of(row, job_has_history);
     }
     LeaseRow back = lease;
     back.flags |= job_has_history;
     back.attempt = std::max(0, lease.attempt - 1);
     if (delay_ms <= 0) {
         record(tables, lease, HistoryKind::released, std::nullopt, back.attempt, nullptr, now);
-        make_ready(tables, back, place_of_returned());
+        make_ready(tables, back, returned_position());
     } else {
         TimestampTz due_at = now + delay_ms * 1000;
         record(tables, lease, HistoryKind::released, due_at, back.attempt, nullptr, now);

@@ -27,7 +27,7 @@ constexpr const char *index_names[n_indexes] = {"job_id",     "job_history_job",
                                                 "deduplication_pkey", "deduplication_job", "idempotency_pkey", "listener_flag_queue",
                                                 "workflow_open_member", "workflow_open_order"};
 
-struct Known {
+struct CatalogIds {
     Oid rels[n_rels];
     Oid indexes[n_indexes];
     Oid seq;
@@ -37,7 +37,7 @@ struct Known {
     uint32 objects[4]; /* hash values of our schemas and types in the syscaches */
 };
 
-Known known;
+CatalogIds known;
 SessionCache cache; /* of `known` */
 uint64 changes;     /* of anything that is known; of anything at all while that is not known */
 uint64 generations[n_rels];
@@ -98,7 +98,7 @@ look_up()
         raise(Code::unavailable, Details(), "Run CREATE EXTENSION ojs.",
               "the extension ojs is not installed in this database");
 
-    Known found = {};
+    CatalogIds found = {};
     for (int i = 0; i < n_rels; i++)
         found.rels[i] = relation_in(schema, rel_names[i]);
     for (int i = 0; i < n_indexes; i++)
@@ -119,7 +119,7 @@ look_up()
     known = found;
 }
 
-const Known &
+const CatalogIds &
 catalog()
 {
     while (!cache.holds(changes)) /* a look-up itself may hear of changes */

@@ -104,13 +104,13 @@ next_look(TimestampTz at, BlockNumber of, TimestampTz now)
 } // namespace
 
 Stretch
-next_stretch(Sweep &sweep, TimestampTz now)
+next_stretch(BlockScan &scan, TimestampTz now)
 {
     uint64 queues = store::catalog_generation(store::Rel::queue);
-    if (now >= sweep.looked_at && now < sweep.look_at && queues == sweep.queues && clock_generation == sweep.clock)
+    if (now >= scan.looked_at && now < scan.look_at && queues == scan.queues && clock_generation == scan.clock)
         return {};
 
-    store::Table table = store::open(sweep.rel, AccessShareLock);
+    store::Table table = store::open(scan.rel, AccessShareLock);
     BlockNumber of = store::blocks_of(table);
     store::close(table);
     int64 block = 0;
@@ -119,30 +119,30 @@ next_stretch(Sweep &sweep, TimestampTz now)
     bool ours = false;
     int64 round = round_us();
     with_spi([&] {
-        if (of == 0 || !read_row(where_it_is, sweep.what, block, at))
+        if (of == 0 || !read_row(where_it_is, scan.what, block, at))
             return;
         n = due(at, of, round, now);
         if (n < std::min(step, of))
             n = 0;
-        ours = n > 0 && read_row(take_it, sweep.what, block, at);
+        ours = n > 0 && read_row(take_it, scan.what, block, at);
     });
-    sweep.looked_at = now;
-    sweep.queues = queues;
-    sweep.clock = clock_generation;
-    sweep.look_at = n > 0 ? now : next_look(at, of, now);
+    scan.looked_at = now;
+    scan.queues = queues;
+    scan.clock = clock_generation;
+    scan.look_at = n > 0 ? now : next_look(at, of, now);
     if (!ours)
         return {};
     BlockNumber first = block < of ? static_cast<BlockNumber>(block) : 0;
-    return {first, std::min({std::max(n, std::min(step, of)), sweep.most, of - first}), of};
+    return {first, std::min({std::max(n, std::min(step, of)), scan.most, of - first}), of};
 }
 
 void
-stretch_done(Sweep &sweep, const Stretch &stretch, BlockNumber next, bool dense, std::optional<TimestampTz> newest,
+stretch_done(BlockScan &scan, const Stretch &stretch, BlockNumber next, bool dense, std::optional<TimestampTz> newest,
              TimestampTz now)
 {
     TimestampTz at = dense ? now - round_us() : now;
-    with_spi([&] { move(sweep.what, next < stretch.of ? next : 0, at, newest); });
-    sweep.look_at = dense ? now : next_look(at, stretch.of, now);
+    with_spi([&] { move(scan.what, next < stretch.of ? next : 0, at, newest); });
+    scan.look_at = dense ? now : next_look(at, stretch.of, now);
 }
 
 bool

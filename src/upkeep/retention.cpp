@@ -21,9 +21,9 @@ namespace ojs
 namespace
 {
 
-constinit Sweep finished_jobs = {"finished", store::Rel::finished, 512, 0, 0, 0, 0};
-constinit Sweep keys = {"unique_key", store::Rel::unique_key, 32, 0, 0, 0, 0};
-constinit Sweep lease_log = {"lease_log", store::Rel::lease_log, 128, 0, 0, 0, 0};
+constinit BlockScan finished_jobs = {"finished", store::Rel::finished, 512, 0, 0, 0, 0};
+constinit BlockScan keys = {"unique_key", store::Rel::unique_key, 32, 0, 0, 0, 0};
+constinit BlockScan lease_log = {"lease_log", store::Rel::lease_log, 128, 0, 0, 0, 0};
 
 constexpr const char *dead_letters = "dead_letter";
 constexpr int64 dead_letters_every_us = 60 * USECS_PER_SEC;
@@ -175,7 +175,7 @@ end_round(TimestampTz now)
 }
 
 int
-sweep_jobs(Tables &tables, int limit, TimestampTz now)
+remove_finished_jobs(Tables &tables, int limit, TimestampTz now)
 {
     Stretch stretch = next_stretch(finished_jobs, now);
     if (stretch.n == 0)
@@ -369,7 +369,7 @@ int
 prune_jobs(int limit, TimestampTz now)
 {
     Tables tables;
-    int removed = sweep_jobs(tables, limit, now);
+    int removed = remove_finished_jobs(tables, limit, now);
     tables.close();
     CommandCounterIncrement();
     return removed;

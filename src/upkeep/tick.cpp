@@ -144,7 +144,7 @@ run_duty(Duty duty, Pass &pass)
     case Duty::workflows:
         return tend_workflows(pass);
     case Duty::deduplication_keys:
-        return add(pass, pass.keys, prune_markers(pass.budget, pass.at));
+        return add(pass, pass.keys, prune_deduplication_keys(pass.budget, pass.at));
     case Duty::idempotency_keys:
         return add(pass, pass.keys, prune_idempotency_keys(pass.budget, pass.at));
     case Duty::events:

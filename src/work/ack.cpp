@@ -19,29 +19,29 @@ OJS_CHANGE(ojs_ack, "ojs.ack()")
     Jsonb *result = jsonb_or_null(fcinfo, p_result);
     text *lease_id = text_or_null(fcinfo, p_lease_id);
     bool done;
-    Named named = {{&id, 1}, {&lease_id, 1}, {&result, 1}, text_or_null(fcinfo, p_worker), &done};
-    Ended ended = ended_of(1, true);
+    JobBatch batch = {{&id, 1}, {&lease_id, 1}, {&result, 1}, text_or_null(fcinfo, p_worker), &done};
+    EndedJobs ended = ended_of(1, true);
 
     check_result(result);
-    (void)complete(tables, named, true, now(), ended);
+    (void)complete(tables, batch, true, now(), ended);
     attempts_ended(ended);
     return ended.jobs[0];
 }
 
 OJS_CHANGE(ojs_ack_many, "ojs.ack_many()")
 {
-    Named named = read_named(fcinfo, 0, 1, 3, 2);
-    Ended ended = ended_of(named.ids.n);
-    int n = complete(tables, named, false, now(), ended);
+    JobBatch batch = read_job_batch(fcinfo, 0, 1, 3, 2);
+    EndedJobs ended = ended_of(batch.ids.n);
+    int n = complete(tables, batch, false, now(), ended);
     attempts_ended(ended);
-    return many_answer(fcinfo, n, named, std::nullopt);
+    return many_answer(fcinfo, n, batch, std::nullopt);
 }
 
 OJS_CHANGE(ojs_ack_and_claim, "ojs.ack_and_claim()")
 {
     enum { p_worker, p_queue, p_ids, p_lease_ids, p_results, p_max, p_lease };
     ReturnSetInfo *set = begin_set(fcinfo);
-    Named named = read_named(fcinfo, p_worker, p_ids, p_lease_ids, p_results);
+    JobBatch batch = read_job_batch(fcinfo, p_worker, p_ids, p_lease_ids, p_results);
     if (PG_ARGISNULL(p_queue))
         raise_field(Code::invalid_queue, "queue", "Name a queue.", "queue must not be null");
     std::string_view queue = view(PG_GETARG_TEXT_PP(p_queue));
@@ -50,10 +50,10 @@ OJS_CHANGE(ojs_ack_and_claim, "ojs.ack_and_claim()")
     bool admitted = false;
     /* The wait for its share comes before it finishes anything: it holds no lock. */
     Request request =
-        read_admitted(tables, admitted, [&] { return read_request(&queue, 1, named.worker, max, lease, false); });
+        read_admitted(tables, admitted, [&] { return read_request(&queue, 1, batch.worker, max, lease, false); });
     TimestampTz at = now();
-    Ended ended = ended_of(named.ids.n);
-    (void)complete(tables, named, true, at, ended);
+    EndedJobs ended = ended_of(batch.ids.n);
+    (void)complete(tables, batch, true, at, ended);
     CommandCounterIncrement();
     attempts_ended(ended);
     hand_out(tables, request, at, set);

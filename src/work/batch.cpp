@@ -48,28 +48,28 @@ result_to_keep(Tables &tables, const LeaseRow &lease, Jsonb *result)
     return result_ttl_ms_of(job) == 0 ? nullptr : result;
 }
 
-Named
-read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at, int results_at)
+JobBatch
+read_job_batch(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at, int results_at)
 {
-    Named named = {};
-    named.worker = text_or_null(fcinfo, worker_at);
-    require_worker(named.worker, "Name the worker that holds the jobs.");
-    named.ids = ids_arg(fcinfo, ids_at, "job_ids");
-    named.done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(named.ids.n, 1)));
-    if (named.ids.n > max_named)
-        raise(Code::batch_size_exceeded, Details().add("field", "job_ids").add("size", static_cast<int64>(named.ids.n)).add("maximum", static_cast<int64>(max_named)),
-              "Split the call.", "a call may name %d jobs, not %d", max_named, named.ids.n);
+    JobBatch batch = {};
+    batch.worker = text_or_null(fcinfo, worker_at);
+    require_worker(batch.worker, "Name the worker that holds the jobs.");
+    batch.ids = ids_arg(fcinfo, ids_at, "job_ids");
+    batch.done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(batch.ids.n, 1)));
+    if (batch.ids.n > max_named)
+        raise(Code::batch_size_exceeded, Details().add("field", "job_ids").add("size", static_cast<int64>(batch.ids.n)).add("maximum", static_cast<int64>(max_named)),
+              "Split the call.", "a call may name %d jobs, not %d", max_named, batch.ids.n);
     if (lease_ids_at >= 0)
-        named.lease_ids = texts_arg(fcinfo, lease_ids_at, "lease_ids");
-    if (named.lease_ids.n != 0 && named.lease_ids.n != named.ids.n)
+        batch.lease_ids = texts_arg(fcinfo, lease_ids_at, "lease_ids");
+    if (batch.lease_ids.n != 0 && batch.lease_ids.n != batch.ids.n)
         raise_field(Code::invalid_payload, "lease_ids", "Give one lease id per job id, in the same order, or none.",
-                    "lease_ids has %d elements and job_ids has %d", named.lease_ids.n, named.ids.n);
+                    "lease_ids has %d elements and job_ids has %d", batch.lease_ids.n, batch.ids.n);
     if (results_at >= 0)
-        named.results = jsons_arg(fcinfo, results_at, "results");
-    if (named.results.n != 0 && named.results.n != named.ids.n)
+        batch.results = jsons_arg(fcinfo, results_at, "results");
+    if (batch.results.n != 0 && batch.results.n != batch.ids.n)
         raise_field(Code::invalid_payload, "results", "Give one result per job id, in the same order, or none.",
-                    "results has %d elements and job_ids has %d", named.results.n, named.ids.n);
-    return named;
+                    "results has %d elements and job_ids has %d", batch.results.n, batch.ids.n);
+    return batch;
 }
 
 int *
@@ -86,27 +86,27 @@ locking_order(const Ids &ids)
     return order;
 }
 
-Ended
+EndedJobs
 ended_of(int most, bool for_answer)
 {
-    Ended ended = {hooks_at(Point::after_execute), nullptr, 0};
+    EndedJobs ended = {hooks_at(Point::after_execute), nullptr, 0};
     if (for_answer || ended.hooks.n > 0)
         ended.jobs = static_cast<Datum *>(palloc(sizeof(Datum) * std::max(most, 1)));
     return ended;
 }
 
 void
-note_ended(Ended &ended, Tables &tables, const LeaseRow &lease, Standing standing)
+note_ended(EndedJobs &ended, Tables &tables, const LeaseRow &lease, Status status)
 {
     JobRow job;
     if (ended.jobs == nullptr)
         return;
     read_job(tables, lease.job_id, lease.job_tid, job);
-    ended.jobs[ended.n++] = job_answer(tables, job, standing);
+    ended.jobs[ended.n++] = job_answer(tables, job, status);
 }
 
 void
-attempts_ended(const Ended &ended)
+attempts_ended(const EndedJobs &ended)
 {
     if (ended.hooks.n == 0 || ended.n == 0)
         return;
@@ -123,31 +123,31 @@ attempt_ended(Datum job)
 }
 
 int
-complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended &ended)
+complete(Tables &tables, const JobBatch &batch, bool strict, TimestampTz now, EndedJobs &ended)
 {
     store::Table &table = tables.finished();
-    auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * std::max(named.ids.n, 1)));
-    int *order = locking_order(named.ids);
+    auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * std::max(batch.ids.n, 1)));
+    int *order = locking_order(batch.ids);
     int n = 0;
     int kept = 0;
     int64 queue_id = 0; /* of which deletes_ends is known */
     bool deletes_ends = false;
 
-    for (int k = 0; k < named.ids.n; k++) {
+    for (int k = 0; k < batch.ids.n; k++) {
         int i = order[k];
-        const pg_uuid_t &id = *named.ids.ids[i];
+        const pg_uuid_t &id = *batch.ids.ids[i];
         LeaseRow lease;
 
         CHECK_FOR_INTERRUPTS();
-        if (strict && k > 0 && memcmp(&id, named.ids.ids[order[k - 1]], UUID_LEN) == 0)
+        if (strict && k > 0 && memcmp(&id, batch.ids.ids[order[k - 1]], UUID_LEN) == 0)
             raise_field(Code::invalid_payload, "job_ids", "Name each job once.", "job_ids names a job twice");
-        named.done[i] = take_lease(tables, id, holder_of(named, i), lease);
-        if (!named.done[i]) {
+        batch.done[i] = take_lease(tables, id, holder_of(batch, i), lease);
+        if (!batch.done[i]) {
             if (strict)
                 raise_state(tables, id, "ack", Needs::lease, now);
             continue;
         }
-        Jsonb *result = named.results.n > 0 ? named.results.values[i] : nullptr;
+        Jsonb *result = batch.results.n > 0 ? batch.results.values[i] : nullptr;
         check_result(result);
         trace(tables, lease, LeaseStep::acked, now);
         n++;
@@ -160,7 +160,7 @@ complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended
         FinishedRow row = end_of(lease, State::completed, now);
         row.result = result_to_keep(tables, lease, result);
         count_ended(row, lease.flags);
-        note_ended(ended, tables, lease, standing_of(row, lease.flags));
+        note_ended(ended, tables, lease, status_of(row, lease.flags));
         if (lease.flags & job_in_workflow)
             job_ended(tables, row);
         if (deletes_ends && removed_at_end(tables, lease, State::completed))
@@ -174,13 +174,13 @@ complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended
 }
 
 Datum
-many_answer(FunctionCallInfo fcinfo, int n, const Named &named, std::optional<TimestampTz> deadline)
+many_answer(FunctionCallInfo fcinfo, int n, const JobBatch &batch, std::optional<TimestampTz> deadline)
 {
-    const Ids &ids = named.ids;
+    const Ids &ids = batch.ids;
     auto *left = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(ids.n, 1)));
     int n_left = 0;
     for (int i = 0; i < ids.n; i++)
-        if (!named.done[i])
+        if (!batch.done[i])
             left[n_left++] = *ids.ids[i];
 
     TupleDesc desc;

@@ -21,20 +21,20 @@ lease_arg(FunctionCallInfo fcinfo, int n)
     return clamp_lease(interval_ms(PG_GETARG_INTERVAL_P(n)));
 }
 
-Standing
+Status
 active(const LeaseRow &lease)
 {
-    Standing standing = {};
-    standing.state = State::active;
-    standing.queue = lease.queue;
-    standing.attempt = lease.attempt;
-    standing.deliveries = lease.deliveries;
-    standing.has_history = lease.flags & job_has_history;
-    standing.started_at = lease.claimed_at;
-    standing.worker = lease.worker;
-    standing.token = lease.token;
-    standing.lease_expires_at = lease.deadline;
-    return standing;
+    Status status = {};
+    status.state = State::active;
+    status.queue = lease.queue;
+    status.attempt = lease.attempt;
+    status.deliveries = lease.deliveries;
+    status.has_history = lease.flags & job_has_history;
+    status.started_at = lease.claimed_at;
+    status.worker = lease.worker;
+    status.token = lease.token;
+    status.lease_expires_at = lease.deadline;
+    return status;
 }
 
 /* The k-th id in locking order has been named before. */
@@ -61,19 +61,19 @@ leave_once(Ids &ids)
 
 /* Extends each lease that is held, in locking order; a lease by its own length unless one is given. */
 int
-extend_all(Tables &tables, const Named &named, std::optional<int64> lease_ms, bool beat, TimestampTz at)
+extend_all(Tables &tables, const JobBatch &batch, std::optional<int64> lease_ms, bool beat, TimestampTz at)
 {
-    int *order = locking_order(named.ids);
+    int *order = locking_order(batch.ids);
     int n = 0;
-    for (int k = 0; k < named.ids.n; k++) {
+    for (int k = 0; k < batch.ids.n; k++) {
         int i = order[k];
         LeaseRow lease;
         ItemPointerData tid;
         CHECK_FOR_INTERRUPTS();
-        if (again(named.ids, order, k))
+        if (again(batch.ids, order, k))
             continue; /* the first counts */
-        named.done[i] = lock_lease(tables, *named.ids.ids[i], holder_of(named, i), lease, &tid);
-        if (!named.done[i])
+        batch.done[i] = lock_lease(tables, *batch.ids.ids[i], holder_of(batch, i), lease, &tid);
+        if (!batch.done[i])
             continue;
         extend_lease(tables, lease, &tid, lease_ms.value_or(lease.lease_ms), at, beat);
         n++;
@@ -110,40 +110,40 @@ OJS_CHANGE(ojs_extend, "ojs.extend()")
         raise_state(tables, id, "extend", Needs::lease, at);
     extend_lease(tables, lease, &tid, lease_ms, at, false);
     read_job(tables, id, lease.job_tid, job);
-    Standing standing = active(lease);
-    return job_answer(tables, job, standing);
+    Status status = active(lease);
+    return job_answer(tables, job, status);
 }
 
 OJS_CHANGE(ojs_extend_many, "ojs.extend_many()")
 {
     enum { p_worker, p_ids, p_lease, p_lease_ids };
-    Named named = read_named(fcinfo, p_worker, p_ids, p_lease_ids, -1);
+    JobBatch batch = read_job_batch(fcinfo, p_worker, p_ids, p_lease_ids, -1);
     int64 lease_ms = lease_arg(fcinfo, p_lease);
     TimestampTz at = now();
-    int n = extend_all(tables, named, lease_ms, false, at);
-    return many_answer(fcinfo, n, named, at + lease_ms * 1000);
+    int n = extend_all(tables, batch, lease_ms, false, at);
+    return many_answer(fcinfo, n, batch, at + lease_ms * 1000);
 }
 
 OJS_CHANGE(ojs_beat, "ojs.beat()")
 {
     enum { p_worker, p_ids, p_state, p_info, p_lease };
-    Named named = read_named(fcinfo, p_worker, p_ids, -1, -1);
-    leave_once(named.ids);
+    JobBatch batch = read_job_batch(fcinfo, p_worker, p_ids, -1, -1);
+    leave_once(batch.ids);
     std::optional<int64> lease_ms;
     if (!PG_ARGISNULL(p_lease))
         lease_ms = lease_arg(fcinfo, p_lease);
     TimestampTz at = now();
-    Beat beat = note_beat(named.worker, text_or_null(fcinfo, p_state), jsonb_or_null(fcinfo, p_info), at);
+    Beat beat = note_beat(batch.worker, text_or_null(fcinfo, p_state), jsonb_or_null(fcinfo, p_info), at);
 
-    if (extend_all(tables, named, lease_ms, true, at) > 0 && !beat.for_jobs)
-        note_beat_for_jobs(named.worker);
-    auto *extended = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
-    auto *cancelled = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
-    auto *lost = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(named.ids.n, 1)));
+    if (extend_all(tables, batch, lease_ms, true, at) > 0 && !beat.for_jobs)
+        note_beat_for_jobs(batch.worker);
+    auto *extended = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(batch.ids.n, 1)));
+    auto *cancelled = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(batch.ids.n, 1)));
+    auto *lost = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * std::max(batch.ids.n, 1)));
     int n_extended = 0, n_cancelled = 0, n_lost = 0;
-    for (int i = 0; i < named.ids.n; i++) {
-        const pg_uuid_t &id = *named.ids.ids[i];
-        if (named.done[i])
+    for (int i = 0; i < batch.ids.n; i++) {
+        const pg_uuid_t &id = *batch.ids.ids[i];
+        if (batch.done[i])
             extended[n_extended++] = id;
         else if (was_cancelled(tables, id))
             cancelled[n_cancelled++] = id;

@@ -70,10 +70,10 @@ OJS_CHANGE(ojs_fail, "ojs.fail()")
     read_job(tables, id, lease.job_tid, job);
     if (!requeue)
         heed_pause(lease, job, error, reported, at);
-    Standing standing = requeue ? release(tables, lease, delay_ms.value_or(0), at)
+    Status status = requeue ? release(tables, lease, delay_ms.value_or(0), at)
                                 : fail_attempt(tables, job, lease, reported, delay_ms, at);
     CommandCounterIncrement(); /* the history that is read next has the new event */
-    Datum answer = job_answer(tables, job, standing);
+    Datum answer = job_answer(tables, job, status);
     attempt_ended(answer);
     return answer;
 }
@@ -91,10 +91,10 @@ OJS_CHANGE(ojs_nack, "ojs.nack()")
     if (!take_lease(tables, id, holder, lease))
         raise_state(tables, id, "nack", Needs::lease, at);
     note_write_to(lease.queue);
-    Standing standing = release(tables, lease, delay_ms, at);
+    Status status = release(tables, lease, delay_ms, at);
     CommandCounterIncrement();
     read_job(tables, id, lease.job_tid, job);
-    Datum answer = job_answer(tables, job, standing);
+    Datum answer = job_answer(tables, job, status);
     attempt_ended(answer);
     return answer;
 }
@@ -102,27 +102,27 @@ OJS_CHANGE(ojs_nack, "ojs.nack()")
 OJS_CHANGE(ojs_nack_many, "ojs.nack_many()")
 {
     enum { p_worker, p_ids, p_delay, p_lease_ids };
-    Named named = read_named(fcinfo, p_worker, p_ids, p_lease_ids, -1);
+    JobBatch batch = read_job_batch(fcinfo, p_worker, p_ids, p_lease_ids, -1);
     int64 delay_ms = delay_arg(fcinfo, p_delay).value_or(0);
     TimestampTz at = now();
-    int *order = locking_order(named.ids);
-    Ended ended = ended_of(named.ids.n);
+    int *order = locking_order(batch.ids);
+    EndedJobs ended = ended_of(batch.ids.n);
     int n = 0;
 
-    for (int k = 0; k < named.ids.n; k++) {
+    for (int k = 0; k < batch.ids.n; k++) {
         int i = order[k];
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
-        named.done[i] = take_lease(tables, *named.ids.ids[i], holder_of(named, i), lease);
-        if (!named.done[i])
+        batch.done[i] = take_lease(tables, *batch.ids.ids[i], holder_of(batch, i), lease);
+        if (!batch.done[i])
             continue;
         note_write_to(lease.queue);
-        Standing standing = release(tables, lease, delay_ms, at);
+        Status status = release(tables, lease, delay_ms, at);
         if (ended.jobs != nullptr)
             CommandCounterIncrement(); /* the history has what was written last */
-        note_ended(ended, tables, lease, standing);
+        note_ended(ended, tables, lease, status);
         n++;
     }
     attempts_ended(ended);
-    return many_answer(fcinfo, n, named, std::nullopt);
+    return many_answer(fcinfo, n, batch, std::nullopt);
 }

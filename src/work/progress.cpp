@@ -76,8 +76,8 @@ OJS_CHANGE(ojs_progress, "ojs.progress()")
         });
     } else {
         JobRow job;
-        Standing standing;
-        if (!stand_now(tables, id, at, job, standing))
+        Status status;
+        if (!read_current_status(tables, id, at, job, status))
             raise_state(tables, id, "report progress of", Needs::lease, at);
     }
     PG_RETURN_BOOL(held); /* nothing, to those that declare it so */

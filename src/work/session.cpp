@@ -80,7 +80,7 @@ release_free(Tables &tables, TimestampTz at)
         lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
         if (lease.token != work.given[i].token || store::take(leases, &tid) != store::Outcome::ok)
             continue;
-        place_freed(lease);
+        slot_freed(lease);
         (void)release(tables, lease, 0, at);
     }
 }

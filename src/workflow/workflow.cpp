@@ -71,7 +71,7 @@ check_use(const pg_uuid_t &id, Use use)
 }
 
 Datum
-told(const pg_uuid_t &id)
+workflow_json(const pg_uuid_t &id)
 {
     MemoryContext context = CurrentMemoryContext;
     Jsonb *answer = nullptr;
@@ -128,7 +128,7 @@ empty_array()
 }
 
 Jsonb *
-with_place(const Beginning &beginning, const Jsonb *options, int32 position)
+with_position(const Beginning &beginning, const Jsonb *options, int32 position)
 {
     ObjectBuilder out;
     if (options != nullptr)
@@ -175,7 +175,7 @@ read_beginning(Beginning &beginning, const Jsonb *jobs)
             beginning.keys[beginning.n] = uniqueness_of(envelope);
             beginning.any_unique = true;
         }
-        envelope.options = with_place(beginning, envelope.options, at);
+        envelope.options = with_position(beginning, envelope.options, at);
         envelope.flags |= job_in_workflow | (beginning.has_parents ? job_has_parents : 0);
         beginning.positions[beginning.n] = at;
         beginning.envelopes[beginning.n++] = envelope;
@@ -270,7 +270,7 @@ OJS_FUNCTION(ojs_create_workflow)
     with_spi([&] { (void)execute(create, {UUIDPGetDatum(&id), JsonbPGetDatum(json), queue_array(definition)}); });
     end_workflow_work(first);
     advance_workflows();
-    return told(id);
+    return workflow_json(id);
 }
 
 /* ojs.workflow(id uuid) returns jsonb */
@@ -278,7 +278,7 @@ OJS_FUNCTION(ojs_workflow)
 {
     const pg_uuid_t &id = workflow_arg(fcinfo);
     check_use(id, Use::read);
-    return told(id);
+    return workflow_json(id);
 }
 
 /* ojs.cancel_workflow(id uuid) returns jsonb */
@@ -293,7 +293,7 @@ OJS_FUNCTION(ojs_cancel_workflow)
     with_spi([&] { (void)execute(cancel, {UUIDPGetDatum(&id)}); });
     end_workflow_work(first);
     advance_workflows();
-    return told(id);
+    return workflow_json(id);
 }
 
 /* ojs_store.begin_jobs(workflow uuid, root uuid, first int, jobs jsonb, callback text, has_parents boolean) returns void */
@@ -319,7 +319,7 @@ OJS_FUNCTION(ojs_begin_jobs)
                            false};
     read_beginning(beginning, PG_GETARG_JSONB_P(p_jobs));
     begin(beginning);
-    if (members_left(tables, beginning.workflow) != Left::some)
+    if (members_left(tables, beginning.workflow) != MembersLeft::some)
         workflow_due(tables, beginning.workflow, beginning.at);
     tables.close();
     store::end_write();
@@ -371,7 +371,7 @@ OJS_FUNCTION(ojs_members_left)
 {
     store::begin_write("ojs_store.members_left()");
     Tables tables;
-    Left left = members_left(tables, *PG_GETARG_UUID_P(0));
+    MembersLeft left = members_left(tables, *PG_GETARG_UUID_P(0));
     tables.close();
     store::end_write();
     PG_RETURN_INT32(static_cast<int32>(left));

@@ -12,7 +12,7 @@ begin
     foreach name in array queues loop
         for here in
             select job_id from ojs_store.ready where queue = ojs_store.queue_id(name)
-            order by npriority, place limit max - cardinality(taken) for update skip locked
+            order by npriority, position limit max - cardinality(taken) for update skip locked
         loop
             taken := taken || here;
         end loop;

@@ -75,7 +75,7 @@ select id from ojs.push('test.job', queue => 'both') \gset
 select count(*) from ojs.claim('both', 'w') \gset
 select ojs.extend(:'id', '1 min') is null as done \gset
 select is((select count(*) from ojs_store.job_history where job_id = :'id' and kind = 8), 2::bigint, 'Q-60: a durable lease and its extension are written down'),
-    is((select count(*) from ojs_store.told where job_id = :'id' and kind = 8), 1::bigint, 'EVT: and told of once'),
+    is((select count(*) from ojs_store.recorded where job_id = :'id' and kind = 8), 1::bigint, 'EVT: and told of once'),
     is((select errors from ojs.jobs where id = :'id'), null, 'Q-60: they are no errors');
 select ojs.ack(:'id') is null as done \gset
 select is((select count(*) from ojs_store.job_history where job_id = :'id'), 0::bigint, 'R-23: and go with the job'), is(pg_temp.steps(:'id'), 'claimed 1, extended 1, acked 1', 'Q-24: the log stays');

@@ -67,7 +67,7 @@ select is_empty($$
             lag(split_part(line, ' ', 2)::numeric) over (partition by regexp_replace(split_part(line, ' ', 1), ',?le="[^"]*"', '') order by place) as before
         from string_to_table(ojs.metrics(), e'\n') with ordinality as l(line, place) where line ~ '_bucket'
     ) b where n < before $$, 'OBS-02: buckets add up those below them');
-select is(ojs.metrics() ~ '# TYPE ojs_job_enqueued_total counter', ojs_store.figures_kept(), 'OBS-02: a counter is called one where it never falls');
+select is(ojs.metrics() ~ '# TYPE ojs_job_enqueued_total counter', ojs_store.metrics_kept(), 'OBS-02: a counter is called one where it never falls');
 
 -- A tracker's own words about cardinality: a job's type from outside may be anything.
 select count(ojs.push('noise.n' || i, queue => 'noise')) from generate_series(1, 120) i \g /dev/null
@@ -91,12 +91,12 @@ select is(pg_temp.sample('ojs_job_enqueued_total{queue="met",type="mail.send"}')
 select ojs.create_queue('gone', '{"delete_on_ack": true}') \g /dev/null
 select ojs.push('mail.send', queue => 'gone') \g /dev/null
 select ojs.ack(pg_temp.claimed('gone')) \g /dev/null
-select is(pg_temp.sample('ojs_job_completed_total{queue="gone",type="mail.send"}'), case when ojs_store.figures_kept() then 1::numeric end, 'OBS-02: a job that leaves no trace counts, with preload');
+select is(pg_temp.sample('ojs_job_completed_total{queue="gone",type="mail.send"}'), case when ojs_store.metrics_kept() then 1::numeric end, 'OBS-02: a job that leaves no trace counts, with preload');
 select ojs.push('mail.send', queue => 'dropped') \g /dev/null
 select ojs.drop_queue('dropped', 'discard') \g /dev/null
 select is(coalesce(pg_temp.sample('ojs_job_failed_total{queue="dropped",type="mail.send"}'), 1), 1::numeric, 'OBS-02: what a dropped queue discards counts as failed');
 select ojs.delete_job((select id from first)) \g /dev/null
-select is(pg_temp.sample('ojs_job_completed_total{queue="met",type="mail.send"}'), ojs_store.figures_kept()::int::numeric, 'OBS-02: with preload a counter does not fall when a job is removed');
+select is(pg_temp.sample('ojs_job_completed_total{queue="met",type="mail.send"}'), ojs_store.metrics_kept()::int::numeric, 'OBS-02: with preload a counter does not fall when a job is removed');
 select ojs.pause_queue('met') \g /dev/null
 select is(pg_temp.sample('ojs_queue_paused{queue="met"}'), 1::numeric, 'OBS-02: a paused queue');
 create temp table running as select pg_temp.sample('ojs_workers_active') as n;

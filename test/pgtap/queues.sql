@@ -409,7 +409,7 @@ select is(pg_temp.claim_ids('narrow'), array[:'waiting']::uuid[], 'until it has 
 update ojs_store.queue set state = 'deleted' where name = 'heir';
 select ojs_store.changed('ojs_store.queue') \g /dev/null
 select is(pg_temp.refusal($$ select ojs.claim('heir', 'w') $$), 'OJ300 NOT_FOUND', 'QC-04: dropped');
-insert into ojs_store.ready (job_id, queue, place, job_tid, npriority, flags, attempt, deliveries)
+insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, flags, attempt, deliveries)
 select id, queue, seq, ctid, 0, 0, 0, 0 from ojs_store.job where id = :'heirs';
 select pg_temp.clock('10 minutes') \g /dev/null
 select ojs.tick() is null as ticked \gset

@@ -28,7 +28,7 @@ select is(pg_temp.at(:'pending'), 'pending/0/0', 'SM-05: a pending one waits');
 select is(state || (error ->> 'type'), 'discardedexpired', 'SM-15: an expired job is discarded, with no claim') from ojs.jobs where id = :'mortal';
 select is(state || (error ->> 'type'), 'discardedexpired', 'ENV-15 SM-15: one that expires before it is due, too') from ojs.jobs where id = :'stillborn';
 select is((select count(*) from ojs_store.delayed), 1::bigint, 'PGX-05: nothing is left in later but the pending job');
-select is((select count(*) from ojs_store.ready where place < 0), 3::bigint, 'Q-25: what was delivered before is served first');
+select is((select count(*) from ojs_store.ready where position < 0), 3::bigint, 'Q-25: what was delivered before is served first');
 select is(pg_temp.tick(), '{"reaped": 0, "promoted": 0, "more": false}', 'PGX-05: a second tick finds nothing');
 
 -- Nothing is done twice: a job that was ended or moved meanwhile is left alone.

@@ -40,7 +40,7 @@ sub fill {
     return $session;
 }
 
-my $standing = q{select string_agg(format('%s %s %s %s/%s', args ->> 0, queue, state, attempt, deliveries), ', ' order by args ->> 0, queue) from ojs.jobs};
+my $status = q{select string_agg(format('%s %s %s %s/%s', args ->> 0, queue, state, attempt, deliveries), ', ' order by args ->> 0, queue) from ojs.jobs};
 my $leases = q{select string_agg(format('%s %s %s %s', h.args ->> 0, l.worker, l.lease_id = h.lease_id, round(extract(epoch from l.lease_expires_at - h.started_at) / 60)), ', ' order by h.args ->> 0)
     from held h join ojs.leases l on l.job_id = h.id where h.args <> '["short"]'};
 
@@ -52,7 +52,7 @@ sub check {
     my ($node, $how) = @_;
     # Leases that ran out, or whose session has gone, are taken back by whoever comes first.
     ok($node->poll_query_until('postgres', "select ojs.tick() is not null and (select count(*) = 4 from ojs.leases)"), "Q-60: leases in such a queue stand, $how");
-    is($node->safe_psql('postgres', $standing), $after, "Q-60, R-17: with their counts, and the others are claimable, $how");
+    is($node->safe_psql('postgres', $status), $after, "Q-60, R-17: with their counts, and the others are claimable, $how");
     is($node->safe_psql('postgres', $leases), 'back w t 120, first w t 60, over w t 60, turned w t 60', "Q-60: with their holders, tokens and deadlines, $how");
     is($node->safe_psql('postgres', "select count(*) from ojs.claim('kept', 'other', max => 9) where args <> '[\"short\"]' and args <> '[\"bound\"]'"), 0, "Q-60: nobody else gets the jobs, $how");
     my $id = q{(select id from held where queue = 'kept' and args = '["back"]')};
@@ -115,7 +115,7 @@ $standby->init_from_backup($primary, 'base', has_streaming => 1);
 $standby->start;
 my $session = fill($primary);
 $primary->wait_for_catchup($standby);
-like($standby->safe_psql('postgres', $standing), qr/back kept active 2\/2, back plain available 1\/1/, 'DLV-10: a standby knows the leases that it will keep');
+like($standby->safe_psql('postgres', $status), qr/back kept active 2\/2, back plain available 1\/1/, 'DLV-10: a standby knows the leases that it will keep');
 $primary->stop('immediate');
 eval { $session->quit };
 $standby->promote;

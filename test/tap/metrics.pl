@@ -58,8 +58,8 @@ $node->safe_psql('postgres', q{
             if random() < 0.3 then rollback; else commit; end if;
         end loop;
     end $$;
-    create view counted as select queue, type, cells, sums from ojs_store.shared_figures() order by 1, 2;
-    create view kept as select queue, type, cells, sums from ojs_store.figures_of_rows() order by 1, 2;
+    create view counted as select queue, type, cells, sums from ojs_store.shared_metrics() order by 1, 2;
+    create view kept as select queue, type, cells, sums from ojs_store.metrics_of_rows() order by 1, 2;
     create view hour as select queue, completed_last_hour, failed_last_hour, avg_duration_ms from ojs.queue_stats();
 });
 
@@ -85,7 +85,7 @@ $node->safe_psql('postgres', q{select ojs.create_queue('q' || i) from generate_s
 run_all('OBS-02');
 like(is_what_rows_say('OBS-02: after random operations and rollbacks the figures are what the rows say'), qr/^-?\d+\|secret\.t\d\|\{[1-9]/m, 'and there is something');
 
-my $pushed = sub { $node->safe_psql('postgres', q{select sum(cells[1]) from ojs_store.shared_figures()}) };
+my $pushed = sub { $node->safe_psql('postgres', q{select sum(cells[1]) from ojs_store.shared_metrics()}) };
 my $before = $pushed->();
 $node->safe_psql('postgres', q{begin; select from ojs.push('a.b', queue => 'q0'); prepare transaction 'p'; commit prepared 'p'});
 is($pushed->(), $before, 'OBS-02: a prepared transaction does not count');
@@ -97,7 +97,7 @@ $node->restart;
 is($node->safe_psql('postgres', 'table counted'), '', 'OBS-02: a restart sets the counters back');
 is($node->safe_psql('postgres', 'table hour'), $hour, 'QC-06: and the last hour is what it was');
 $node->safe_psql('postgres', q{select ojs.ack(id) from (select id from ojs.push('a.b', queue => 'q9') limit 1) p where false; select from ojs.push('a.b', queue => 'q9')});
-is($node->safe_psql('postgres', q{select cells[1] from ojs_store.shared_figures() where type = 'a.b'}), 1, 'OBS-02: and they count from there');
+is($node->safe_psql('postgres', q{select cells[1] from ojs_store.shared_metrics() where type = 'a.b'}), 1, 'OBS-02: and they count from there');
 $node->stop('immediate');
 $node->start;
 is($node->safe_psql('postgres', q{select queue, completed_last_hour from hour where queue <> 'q9'}), $hour =~ s/^(\w+\|\d+).*/$1/gmr, 'QC-06: after a crash, too');
@@ -106,21 +106,21 @@ is($node->safe_psql('postgres', q{select queue, completed_last_hour from hour wh
 $node->safe_psql('postgres', q{select from ojs.push('old.type', queue => 'lease'); select from ojs.claim('lease', 'me')});
 $node->restart;
 $node->safe_psql('postgres', q{select from ojs.push('new.type', queue => 'lease'); select from ojs.ack((select job_id from ojs.leases where queue = 'lease'))});
-is($node->safe_psql('postgres', q{select string_agg(type || ' ' || cells[1] || ' ' || (select sum(n) from unnest(cells[18:34]) n), ', ' order by type) from ojs_store.shared_figures()}),
+is($node->safe_psql('postgres', q{select string_agg(type || ' ' || cells[1] || ' ' || (select sum(n) from unnest(cells[18:34]) n), ', ' order by type) from ojs_store.shared_metrics()}),
     'new.type 1 0, old.type 0 1', 'OBS-02: a lease that outlives a restart is counted by its job');
 
 # The extension anew; and one that is only said to go.
 $node->safe_psql('postgres', q{begin; drop extension ojs cascade; create extension ojs; select from ojs.push('a.b', queue => 'lease'); rollback});
 $node->safe_psql('postgres', q{select from ojs.push('a.b', queue => 'lease')});
-is($node->safe_psql('postgres', q{select sum(cells[1]) from ojs_store.shared_figures() where type = 'a.b'}), 1, 'OBS-02: counting goes on after a DROP EXTENSION that was rolled back');
+is($node->safe_psql('postgres', q{select sum(cells[1]) from ojs_store.shared_metrics() where type = 'a.b'}), 1, 'OBS-02: counting goes on after a DROP EXTENSION that was rolled back');
 $node->safe_psql('postgres', 'drop extension ojs cascade; create extension ojs');
-is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_figures()'), 0, 'OBS-02: a new extension begins at nothing');
+is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_metrics()'), 0, 'OBS-02: a new extension begins at nothing');
 $node->safe_psql('postgres', 'create database other');
 $node->safe_psql('other', q{create extension ojs; select from ojs.push('a.b', queue => 'lease')});
-is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_figures()'), 0, 'OBS-02: each database has its own');
+is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_metrics()'), 0, 'OBS-02: each database has its own');
 $node->safe_psql('other', q{select count(ojs.push('a.b', queue => 'n' || i)) from generate_series(1, 1100) i});
 $node->safe_psql('postgres', q{select from ojs.push('a.b', queue => 'mine')});
-is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_figures()'), 1, 'OBS-02: none takes all the room there is');
+is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_metrics()'), 1, 'OBS-02: none takes all the room there is');
 
 my $log = slurp_file($node->logfile);
 unlike($log, qr/SECRET/, 'OBS-03: at INFO the log holds no arguments, results, meta or messages of jobs');

@@ -37,7 +37,7 @@ is($node->safe_psql('postgres', q{
     select state from ojs.push('test.job', queue => 'same');
     select count(*) from ojs_store.ready where job_id = '018f6a10-0000-7000-8000-000000000001';
     rollback}), "available\n1", 'PGX-13: and in the transaction that brings them');
-is($node->safe_psql('postgres', 'select ojs.ready()'), 't', 'PGX-13: its rollback leaves the hot set standing');
+is($node->safe_psql('postgres', 'select ojs.ready()'), 't', 'PGX-13: its rollback leaves the hot set status');
 
 # Many sessions at once after a crash: one rebuild, no job twice.
 $node->safe_psql('postgres', "select count(ojs.push('test.job', queue => 'many')) from generate_series(1, 5000)");

@@ -567,7 +567,7 @@ class Round:
         events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, deliveries,"
                            " worker from ojs_store.job_history order by at")
         effects = c.execute("select * from torture.effects")
-        places = c.execute("select job_id, 'ready', place::text, xmin, ctid from ojs_store.ready union all"
+        places = c.execute("select job_id, 'ready', position::text, xmin, ctid from ojs_store.ready union all"
                            " select job_id, 'lease', token::text, xmin, ctid from ojs_store.lease union all"
                            " select job_id, 'later ' || kind, due_at::text, xmin, ctid"
                            " from ojs_store.delayed limit 200")

@@ -1,8 +1,8 @@
 /*
- * scan_hints.h: what a session remembers of the index of `ready`: per queue, priority and class the place of the first row
+ * scan_hints.h: what a session remembers of the index of `ready`: per queue, priority and class the position of the first row
  * that may count (a hint), and rows that a limit keeps back.
  *
- * Within a class places only grow, so nothing comes in below a hint, except what took long from drawing its number to
+ * Within a class positions only grow, so nothing comes in below a hint, except what took long from drawing its number to
  * being stored: that is found by the walk from the start which every claim makes before it comes back short, and by every
  * claim after half a second. A rollback brings rows back, and forgets all hints.
  */
@@ -21,7 +21,7 @@ enum { returned, fresh, n_classes }; /* served in this order */
  */
 struct HeldBack {
     uint64 limit; /* which; 0: this is none */
-    int64 from;   /* places */
+    int64 from;   /* positions */
     int64 to;
     int64 rows;
     TimestampTz since; /* when they were looked at */
@@ -48,9 +48,9 @@ Level &add_level(Levels &levels, int at, int16 npriority);
 bool hints_are_old(const Levels &levels, TimestampTz now);
 void start_anew(Levels &levels, TimestampTz now);
 
-/* The walk, in the stretch `current`, passes over the row at `place` for `limit`: up to which place it need not look at
+/* The walk, in the stretch `current`, passes over the row at `position` for `limit`: up to which position it need not look at
  * others. */
-int64 passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 place, TimestampTz now);
+int64 passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 position, TimestampTz now);
 
 /* The stretch that the walk was in is over. */
 void end_stretch(HeldBack &current, HeldBack &longest, TimestampTz now);

@@ -13,11 +13,11 @@ namespace ojs
 constexpr int max_counters = 8192; /* queues with jobs, in all databases; beyond, everybody counts the rows */
 
 /* What is to be told of a bounded queue: see pressure.h. */
-enum class Alarm : uint8 { off, due, told };
+enum class Alarm : uint8 { off, due, emitted };
 
 /* A queue's counters. One that is not there counts as zeros, so an idle one may be removed. */
 struct Counter {
-    MarkKey key;
+    QueueKey key;
     pg_atomic_uint64 n[n_where];
     pg_atomic_uint64 reserved;       /* places of open transactions (reservation.cpp); not part of n */
     pg_atomic_uint64 since[n_where]; /* by commits that the snapshot of the running recount does not see */

@@ -27,11 +27,11 @@ enum Cell : int {
 };
 enum Sum : int { sum_wait, sum_completed, sum_discarded, sum_cancelled, n_sums }; /* µs */
 
-void figures_init(); /* at load: transaction callbacks */
+void job_metrics_init(); /* at load: transaction callbacks */
 
 /* In shared memory (shmem.cpp asks). */
-Size figures_size();
-void figures_startup(LWLock *lock, bool found);
+Size job_metrics_size();
+void job_metrics_startup(LWLock *lock, bool found);
 
 /* Of a database that is gone. */
 void free_metrics(Oid database);

@@ -1,5 +1,5 @@
 /*
- * metric_table.h: what job_metrics.cpp and metrics_read.cpp share: the figures in shared memory, and what this transaction adds.
+ * metric_table.h: what job_metrics.cpp and metrics_read.cpp share: the metrics in shared memory, and what this transaction adds.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace ojs
 {
 
-constexpr int max_figure_queues = 1024; /* in all databases; later ones are not counted */
+constexpr int max_metric_queues = 1024; /* in all databases; later ones are not counted */
 constexpr int max_series = 2048;
 constexpr size_t max_type_name = 127;
 static_assert(max_series <= lease_series >> lease_series_shift);
@@ -30,7 +30,7 @@ struct PartOfHour {
     int64 completed, completed_us, failed, waits, wait_us, enqueued;
 };
 
-struct QueueFigures {
+struct QueueMetrics {
     slock_t mutex; /* of all the following, and of the queue's series; what this is of changes under the lock as well */
     uint32 generation; /* how often it was freed: what was noted before is of another queue */
     Oid database;  /* 0: free */
@@ -54,19 +54,19 @@ struct Series {
     int64 sums[n_sums];
 };
 
-struct Figures {
+struct JobMetrics {
     LWLock *lock; /* held to make queues and series, and to look for them */
     int n_queues; /* places that have been used */
     int n_series;
     pg_atomic_uint32 freed; /* how often some were freed: what sessions remember of them holds no more */
-    QueueFigures queues[max_figure_queues];
+    QueueMetrics queues[max_metric_queues];
     Series series[max_series];
 };
 
-extern Figures *figures; /* null without preload */
+extern JobMetrics *job_metrics; /* null without preload */
 
 /* What the running transaction has done and will add at its commit. */
-struct Happened {
+struct MetricDelta {
     int16 series;
     int16 cell;
     int level;
@@ -76,12 +76,12 @@ struct Happened {
     int64 sum; /* µs; of pushes the last number instead */
 
     bool
-    same(const Happened &o) const
+    same(const MetricDelta &o) const
     {
         return series == o.series && cell == o.cell && part == o.part && generation == o.generation;
     }
     bool
-    before(const Happened &o) const
+    before(const MetricDelta &o) const
     {
         return series != o.series ? series < o.series
                : cell != o.cell   ? cell < o.cell
@@ -89,27 +89,27 @@ struct Happened {
                                   : generation < o.generation;
     }
     void
-    add(const Happened &o)
+    add(const MetricDelta &o)
     {
         n += o.n;
         sum = cell == cell_enqueued ? std::max(sum, o.sum) : sum + o.sum;
     }
 };
-extern Notes<Happened> happened;
+extern Notes<MetricDelta> metric_deltas;
 
-/* Under the lock, exclusively: this database's figures are those of the extension whose table `ready` this is. Since `at`, if
+/* Under the lock, exclusively: this database's metrics are those of the extension whose table `ready` this is. Since `at`, if
  * that is new. */
-void begin_figures(Database &database, Oid table, TimestampTz at);
+void begin_metrics(Database &database, Oid table, TimestampTz at);
 /* Whether what was noted is of the queue that the series is of now. */
-bool is_current(const Happened &what);
+bool is_current(const MetricDelta &what);
 /* Under the lock, exclusively if it may be made; -1: there is none. */
-int find_queue_figures(Oid table, int64 id);
-int make_queue_figures(Oid table, int64 id);
+int find_queue_metrics(Oid table, int64 id);
+int make_queue_metrics(Oid table, int64 id);
 
 /* Under the queue's mutex. Null: that part is more than an hour old. */
-PartOfHour *part_of(QueueFigures &queue, int64 number);
+PartOfHour *part_of(QueueMetrics &queue, int64 number);
 
-void add_to(Series &series, const Happened &what);
-void add_to(PartOfHour &part, const Happened &what);
+void add_to(Series &series, const MetricDelta &what);
+void add_to(PartOfHour &part, const MetricDelta &what);
 
 } // namespace ojs

@@ -19,7 +19,7 @@ enum class Where { ready, leased, scheduled, retryable, pending, released, compl
 constexpr int n_where = static_cast<int>(Where::count);
 
 /* Jobs there wait, and count towards the bound of their queue (BP-02). */
-constexpr Where waiting_places[] = {Where::ready, Where::scheduled, Where::retryable, Where::pending, Where::released};
+constexpr Where waiting_states[] = {Where::ready, Where::scheduled, Where::retryable, Where::pending, Where::released};
 
 /* Counted apart: what is open is soon counted, what is kept may be much. */
 enum class Part { open, ended };

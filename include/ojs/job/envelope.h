@@ -164,7 +164,7 @@ constexpr int64 default_heartbeat_timeout_ms = 60 * 1000;
 /* --- rendering (render.cpp, to_json.cpp) --- */
 
 /* Where a job stands, beside its envelope; what render() needs to fill ojs.job. */
-struct Standing {
+struct Status {
     State state;
     int64 queue;
     int32 attempt;
@@ -187,18 +187,18 @@ struct Standing {
     TimestampTz lease_expires_at;
     std::optional<bool> deduplicated;
 };
-static_assert(std::is_trivially_destructible_v<Standing>);
+static_assert(std::is_trivially_destructible_v<Status>);
 
 constexpr int job_columns = 32;
 constexpr int claimed_columns = 34;
 
-/* Fills values[0..31] (ojs.job), or [0..33] with `claimed`. `queue_name` is the standing's queue. Values may point into
+/* Fills values[0..31] (ojs.job), or [0..33] with `claimed`. `queue_name` is the status's queue. Values may point into
  * the rows. */
-void render(const JobRow &job, const Standing &standing, std::string_view queue_name, bool claimed, Datum *values,
+void render(const JobRow &job, const Status &status, std::string_view queue_name, bool claimed, Datum *values,
             bool *nulls);
 
 /* The same as one datum of type ojs.job. */
-Datum render_job(const JobRow &job, const Standing &standing, std::string_view queue_name);
+Datum render_job(const JobRow &job, const Status &status, std::string_view queue_name);
 
 /* What render() filled, as the JSON envelope. */
 Jsonb *envelope_json(const Datum *values, const bool *nulls, bool claimed);

@@ -10,7 +10,7 @@ namespace ojs
 
 struct Pushed {
     JobRow job;
-    Standing standing;
+    Status status;
     std::string_view queue; /* its name, good until the next look-up of a queue */
 };
 

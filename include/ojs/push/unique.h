@@ -21,8 +21,8 @@ Uniqueness uniqueness_of(const Envelope &envelope);
  * is `existing` (ignore; reject raises DUPLICATE_JOB). Otherwise nothing is decided yet: the key is free, so that taking
  * it may begin with an insert, or known.
  */
-enum class Sight { free, known, in_the_way };
-Sight first_sight(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &existing);
+enum class ConflictCheck { free, known, in_the_way };
+ConflictCheck check_conflict(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &existing);
 
 /*
  * Takes the keys of a call in their own order, so that two calls never wait for each other: afterwards no other
@@ -54,25 +54,25 @@ bool live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &tw
  * Takes the deduplication key for the job (of a batch, the first), or finds that it is taken: then job_id is the job of
  * that push. Waits for a transaction that is taking the same key.
  */
-struct Marker {
+struct DeduplicationKey {
     bool taken;  /* by this call */
     pg_uuid_t job_id; /* of who took it before */
 };
-Marker take_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 ttl_ms);
+DeduplicationKey take_deduplication_key(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 ttl_ms);
 
 /* How long a key is kept, in ms, that asks for this or for nothing. */
-int64 marker_ttl(std::optional<int64> ttl_ms);
+int64 deduplication_ttl(std::optional<int64> ttl_ms);
 
 /* Raises unless the key is one that can be kept. */
 void check_deduplication_key(std::string_view key);
 
 /* A marker of this call's that names another job after all: the one that uniqueness put in its place. */
-void point_marker(int64 queue, std::string_view key, const pg_uuid_t &job_id);
+void point_deduplication_key(int64 queue, std::string_view key, const pg_uuid_t &job_id);
 
 /* Gives up a key that this call took: not all of what it stands for was stored. */
-void free_marker(int64 queue, std::string_view key);
+void free_deduplication_key(int64 queue, std::string_view key);
 
 /* Removes markers whose time is over, at most `limit`; how many. */
-int prune_markers(int limit, TimestampTz now);
+int prune_deduplication_keys(int limit, TimestampTz now);
 
 } // namespace ojs

@@ -14,22 +14,22 @@ namespace ojs
 {
 
 /* Joins the cohort of a queue, or opens one. */
-void cohort_join(int64 queue, int max, int64 window_ms);
+void claim_window_join(int64 queue, int max, int64 window_ms);
 
 /* Waits for the window to close, holding no lock. Nothing: this claim has its quota. Else it is the one to divide: it
- * counts the jobs that could be claimed, up to this number, and calls cohort_divide(). */
-std::optional<int64> cohort_wait();
+ * counts the jobs that could be claimed, up to this number, and calls claim_window_divide(). */
+std::optional<int64> claim_window_wait();
 
 /* Every member gets its part of `jobs` in proportion to its max. */
-void cohort_divide(int64 jobs);
+void claim_window_divide(int64 jobs);
 
 /* What this claim may take. */
-int cohort_quota();
+int claim_window_quota();
 
 /* Whether nobody else gathers for this queue or has yet to claim: what this claim makes available for all, nobody lacks. */
-bool cohort_is_over();
+bool claim_window_is_over();
 
 /* This claim has taken what it took, or is given up. Where it was to divide, another does. */
-void cohort_leave();
+void claim_window_leave();
 
 } // namespace ojs

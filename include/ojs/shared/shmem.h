@@ -14,10 +14,10 @@ namespace ojs
 {
 
 constexpr int max_databases = 1000; /* one beyond works as if not preloaded */
-constexpr int max_marks = 4096;     /* queues somebody may listen to; beyond, transactions notify themselves */
+constexpr int max_listener_flags = 4096;     /* queues somebody may listen to; beyond, transactions notify themselves */
 constexpr int max_waiter_queues = 16; /* that a waiting claim names; of more it keeps a filter */
 constexpr int waiter_filter_words = 16;
-constexpr int max_mark_name = 128;
+constexpr int max_flag_name = 128;
 constexpr int max_calls = 4096; /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
 enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
@@ -40,29 +40,29 @@ struct Database {
     pg_atomic_uint32 uncountable; /* some queues found no room among the counters: all are counted by their rows */
     pg_atomic_uint32 prepared;    /* prepared transactions have changed rows: see queue_counters.cpp */
     Oid counted[2];               /* by Part: the counters hold the rows of this table `ready`; under their lock */
-    Oid figures_of;               /* the table `ready` of the extension that job_metrics.cpp counts for; under its lock */
-    TimestampTz figures_since;    /* … since when */
+    Oid metrics_of;               /* the table `ready` of the extension that job_metrics.cpp counts for; under its lock */
+    TimestampTz metrics_since;    /* … since when */
     bool hour_known;              /* … and knows what the hour before that was like */
     int64 recount_us;             /* when the worker counts again, by the steady clock */
     int worker_pid;
     TimestampTz worker_started_at;
 };
 
-struct MarkKey {
+struct QueueKey {
     int64 queue;
     Oid database;
     uint32 unused; /* zero: keys are compared as bytes */
 };
 
 /* A queue somebody may be listening to. */
-struct Mark {
-    MarkKey key;
+struct ListenerFlag {
+    QueueKey key;
     bool wanted;         /* a claim came back short since the last NOTIFY */
     bool pending;        /* a NOTIFY is due */
-    uint64 changes;      /* commits that met this mark */
+    uint64 changes;      /* commits that met this flag */
     int64 sent_us; /* the last NOTIFY, by the steady clock */
     int name_length;
-    char name[max_mark_name]; /* known once pending */
+    char name[max_flag_name]; /* known once pending */
 };
 
 /* A claim that waits; indexed by process number. */
@@ -107,7 +107,7 @@ struct Calls {
 
 struct Shared {
     LWLock *lock;
-    HTAB *marks;               /* of Mark */
+    HTAB *listener_flags;               /* of ListenerFlag */
     HTAB *calls;               /* of Calls */
     pg_atomic_uint32 launcher; /* process number plus 1 */
     pg_atomic_uint32 take_turns; /* there are more databases than workers may be */

@@ -8,7 +8,7 @@
  * sends the NOTIFY; otherwise the transaction itself sends one for each queue that
  * somebody may be listening to, unless ojs.notify is off.
  *
- * A prepared transaction forgets its marks: its COMMIT PREPARED may come from any
+ * A prepared transaction forgets its queued wake-ups: its COMMIT PREPARED may come from any
  * session, or after a restart. The worker looks again at the queues that somebody
  * waits for each tick; without it, claims that wait poll, and listeners look now
  * and then, as they should anyway.
@@ -26,7 +26,7 @@ void wake_init(); /* at load: transaction callbacks */
 void wake_queue(int64 queue, std::string_view name, int jobs);
 
 /* A claim came back short: someone may be listening or about to wait for these queues. Called before the claim's
- * closing look at the queue, so that a job which comes later sees the mark. Without preload the mark is a row
+ * closing look at the queue, so that a job which comes later sees the flag. Without preload the flag is a row
  * (listener_flags.h), which a claim that goes on to wait does without. */
 void wake_wanted(const int64 *queues, int n, bool waits);
 

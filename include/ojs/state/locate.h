@@ -9,14 +9,14 @@ namespace ojs
 {
 
 /* A job that nobody holds: its row in ready, or the one in delayed that is not a reminder of its expiry. */
-struct Place {
+struct Location {
     store::Table *table; /* null: it is in neither */
     ItemPointerData tid;
     store::Row seen; /* live, arriving or leaving */
     DelayedRow row;    /* kind only where it is in delayed */
 };
 
-Place locate(Tables &tables, const pg_uuid_t &id);
+Location locate(Tables &tables, const pg_uuid_t &id);
 
 constexpr int
 state_bit(State state)
@@ -33,9 +33,9 @@ constexpr int open_states = state_bit(State::scheduled) | state_bit(State::avail
 bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was, int64 &queue,
                const pg_uuid_t *replaced_by = nullptr);
 
-/* The same in whatever open state, its queue in `standing`. False: it has ended, or does not exist; then `standing` says
+/* The same in whatever open state, its queue in `status`. False: it has ended, or does not exist; then `status` says
  * how it stands, and `exists` whether. */
-bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing, bool &exists,
+bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status, bool &exists,
                  State &was);
 
 /* Cancels a job that waits, if no other transaction has it: for who may not wait. False: somebody is moving it. */
@@ -53,7 +53,7 @@ bool hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait);
 bool flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now);
 
 /* Where the job stands by a snapshot of this moment. */
-bool stand_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Standing &standing);
+bool read_current_status(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status);
 
 /* What an answer says beside the job. */
 struct Remark {

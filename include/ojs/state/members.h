@@ -31,8 +31,8 @@ void job_ended(Tables &tables, const FinishedRow &row);
 void member_removed(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 
 /* Whether members of a workflow are open. unsure: only such whose ends are not committed yet. */
-enum class Left { none, unsure, some };
-Left members_left(Tables &tables, const pg_uuid_t &workflow);
+enum class MembersLeft { none, unsure, some };
+MembersLeft members_left(Tables &tables, const pg_uuid_t &workflow);
 
 /* A workflow that somebody has to look at, now or in the next tick. */
 void workflow_due(Tables &tables, const pg_uuid_t &workflow, TimestampTz now);
@@ -55,6 +55,6 @@ void end_workflow_work(bool begun);
 void members_init(); /* once, at load */
 
 /* Adds to a job that is handed out what the members before it have led to (WF-04). */
-void read_parents(const pg_uuid_t &id, Standing &standing);
+void read_parents(const pg_uuid_t &id, Status &status);
 
 } // namespace ojs

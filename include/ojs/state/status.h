@@ -15,16 +15,16 @@ namespace ojs
 
 /* False: there is no such job. `job` points into the tables' slots. Where the hot set does not
  * answer (hot_set_answers), the logged tables alone do. */
-bool stand(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Standing &standing);
+bool read_status(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Status &status);
 
 /* How a finished job reads, but for its history. */
-void from_finished(const FinishedRow &row, Standing &standing);
+void from_finished(const FinishedRow &row, Status &status);
 
 /* Fills error, errors and next_attempt_at from the job's events. */
-void read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Standing &standing);
+void read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Status &status);
 
 /* What must be looked up of a job that is handed out, by the flags of its hot row: its history, its checkpoint. */
-void read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Standing &standing);
+void read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Status &status);
 
 /* Leaves the row of job `id` in the slot of `job`, whose tts_tid says where it is; by the location that a hot row remembers.
  * Returns false if there is none: a caller that does not have the hot row locked may come when the job has ended and gone. */
@@ -45,10 +45,10 @@ enum class Needs { lease, open, pending };
 [[noreturn]] void raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now);
 
 /* What a call about one job answers: ojs.job, with its history where there is one. */
-Datum job_answer(Tables &tables, const JobRow &job, Standing &standing);
+Datum job_answer(Tables &tables, const JobRow &job, Status &status);
 
 /* The same as the JSON envelope. */
-Jsonb *job_json(const JobRow &job, const Standing &standing, std::string_view queue_name);
+Jsonb *job_json(const JobRow &job, const Status &status, std::string_view queue_name);
 
 /* The name of a queue for a row that must have one. */
 std::string_view queue_name(int64 id);

@@ -12,16 +12,16 @@ namespace ojs
 {
 
 /* Where put-back jobs line up: before those that were never delivered, in the order of their return. */
-int64 place_of_returned();
+int64 returned_position();
 
 /* A hot row's way back into `ready`; wakes its queue. */
-void make_ready(Tables &tables, const HotRow &row, int64 place);
+void make_ready(Tables &tables, const HotRow &row, int64 position);
 /* The opposite: a job that was ready is scheduled (SM-16). A crash forgets that, and it is put off again. */
 void put_off(Tables &tables, const ReadyRow &row, TimestampTz until);
 
 /* What a job that ends while it is held leaves behind, and how that reads. */
 FinishedRow end_of(const LeaseRow &lease, State state, TimestampTz now);
-Standing standing_of(const FinishedRow &row, int32 flags);
+Status status_of(const FinishedRow &row, int32 flags);
 
 /* The end of a job. Takes its expiry row with it; `error` may be null. */
 void finish(Tables &tables, const FinishedRow &row, int32 flags);
@@ -34,7 +34,7 @@ void forget_expiry(Tables &tables, const pg_uuid_t &id);
  * A failed attempt, its lease already taken: by the policy a retry later (after `delay_ms`, where it is given), or the
  * end. How it came out is the answer.
  */
-Standing fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const ReportedError &error,
+Status fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const ReportedError &error,
                       std::optional<int64> delay_ms, TimestampTz now);
 
 /* A lease that ran out: the job is available again at once, or at its end when its budget is spent. */
@@ -42,7 +42,7 @@ void lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char 
            TimestampTz now);
 
 /* A job given back without a fault: the attempt refunded, available after `delay_ms`. */
-Standing release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now);
+Status release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now);
 
 /* What a job that ends where nobody holds it leaves behind; who ends it fills in the error. */
 FinishedRow end_waiting(const HotRow &row, TimestampTz now, State state = State::discarded);

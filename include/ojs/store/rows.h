@@ -151,12 +151,12 @@ hot_row_of(const JobRow &job, const ItemPointerData &tid)
 }
 
 struct ReadyRow : HotRow {
-    int64 place;
+    int64 position;
 
     static constexpr auto
     columns(auto &r, auto use)
     {
-        return use(r.job_id, r.queue, r.place, r.job_tid, r.npriority, r.flags, r.attempt, r.deliveries);
+        return use(r.job_id, r.queue, r.position, r.job_tid, r.npriority, r.flags, r.attempt, r.deliveries);
     }
 };
 
@@ -240,7 +240,7 @@ struct FinishedBrief {
 int64 size_of(std::string_view type, std::initializer_list<const Jsonb *> values);
 int64 size_of_stored(TupleTableSlot *slot);
 
-enum class LimitUse : int16 { held = 0, start = 1, told = 2 };
+enum class LimitUse : int16 { held = 0, start = 1, event = 2 };
 
 /* What a job takes of a rate limit (rate_limits.h). */
 struct LimitUseRow {

@@ -10,8 +10,8 @@
 namespace ojs
 {
 
-/* One table's sweep, as a session knows it. How far it has come is a row of ojs_store.retention_cursor. */
-struct Sweep {
+/* One table's scan, as a session knows it. How far it has come is a row of ojs_store.retention_cursor. */
+struct BlockScan {
     const char *what;
     store::Rel rel;
     BlockNumber most;       /* blocks in one step */
@@ -27,14 +27,14 @@ struct Stretch {
     BlockNumber of;
 };
 
-/* The blocks that are to be looked at now; until the end of the transaction no other session gets any of this sweep. */
-Stretch next_stretch(Sweep &sweep, TimestampTz now);
+/* The blocks that are to be looked at now; until the end of the transaction no other session gets any of this scan. */
+Stretch next_stretch(BlockScan &scan, TimestampTz now);
 
 /*
  * They have been, up to block `next`. `dense`: much was found, so that it is worth going on at once. `newest` is the time
  * of the newest row that was removed.
  */
-void stretch_done(Sweep &sweep, const Stretch &stretch, BlockNumber next, bool dense, std::optional<TimestampTz> newest,
+void stretch_done(BlockScan &scan, const Stretch &stretch, BlockNumber next, bool dense, std::optional<TimestampTz> newest,
                   TimestampTz now);
 
 /* The same for what is found by an index, inside with_spi: whether this session may remove it, and what it has removed. */

@@ -11,7 +11,7 @@ namespace ojs
 {
 
 /* A batch of jobs as a worker names them; lease_ids and results are empty or as long as ids. */
-struct Named {
+struct JobBatch {
     Ids ids;
     Texts lease_ids;
     Jsons results;
@@ -20,36 +20,36 @@ struct Named {
 };
 
 /* Reads and checks the parameters; `results_at` < 0: the call has none. */
-Named read_named(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at, int results_at);
+JobBatch read_job_batch(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids_at, int results_at);
 
 /* Positions of the ids in the order in which their rows are locked. */
 int *locking_order(const Ids &ids);
 
 /* The jobs whose attempt a call ends, for the after_execute hooks and its answer; nothing is noted where nobody asks. */
-struct Ended {
+struct EndedJobs {
     Hooks hooks;
     Datum *jobs; /* of type ojs.job; null: nobody asks */
     int n;
 };
-static_assert(std::is_trivially_destructible_v<Ended>);
+static_assert(std::is_trivially_destructible_v<EndedJobs>);
 
-Ended ended_of(int most, bool for_answer = false);
-void note_ended(Ended &ended, Tables &tables, const LeaseRow &lease, Standing standing);
+EndedJobs ended_of(int most, bool for_answer = false);
+void note_ended(EndedJobs &ended, Tables &tables, const LeaseRow &lease, Status status);
 /* Run the hooks, once all that the call writes is written. */
-void attempts_ended(const Ended &ended);
+void attempts_ended(const EndedJobs &ended);
 void attempt_ended(Datum job);
 
 /* Completes the named jobs that the worker holds, and returns their number. Strict: raises for the first it does not hold. */
-int complete(Tables &tables, const Named &named, bool strict, TimestampTz now, Ended &ended);
+int complete(Tables &tables, const JobBatch &batch, bool strict, TimestampTz now, EndedJobs &ended);
 
 inline Holder
-holder_of(const Named &named, int i)
+holder_of(const JobBatch &batch, int i)
 {
-    return {named.worker, named.lease_ids.n > 0 ? named.lease_ids.texts[i] : nullptr};
+    return {batch.worker, batch.lease_ids.n > 0 ? batch.lease_ids.texts[i] : nullptr};
 }
 
 /* (done, skipped in request order[, deadline]) */
-Datum many_answer(FunctionCallInfo fcinfo, int n, const Named &named, std::optional<TimestampTz> deadline);
+Datum many_answer(FunctionCallInfo fcinfo, int n, const JobBatch &batch, std::optional<TimestampTz> deadline);
 
 /* A result that is too large is refused, while the job is still held (RES-01). */
 void check_result(const Jsonb *result);
