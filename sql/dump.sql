@@ -1,4 +1,4 @@
--- dump.sql: what pg_dump carries: the logged truth. The hot set is rebuilt from it at first use after a restore.
+-- dump.sql: what pg_dump carries: the logged tables. The hot set is rebuilt from it at first use after a restore.
 
 select pg_catalog.pg_extension_config_dump('ojs_store.name_key', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.queue', '');

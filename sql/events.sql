@@ -456,7 +456,7 @@ end $$;
 comment on function ojs.notify_events(boolean)
     is 'Has ticks notify the channel ojs_events of each event, with its id; or has them stop';
 
--- How many it told of; one session at a time.
+-- Returns the number of events sent; one session at a time.
 create function ojs_store.tell_events(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

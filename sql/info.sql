@@ -30,7 +30,7 @@ language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_name_hash';
 create function ojs_store.queue_id(name text) returns bigint
 language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_queue_id';
 
--- The same for a name that has no row; refuses an id that another queue has.
+-- Like the function above, but for a name that has no row; refuses an id that another queue has.
 create function ojs_store.new_queue_id(name text) returns bigint
 language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_new_queue_id';
 

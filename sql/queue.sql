@@ -28,7 +28,7 @@ $$;
 create function ojs_store.check_queue_name(name text) returns void
 language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_check_queue_name';
 
--- The same, or NOT_FOUND.
+-- Like queue_named(), but raises NOT_FOUND if there is none.
 create function ojs_store.queue_found(name text) returns ojs_store.queue
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

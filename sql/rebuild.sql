@@ -1,4 +1,5 @@
--- rebuild.sql: how the hot set learns that the truth was changed by SQL, and the net under it. C++: src/hot_set/rebuild.cpp.
+-- rebuild.sql: how the hot set learns that logged tables were changed by SQL, and the safety net under it.
+-- C++: src/hot_set/rebuild.cpp.
 
 -- Fires for COPY and INSERT, as in a restore; direct table access fires no trigger.
 create function ojs_store.hot_set_lost() returns trigger

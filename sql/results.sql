@@ -1,6 +1,7 @@
 -- results.sql: what jobs have led to.
 
--- The same ids; PERMISSION_DENIED for a job in a queue that is not for the caller. Run with the caller's rights.
+-- Returns the ids as they are; raises PERMISSION_DENIED for a job in a queue that is not for the caller.
+-- Run with the caller's rights.
 create function ojs_store.readable(job_ids uuid[]) returns uuid[]
 language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_readable';
 

@@ -1,4 +1,4 @@
--- tables.sql: storage. A logged truth that is only inserted into, and an unlogged hot set that can be rebuilt from it.
+-- tables.sql: storage. Logged tables that are only inserted into, and an unlogged hot set that can be rebuilt from it.
 -- The hot path reaches these tables directly (src/store), past triggers, CHECKs, NOT NULLs, defaults and partial
 -- indexes: so its tables have none that matter. Column order is fixed in include/ojs/store/rows.h.
 --
@@ -223,7 +223,7 @@ create index delayed_job on ojs_store.delayed (job_id);
 create index delayed_due on ojs_store.delayed (due_at);
 
 -- What jobs that were handed out take of rate limits (src/limits/rate_limits.cpp). A place (kind 0) is taken while the lease exists,
--- a start (kind 1) counts until its time is over. Kind 2: what was told of the key (src/limits/rate_limit_events.cpp).
+-- a start (kind 1) counts until its time is over. Kind 2: the last event of the key (src/limits/rate_limit_events.cpp).
 create unlogged table ojs_store.limit_use (
     key bigint not null,                -- name_hash of the name
     kind smallint not null,             -- limit_use in rows.h
@@ -243,7 +243,7 @@ create unlogged table ojs_store.listener_flag (
 create index listener_flag_queue on ojs_store.listener_flag (queue);
 
 -- A row with a time: the hot set stands. No such row, or one from the beginning of time beside it (rows came into the
--- truth by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile pass.
+-- logged tables by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile pass.
 create unlogged table ojs_store.hot_set_state (
     rebuilt_at timestamptz not null,
     took interval not null,
@@ -264,7 +264,7 @@ create table ojs_store.stored_event (
 create unique index stored_event_at on ojs_store.stored_event (at, id);
 alter table ojs_store.stored_event replica identity using index stored_event_at;
 
--- Up to where listeners were told of events (ojs.notify_events). No row: nobody wants that.
+-- Up to where listeners were notified of events (ojs.notify_events). No row: nobody wants that.
 create table ojs_store.event_notify_cursor (
     cursor text not null
 );

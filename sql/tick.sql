@@ -5,8 +5,8 @@ language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_tick';
 comment on function ojs.tick(int)
     is 'One pass of upkeep: reaps lapsed leases, promotes due jobs, discards expired ones, removes what is kept no longer; at most budget rows per duty';
 
--- Removes events that have rows of their own and are too old, and with `count` the oldest of too many; how many. And
--- tokens of ojs.once after their 30 days.
+-- Removes events that have rows of their own and are too old, and with `count` the oldest of too many. And tokens
+-- of ojs.once after their 30 days. Returns the number of events removed.
 create function ojs_store.prune_records(most int, count boolean) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable

@@ -297,8 +297,8 @@ begin
     end loop;
 end $$;
 
--- For the tick: has workflows go on that are due, at most so many, each for itself; how many it has looked at, or 0 if none
--- could go on. In no order: many that wait for open transactions are not in the way of others.
+-- For the tick: advances at most so many workflows that are due, each for itself. Returns the number it has looked at, or 0
+-- if none could go on. In no order: many that wait for open transactions are not in the way of others.
 create function ojs_store.advance_due(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -360,7 +360,7 @@ begin
 end $$;
 
 -- Removes workflows whose time is over, as finished jobs are removed: completed and cancelled ones after 7 days, failed ones
--- after 30. At most so many rows; how many.
+-- after 30. Removes at most so many rows, and returns their number.
 create function ojs_store.prune_workflows(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -393,7 +393,7 @@ begin
     return n;
 end $$;
 
--- The tick's duty; how many rows it has handled.
+-- The tick's duty. Returns the number of rows it has handled.
 create function ojs_store.tend_workflows(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

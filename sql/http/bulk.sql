@@ -6,7 +6,7 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     select coalesce(request.headers ->> 'idempotency-key', ojs_http.text_field(body, 'idempotency_key'))
 $$;
 
--- True: all or none.
+-- Returns true if the batch is all or none.
 create function ojs_http.is_atomic(body jsonb, otherwise text) returns boolean
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -359,7 +359,7 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         || '{"state": "discarded", "dead_letter": true}')
 $$;
 
--- Deletes what a filter says, in portions of a batch each; how many.
+-- Deletes what a filter says, in portions of a batch each. Returns the number of jobs deleted.
 create function ojs_http.delete_all(filter jsonb) returns bigint
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

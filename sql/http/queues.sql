@@ -153,7 +153,7 @@ begin
     return ojs_http.reply(200, ojs_http.queue_is(request.names[1], 'draining', 'draining_since'));
 end $$;
 
--- The same without the wrapper, for administrators, and only of a queue that is there.
+-- Like pause_queue(), but without the wrapper, for administrators, and only of a queue that is there.
 create function ojs_http.pause_queue_flat(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

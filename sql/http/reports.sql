@@ -6,7 +6,7 @@ create function ojs_http.report_progress(
 ) returns boolean
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_progress';
 
--- Null: there is no such job. For workers: they may read checkpoints, and report on any job they know the id of.
+-- Returns null if there is no such job. For workers: they may read checkpoints, and report on any job they know the id of.
 create function ojs_http.progress_and_checkpoint(id uuid) returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object('job_id', job.id, 'state', job.state, 'progress', job.extra -> 'progress',

@@ -155,7 +155,7 @@ end;
 
 -- SERVING ----------------------------------------------------------------------------------------------------------
 
--- The same by path, a colon for each name: {"/ojs/v1/jobs/:": {"GET": "info", …}, …}. A constant to whoever calls it.
+-- The handlers by path, a colon for each name: {"/ojs/v1/jobs/:": {"GET": "info", …}, …}. A constant to whoever calls it.
 create function ojs_http.handlers_by_path() returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_object_agg(path, handlers)
@@ -254,7 +254,8 @@ begin
     end if;
 end $$;
 
--- Where a client of the pipe waits and the database is not to: how many seconds the request would have waited. Null: not at all.
+-- Where a client of the pipe waits and the database is not to: how many seconds the request would have waited,
+-- or null if not at all.
 create function ojs_http.would_wait(headers jsonb, body jsonb) returns text
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 declare

@@ -137,7 +137,7 @@ begin
         'server_time', ojs_http.rfc3339(ojs_http.now())));
 end $$;
 
--- The same by SDKs that report in percent, of a job that the body names.
+-- Like the progress of a job by its path, but for SDKs that report in percent, of a job that the body names.
 create function ojs_http.worker_progress(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

@@ -286,7 +286,7 @@ known_seqs(Oid table, int64 queue_id, int64 at_us, Seqs &seqs)
     return known && (fresh || (seqs.earliest != 0 && job_exists(seqs.earliest_id)));
 }
 
-/* False: there is no room for this queue. */
+/* Returns false if there is no room for this queue. */
 bool
 can_remember_seqs(Database &database, Oid table, int64 queue_id)
 {

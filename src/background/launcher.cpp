@@ -180,7 +180,7 @@ say_full(int64 at)
     said_full_us = at;
 }
 
-/* False: no process was to be had. */
+/* Returns false if no process could be started. */
 bool
 start(Served &one, int64 at)
 {

@@ -197,7 +197,7 @@ do_duty(Duty duty, Pass &pass)
     commit();
 }
 
-/* False: it failed, was counted and rolled back. */
+/* Returns false if the duty failed; the failure is counted, and its work rolled back. */
 bool
 attempt_duty(Duty duty, Pass &pass)
 {
@@ -249,7 +249,7 @@ go_on_with_schedules()
             schedules[i].next_us = steady(states[i].good_at + rest_us, rest_us);
 }
 
-/* True: there is more to do at once. */
+/* Returns true if there is more to do at once. */
 bool
 do_when_due(Duty duty)
 {

@@ -2,7 +2,7 @@
  * request.cpp: see request.h.
  *
  * A claim of several queues shares out the first of them that has a window; the others it takes from as any claim does.
- * What falls due while a cohort gathers is counted for it, and each member makes available what its quota lacks: what one
+ * What falls due while a claim window is open is counted for it, and each member makes available what its quota lacks: what one
  * of them made available for the others they could not see before its commit.
  */
 #include "ojs/claim/request.h"

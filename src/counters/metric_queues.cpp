@@ -1,5 +1,5 @@
 /*
- * metric_queues.cpp: which queues have a place among the metrics. There is room for so many; whoever comes later takes the place of
+ * metric_queues.cpp: which queues have a slot among the metrics. There is room for so many; whoever comes later takes the place of
  * one where nothing happens.
  */
 #include "ojs/counters/metric_table.h"

@@ -1,6 +1,6 @@
 /*
- * pressure.cpp: see pressure.h. The alarms are parts of the counters, under their lock. What a tick has told is marked as
- * told when it commits; only one tick tells at a time.
+ * pressure.cpp: see pressure.h. The alarms are parts of the counters, under their lock. What a tick has emitted is marked
+ * as emitted when it commits; only one tick emits at a time.
  */
 #include "ojs/counters/pressure.h"
 
@@ -15,7 +15,7 @@ namespace
 
 constexpr int most_at_once = 100;
 
-/* Something that was found in a counter, and what becomes of it once it has been told. */
+/* Something that was found in a counter, and what becomes of it once its event is emitted. */
 struct Finding {
     int64 queue;
     Load load;
@@ -26,7 +26,7 @@ struct Finding {
 
 Finding *emitted; /* by this transaction, in its memory */
 int n_emitted;
-int passed; /* so many of the queues that are told of, in the order of the counters, did the last ticks of this session look at */
+int passed; /* so many of the queues with events, in the order of the counters, did the last ticks of this session look at */
 
 constinit Statement record = {
     "select ojs_store.record_event($1, $2, $3)", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
@@ -50,7 +50,8 @@ refusals_of(Oid database)
 
 /*
  * Under the lock. Where there is none, the database with most refusals gives one up, which its next refusal notes again: one in
- * which nobody tells them takes nothing from the others. Null: this one has as many as it may.
+ * which nobody tells them takes nothing from the others. Returns null if this
+ * database has as many as it may.
  */
 Refusal *
 room_for_refusal()
@@ -184,7 +185,7 @@ pressure_xact(XactEvent event, void *)
         n_emitted = 0;
 }
 
-/* What was told may be rolled back, and is told again. */
+/* What was emitted may be rolled back, and is emitted again. */
 extern "C" void
 pressure_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 {

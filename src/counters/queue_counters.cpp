@@ -22,7 +22,7 @@ bool lost_here[2];
 namespace
 {
 
-/* A column that lies always at the same place. */
+/* A column at a constant offset. */
 template <typename Row, auto member>
 auto
 column(HeapTupleHeader row)
@@ -83,7 +83,7 @@ add(Counter &counter, const Change &change, bool since)
         pg_atomic_fetch_add_u64(&counter.bytes_since, change.bytes);
 }
 
-/* True: some of the counters are missing, and the lock must be held exclusively to make them. */
+/* Returns true if some of the counters are missing; the lock must be held exclusively to make them. */
 bool
 add_all(bool exclusive)
 {

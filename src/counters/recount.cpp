@@ -181,7 +181,7 @@ start(Database &database, Part part)
     return snapshot;
 }
 
-/* Under the lock. True: the counters said something else before. */
+/* Under the lock. Returns true if the counters had other values before. */
 bool
 put_right(HTAB *counted, Part part)
 {

@@ -7,7 +7,7 @@
  * has taken out of the queue makes room for it, and for nobody else before its commit.
  *
  * Nobody hears when a prepared transaction ends. So a transaction with places is prepared under a lock that lives as long
- * as it does, and who wants a place waits for that.
+ * as it does, and who wants a slot waits for that.
  */
 #include "ojs/counters/counter_table.h"
 

@@ -1,5 +1,5 @@
 /*
- * rebuild.cpp: makes the hot set from the truth, and puts back what fell out of it.
+ * rebuild.cpp: makes the hot set from the logged tables, and puts back what fell out of it.
  *
  * Both read one snapshot: the open jobs (in `job`, not in `finished`) that are in none of ready, lease and delayed, each put
  * where its newest event says. A job that is pushed meanwhile is not in the snapshot, and brings its own hot row. One

@@ -162,7 +162,7 @@ restriction(const Hook &hook, Oid user)
     return hook.role_oid == user || superuser_arg(hook.role_oid) ? 0 : SECURITY_RESTRICTED_OPERATION;
 }
 
-/* Null: it returned that, or nothing. */
+/* Returns null if the hook returned null, or nothing. */
 Jsonb *
 call(Hook &hook, Jsonb *envelope, bool wants_result)
 {

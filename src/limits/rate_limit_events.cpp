@@ -1,8 +1,8 @@
 /*
  * rate_limit_events.cpp: see rate_limit_events.h.
  *
- * What was told of a key last stands in limit_use: number 1, it was exceeded, until a job starts; then 0 for the rest of the
- * minute, in which it is not told again. Like the uses that it speaks of it is unlogged, and the rollback of a claim takes it back.
+ * The last event of a key is in limit_use: number 1, it was exceeded, until a job starts; then 0 for the rest of the
+ * minute, in which it is not emitted again. Like the uses that it speaks of it is unlogged, and the rollback of a claim takes it back.
  */
 #include "ojs/limits/rate_limit_events.h"
 
@@ -18,7 +18,7 @@ namespace
 
 constexpr int64 quiet_us = 60 * USECS_PER_SEC; /* from one rate_limit.exceeded of a key to the next */
 constexpr int64 forgotten_us =
-    86400 * USECS_PER_SEC; /* a key of which no job has started for so long is told of again */
+    86400 * USECS_PER_SEC; /* a key of which no job has started for so long emits again */
 
 text *
 name_of(const LimitPolicy &policy)
@@ -26,7 +26,7 @@ name_of(const LimitPolicy &policy)
     return cstring_to_text_with_len(policy.key.data(), static_cast<int>(policy.key.size()));
 }
 
-/* False: another transaction is telling of this key. `last` without a name: nothing counts that was told of it. */
+/* Returns false if another transaction is emitting events of this key. `last` has no name if no event of it counts. */
 bool
 find_emitted(Tables &tables, int64 key, TimestampTz now, LimitUseRow &last, ItemPointerData &tid)
 {

@@ -37,7 +37,7 @@ struct LimitUsed {
 namespace
 {
 
-constexpr int64 unknown_wait_us = USECS_PER_SEC; /* when a place becomes free, nobody knows: ask again after this */
+constexpr int64 unknown_wait_us = USECS_PER_SEC; /* when a slot becomes free, nobody knows: ask again after this */
 constexpr int max_removed = 100;                 /* old rows that one look removes */
 
 /* The limits of a queue, and those of jobs that name no key. */
@@ -244,7 +244,7 @@ open_at(const LimitOnJob &limit)
     return at;
 }
 
-/* The same for jobs that the same limit keeps back: its key and, since each is judged by what it says itself, its numbers. */
+/* Equal for jobs that the same limit keeps back: its key and, since each is judged by what it says itself, its numbers. */
 uint64
 name_of(const LimitOnJob &limit)
 {

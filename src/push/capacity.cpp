@@ -294,7 +294,7 @@ next_priority(Tables &tables, int64 queue, int16 *npriority)
 
 /*
  * Discards available jobs until `more` is gone, or some of it: those first that were pushed first, of all that stand
- * foremost in their lines. What another transaction is at is left to it. False: there was none to discard.
+ * foremost in their lines. What another transaction is at is left to it. Returns false if there was none to discard.
  */
 bool
 drop_oldest(Tables &tables, int64 queue, Load more, TimestampTz now)
@@ -329,7 +329,7 @@ drop_oldest(Tables &tables, int64 queue, Load more, TimestampTz now)
     return dropped > 0;
 }
 
-/* True: the call had to wait. */
+/* Returns true if the call had to wait. */
 bool
 find_room_in(Tables &tables, Wanted &wanted, TimestampTz now)
 {

@@ -184,7 +184,7 @@ read_batch_key(text *key, const Interval *ttl)
     return batch_key;
 }
 
-/* False: the batch's key was taken before, and nothing is pushed. */
+/* Returns false if the batch's key was taken before; nothing is pushed then. */
 bool
 take_batch_key(const Batch &batch, BatchKey &key)
 {

@@ -105,7 +105,7 @@ read_locked(store::Table &table, const Fingerprint &key, ItemPointer tid)
     return jobs;
 }
 
-/* True: the key was free, and this transaction has it now. False: it has a row, which is locked. */
+/* Returns true if the key was free, and this transaction has it now; false if it has a row, which is now locked. */
 bool
 lock_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, bool likely_free)
 {

@@ -37,7 +37,7 @@ calls_of_session()
     return session_calls;
 }
 
-/* Null: no room. */
+/* Returns null if there is no room. */
 Calls *
 entry_in(HTAB *calls, const CallsKey &key, TimestampTz at)
 {

@@ -2,7 +2,7 @@
  * claim_window.cpp: see claim_window.h. The members are under shared->lock, which is held for look-ups in memory only.
  *
  * A member that is cancelled or whose session ends leaves by the abort of its transaction: before the division its part
- * goes to the others, after it its jobs stay ready. A cohort is divided once the one before it has claimed, so that no job
+ * goes to the others, after it its jobs stay ready. A window is divided once the one before it has claimed, so that no job
  * is counted twice; but nobody waits for that longer than claims_within_us.
  */
 #include "ojs/shared/claim_window.h"
@@ -38,7 +38,7 @@ each_of_queue(Visit visit)
     }
 }
 
-/* Begins the division if that is this claim's to do: the most jobs that its cohort can take; else 0. */
+/* Begins the division if that is this claim's to do: the most jobs that its window can take; else 0. */
 int64
 begin_to_divide(int64 at)
 {

@@ -102,7 +102,7 @@ outlived(const FinishedBrief &done, TimestampTz now)
 /* --- names of dropped queues --- */
 
 /*
- * A queue that was dropped is forgotten when nothing is left of it. No index says which jobs a queue has, so the sweep of
+ * A queue that was dropped is forgotten when nothing is left of it. No index says which jobs a queue has, so the scan of
  * `finished` looks: a dropped queue that has no open job at the beginning of a round, no finished one during the round and
  * again no open one at its end, has none.
  */
@@ -110,7 +110,7 @@ struct Round {
     static constexpr int most = 100;
     int64 dropped[most]; /* of which no finished job has been seen */
     int n;
-    BlockNumber next; /* where this session's sweep goes on, if no other has swept */
+    BlockNumber next; /* where this session's scan goes on, if no other has scanned */
 };
 constinit Round forgetting = {};
 

@@ -96,7 +96,7 @@ run_due_crons(Pass &pass)
     pass.more |= pass.crons >= n;
 }
 
-/* In a subtransaction. False: it failed, and nothing of it stays. */
+/* In a subtransaction. Returns false if it failed; nothing of it stays. */
 bool
 perform(Duty duty, Pass &pass)
 {

@@ -66,7 +66,8 @@ release_all(Tables &tables, TimestampTz at)
     }
 }
 
-/* The same at the end of the session, which nothing can interrupt any more: what another transaction is at is left to that. */
+/* Like the function above, but at the end of the session, which nothing can interrupt any more: rows that another
+ * transaction has locked are left to it. */
 void
 release_free(Tables &tables, TimestampTz at)
 {

@@ -12,14 +12,14 @@ namespace ojs
 
 constexpr int max_counters = 8192; /* queues with jobs, in all databases; beyond, everybody counts the rows */
 
-/* What is to be told of a bounded queue: see pressure.h. */
+/* Which event of a bounded queue is to be emitted: see pressure.h. */
 enum class Alarm : uint8 { off, due, emitted };
 
 /* A queue's counters. One that is not there counts as zeros, so an idle one may be removed. */
 struct Counter {
     QueueKey key;
     pg_atomic_uint64 n[n_where];
-    pg_atomic_uint64 reserved;       /* places of open transactions (reservation.cpp); not part of n */
+    pg_atomic_uint64 reserved;       /* slots of open transactions (reservation.cpp); not part of n */
     pg_atomic_uint64 since[n_where]; /* by commits that the snapshot of the running recount does not see */
     pg_atomic_uint64 bytes, reserved_bytes, bytes_since; /* the same of sizes, where the queue bounds them */
     Alarm warned, refused;           /* under the lock, exclusively */
@@ -47,7 +47,7 @@ extern pg_atomic_uint32 *committing;
 extern HTAB *counters; /* of Counter; null without preload */
 extern Recount *recount;
 
-/* Pushes that were refused, until that has been told: the first of each queue. */
+/* Pushes that were refused, until the event is emitted: the first of each queue. */
 struct Refusal {
     Oid database; /* invalid: free */
     int64 queue;
@@ -56,7 +56,7 @@ struct Refusal {
     char job_type[256]; /* ends in a zero */
 };
 struct Alarms {
-    pg_atomic_uint32 raised; /* how often something came to be told */
+    pg_atomic_uint32 raised; /* how often an event became due */
     Refusal refusals[64];
 };
 extern Alarms *alarms;
@@ -119,11 +119,11 @@ Database *counting_database();
 
 /* --- reservation.cpp --- */
 
-/* Takes reserved places away; never more than there are, since a counter may have been lost with some meanwhile. */
+/* Takes reserved slots away; never more than there are, since a counter may have been lost with some meanwhile. */
 void subtract(pg_atomic_uint64 &places, int64 n);
 void give_back(const Change &change);
-Load load_of(Counter &counter); /* what waits, and what open transactions have places for */
-/* A transaction that is being prepared: its places are kept by locks, since nobody hears when it ends. */
+Load load_of(Counter &counter); /* what waits, and what open transactions have reserved */
+/* A transaction that is being prepared: its slots are kept by locks, since nobody hears when it ends. */
 void keep_while_prepared();
 
 /* --- recount.cpp --- */
@@ -131,8 +131,8 @@ void keep_while_prepared();
 /* Whether the counters of a part can be read, under the lock, as right; counts the rows first where that is needed. */
 bool settled(Database &database, Part part);
 
-/* Makes the shared counters of this database right; `again`: even if somebody else has just done so. False: another
- * recount takes too long to be waited for. */
+/* Makes the shared counters of this database right; `again`: even if somebody else has just done so. Returns
+ * false if another recount takes too long to be waited for. */
 bool recount_rows(Part part, bool again);
 /* At the end of a transaction: a recount that it has not finished. */
 void recount_given_up();

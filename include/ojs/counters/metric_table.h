@@ -56,7 +56,7 @@ struct Series {
 
 struct JobMetrics {
     LWLock *lock; /* held to make queues and series, and to look for them */
-    int n_queues; /* places that have been used */
+    int n_queues; /* slots that have been used */
     int n_series;
     pg_atomic_uint32 freed; /* how often some were freed: what sessions remember of them holds no more */
     QueueMetrics queues[max_metric_queues];
@@ -106,7 +106,7 @@ bool is_current(const MetricDelta &what);
 int find_queue_metrics(Oid table, int64 id);
 int make_queue_metrics(Oid table, int64 id);
 
-/* Under the queue's mutex. Null: that part is more than an hour old. */
+/* Under the queue's mutex. Returns null if that part is more than an hour old. */
 PartOfHour *part_of(QueueMetrics &queue, int64 number);
 
 void add_to(Series &series, const MetricDelta &what);

@@ -18,7 +18,7 @@ enum class Numbers { rounded, exact };
 /* RFC 8785 text of a JSON value, strings and keys in NFC first; appended to `out`, in UTF-8. Errors name `field`. */
 void canonical_json(const JsonbContainer *json, Numbers numbers, const char *field, StringInfo out);
 
-/* The same of a value inside of one. */
+/* Like the function above, but for a value inside a document. */
 void canonical_value(const JsonbValue &value, Numbers numbers, const char *field, StringInfo out);
 
 /* The parts: text in NFC as UTF-8 (the same bytes where they are so already), quoted text, the order of keys. */

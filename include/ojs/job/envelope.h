@@ -95,7 +95,7 @@ constexpr int64 max_duration_ms = INT64CONST(36525) * 86400000;
  * Raise with `field`. A timestamp raises INVALID_PAYLOAD. */
 TimestampTz parse_timestamp(std::string_view text, TimestampTz now, const char *field);
 int64 parse_duration_ms(std::string_view text, Code code, const char *field);
-/* A duration as dashboards write it: a whole number and s, m, h, d or w, such as 24h. False: it is none. */
+/* A duration as dashboards write it: a whole number and s, m, h, d or w, such as 24h. Returns false if it is none. */
 bool parse_short_duration_ms(std::string_view text, int64 &ms);
 int64 parse_delay_ms(std::string_view text, const char *field); /* a time from now: refused beyond 100 years */
 int64 interval_ms(const Interval *interval); /* days of 24 h, months of 30 days; parts of a millisecond count as one */
@@ -197,7 +197,7 @@ constexpr int claimed_columns = 34;
 void render(const JobRow &job, const Status &status, std::string_view queue_name, bool claimed, Datum *values,
             bool *nulls);
 
-/* The same as one datum of type ojs.job. */
+/* Like render(), but returns one datum of type ojs.job. */
 Datum render_job(const JobRow &job, const Status &status, std::string_view queue_name);
 
 /* What render() filled, as the JSON envelope. */

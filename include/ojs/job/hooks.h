@@ -31,8 +31,8 @@ struct Hooks {
 Hooks hooks_at(Point point);
 
 /*
- * Runs the enqueue hooks over an envelope that was read and not yet validated. False: one of them dropped the job. Else
- * the envelope is what they made of it, validated. Without hooks it is only validated.
+ * Runs the enqueue hooks over an envelope that was read and not yet validated. Returns false if one of
+ * them dropped the job. Otherwise the envelope is what they made of it, validated. Without hooks it is only validated.
  */
 bool admit_envelope(const Hooks &hooks, Envelope &envelope, TimestampTz now);
 

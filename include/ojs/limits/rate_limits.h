@@ -46,7 +46,7 @@ LimitVerdict may_start(Limits &limits, const Queue &queue, const JobRow &job, Ti
 /* The job that may_start() was asked about last does start. */
 void starts(Limits &limits, LeaseRow &lease);
 
-/* A lease that stood before a crash takes its places again; to be called before it is stored, then store_limit_uses(). It started
+/* A lease from before a crash takes its slots again; to be called before it is stored, then store_limit_uses(). It started
  * then, not now: rates are not asked. */
 void retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease);
 
@@ -54,7 +54,7 @@ void retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRo
  * has started nothing and will wait) it only does the latter. */
 void store_limit_uses(Limits &limits, bool writes = true);
 
-/* A job is held no more: if it took a place, who waits for its queue looks again after the commit. */
+/* A job is held no more: if it took a slot, who waits for its queue looks again after the commit. */
 void slot_freed(const LeaseRow &lease);
 
 /* A worker was told to let go for a while (RL-06), by what it says was a `reason`: no job with the keys of this one (or without

@@ -65,7 +65,7 @@ static_assert(std::is_trivially_destructible_v<Details>);
 [[noreturn]] void raise(Code code, const Details &details, const char *hint, const char *message, ...)
     pg_attribute_printf(4, 5);
 
-/* The same told as a NOTICE: the call goes on. */
+/* Like raise(), but emits a NOTICE, and the call goes on. */
 void tell(Code code, const Details &details, const char *hint, const char *message, ...) pg_attribute_printf(4, 5);
 
 /* The usual complaint about one field of an envelope or one parameter. */

@@ -11,8 +11,8 @@ namespace ojs
 ErrorData *attempt_call(void (*body)(void *), void *arg);
 
 /*
- * Runs body() in a subtransaction. Null: it went well, and what it did stays. Else nothing of it does, and this is the
- * error, which the caller judges: ReThrowError() for one that it cannot answer for. Tables that the body opens must be
+ * Runs body() in a subtransaction. Returns null if it succeeded; what it did stays. Otherwise nothing of it stays, and
+ * it returns the error, which the caller judges: ReThrowError() for one that it cannot answer for. Tables that the body opens must be
  * closed by it; what it allocates stays.
  */
 template <typename Body>

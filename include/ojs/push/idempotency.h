@@ -16,7 +16,8 @@ struct RequestKey {
 };
 
 /*
- * Null: the key is this call's now, which ends with keep_answer(). Else what the call answered that had it before.
+ * Returns null if this call now has the key; it ends with keep_answer(). Otherwise returns the answer of the call that had
+ * the key before.
  * Waits for a transaction that is using the same key; raises if that key was used for another request.
  */
 Jsonb *take_idempotency_key(const RequestKey &key);
@@ -24,7 +25,7 @@ Jsonb *take_idempotency_key(const RequestKey &key);
 void free_idempotency_key(const RequestKey &key);
 void keep_answer(const RequestKey &key, const Jsonb *answer);
 
-/* Removes keys whose day is over, at most `limit`; how many. */
+/* Removes at most `limit` keys whose day is over. Returns the number of rows removed. */
 int prune_idempotency_keys(int limit, TimestampTz now);
 
 } // namespace ojs

@@ -66,13 +66,13 @@ int64 deduplication_ttl(std::optional<int64> ttl_ms);
 /* Raises unless the key is one that can be kept. */
 void check_deduplication_key(std::string_view key);
 
-/* A marker of this call's that names another job after all: the one that uniqueness put in its place. */
+/* A deduplication key of this call's that names another job after all: the one that uniqueness put in its place. */
 void point_deduplication_key(int64 queue, std::string_view key, const pg_uuid_t &job_id);
 
 /* Gives up a key that this call took: not all of what it stands for was stored. */
 void free_deduplication_key(int64 queue, std::string_view key);
 
-/* Removes markers whose time is over, at most `limit`; how many. */
+/* Removes at most `limit` deduplication keys whose time is over. Returns the number of rows removed. */
 int prune_deduplication_keys(int limit, TimestampTz now);
 
 } // namespace ojs

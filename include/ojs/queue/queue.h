@@ -67,7 +67,7 @@ kept_ms_of(const Queue &queue, State state)
     return queue.kept_ms[state == State::completed ? 0 : state == State::discarded ? 1 : 2];
 }
 
-/* Null: no such queue. The pointer holds until the next call that may find the cache outdated. By id, a deleted queue is
+/* Returns null if there is no such queue. The pointer is valid until the next call that may find the cache outdated. By id, a deleted queue is
  * found too. */
 const Queue *find_queue(std::string_view name);
 const Queue *find_queue(int64 id);
@@ -80,7 +80,7 @@ int64 queue_id(std::string_view name);
  * the same queue at once do not wait for each other (see sql/tables.sql).
  */
 const Queue *queue_for_push(std::string_view name);
-/* The same for what the server itself sends there: made whatever the setting says. */
+/* Like queue_for_push(), but for jobs that the server itself moves: creates the queue whatever the setting says. */
 const Queue *queue_to_move_to(std::string_view name);
 
 /* The policy that applies to every queue which does not say otherwise: a row of this name, no queue. */

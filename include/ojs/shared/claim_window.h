@@ -1,7 +1,7 @@
 /*
  * claim_window.h: claims that share out a queue's jobs (claim_jitter_ms, Q-48 to Q-50).
  *
- * The first claim of a queue opens a window; those that arrive before it closes are one cohort with it. Whoever of them
+ * The first claim of a queue opens a window; those that arrive before it closes share that window. Whoever of them
  * first finds it closed divides: it counts the jobs, holding no lock, and gives each member its quota. Each then claims up
  * to that in its own transaction, as any claim. What the members are at lives in shared memory; without it there are no
  * cohorts.
@@ -13,7 +13,7 @@
 namespace ojs
 {
 
-/* Joins the cohort of a queue, or opens one. */
+/* Joins the claim window of a queue, or opens one. */
 void claim_window_join(int64 queue, int max, int64 window_ms);
 
 /* Waits for the window to close, holding no lock. Nothing: this claim has its quota. Else it is the one to divide: it

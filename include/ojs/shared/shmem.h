@@ -1,7 +1,7 @@
 /*
  * shmem.h: what the processes of a cluster share when the library is preloaded: per database its worker and who
  * wants what, per queue whether somebody may be listening, the claims that wait, those that share a queue's jobs, and how
- * often workers claimed. All of it hints: the tables are the truth, and everything here is empty after a restart.
+ * often workers claimed. All of it hints: the tables are what counts, and everything here is empty after a restart.
  * Without preload there is none of it, and nothing needs it.
  *
  * One LWLock (`lock`) guards everything but the atomics, and another the counters (counter_table.h). It is held for look-ups in memory only.
@@ -27,9 +27,9 @@ struct Database {
     Oid oid;
     pg_atomic_uint32 worker;  /* number of the upkeep worker's process, plus 1; 0: none runs */
     pg_atomic_uint32 waiters; /* claims that wait here */
-    pg_atomic_uint32 wanted;  /* marks of this database that are `wanted` */
+    pg_atomic_uint32 wanted;  /* flags of this database that are `wanted` */
     pg_atomic_uint32 pending; /* … that are `pending` */
-    pg_atomic_uint32 crowded; /* some marks found no room: the tick notifies whatever queue has work */
+    pg_atomic_uint32 crowded; /* some flags found no room: the tick notifies whatever queue has work */
     pg_atomic_uint32 asked;   /* a session wants a worker here */
     pg_atomic_uint32 absent;  /* the last worker found no extension */
     pg_atomic_uint32 poked;   /* something is due sooner than the worker thinks */

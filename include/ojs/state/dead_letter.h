@@ -34,7 +34,7 @@ bool removed_at_end(Tables &tables, const LeaseRow &lease, State end);
  * taken: so nobody else is at it. Its uniqueness key is left to retention.
  */
 void remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags);
-/* The same for a job of which only the id is known; false: there is none. */
+/* Like the function above, but for a job of which only the id is known. Returns false if there is none. */
 bool remove_job(Tables &tables, const pg_uuid_t &id);
 
 } // namespace ojs

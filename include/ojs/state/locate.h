@@ -28,17 +28,17 @@ constexpr int open_states = state_bit(State::scheduled) | state_bit(State::avail
 
 /*
  * Cancels a job if it is in one of `states` (bits of open ones), held or not, waiting for a transaction that is moving
- * it; `was` is the state it was in, `queue` its queue. False: it is in none of them, or does not exist.
+ * it; `was` is the state it was in, `queue` its queue. Returns false if it is in none of them, or does not exist.
  */
 bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was, int64 &queue,
                const pg_uuid_t *replaced_by = nullptr);
 
-/* The same in whatever open state, its queue in `status`. False: it has ended, or does not exist; then `status` says
- * how it stands, and `exists` whether. */
+/* Like cancel_in(), but for every open state, with its queue in `status`. Returns false if the job has ended, or does not
+ * exist; then `status` is its status, and `exists` says whether it exists. */
 bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status, bool &exists,
                  State &was);
 
-/* Cancels a job that waits, if no other transaction has it: for who may not wait. False: somebody is moving it. */
+/* Cancels a job that waits, if no other transaction has it: for who may not wait. Returns false if another transaction is moving it. */
 bool cancel_unless_busy(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 
 /* Locks the row of an open job where it is, waiting if need be, so that it moves no more until this transaction ends.
@@ -49,7 +49,7 @@ void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);
  * `wait` is false. */
 bool hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait);
 
-/* As hold_open(), and from then on its hot rows bear `flag`. False: the job has ended, or does not exist. */
+/* As hold_open(), and from then on its hot rows bear `flag`. Returns false if the job has ended, or does not exist. */
 bool flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now);
 
 /* Where the job stands by a snapshot of this moment. */

@@ -26,7 +26,7 @@ struct MemberEnd {
  */
 void member_ended(Tables &tables, const pg_uuid_t &id, const MemberEnd &end);
 
-/* The same for a job that has come to its end, or (`removed`) is removed before one. */
+/* Like the function above, but for a job that has come to its end, or (`removed`) is removed before one. */
 void job_ended(Tables &tables, const FinishedRow &row);
 void member_removed(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 

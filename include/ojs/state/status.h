@@ -13,7 +13,7 @@
 namespace ojs
 {
 
-/* False: there is no such job. `job` points into the tables' slots. Where the hot set does not
+/* Returns false if there is no such job. `job` points into the tables' slots. Where the hot set does not
  * answer (hot_set_answers), the logged tables alone do. */
 bool read_status(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Status &status);
 
@@ -47,7 +47,7 @@ enum class Needs { lease, open, pending };
 /* What a call about one job answers: ojs.job, with its history where there is one. */
 Datum job_answer(Tables &tables, const JobRow &job, Status &status);
 
-/* The same as the JSON envelope. */
+/* Like job_answer(), but returns the JSON envelope. */
 Jsonb *job_json(const JobRow &job, const Status &status, std::string_view queue_name);
 
 /* The name of a queue for a row that must have one. */

@@ -1,6 +1,6 @@
 /*
- * transitions.h: how a job gets from one place to the next. Each move writes what the
- * truth must remember and the hot row of the new place; its caller has taken the
+ * transitions.h: how a job gets from one state to the next. Each transition writes what
+ * the logged tables must keep and the hot row of the new state; its caller has taken the
  * hot row of the old one.
  */
 #pragma once
@@ -50,7 +50,7 @@ FinishedRow end_waiting(const HotRow &row, TimestampTz now, State state = State:
 /* Ends a job whose time is over; `row` is how it stood, and the answer how it ended. */
 FinishedRow expire(Tables &tables, const JobRow &job, FinishedRow row, const Expiry &expiry);
 
-/* The same for a job whose lease was taken, if its total_timeout is over (TMO-05). */
+/* Like the function above, but for a job whose lease was taken, if its total_timeout is over (TMO-05). */
 bool end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, TimestampTz now);
 
 /* Ends a job that never ran, or not now. */
@@ -66,11 +66,11 @@ struct Holder {
 
 /*
  * Takes the lease of job `id` out of the table if `holder` holds it, waiting for another transaction that has it.
- * False: no such lease, or somebody else's.
+ * Returns false if there is no such lease, or another holder has it.
  */
 bool take_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease);
 
-/* The same without taking it out: locks the row and says where it is, for extend. */
+/* Like take_lease(), but leaves the row: locks it and returns its location, for extend. */
 bool lock_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease, ItemPointer tid);
 
 /* When its worker, which has sent heartbeats for this job, counts as stalled (TMO-03); never for one that has sent none. */

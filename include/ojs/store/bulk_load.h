@@ -25,7 +25,7 @@ static_assert(std::is_trivially_destructible_v<Sink>);
 /* With `may_be_bulk`, a table that is empty and used by nobody is taken for this transaction alone. */
 Sink *open_sink(store::Rel rel, bool may_be_bulk);
 void flush(Sink &sink);
-/* True: the indexes are still to be made. */
+/* Returns true if the indexes are still to be made. */
 bool close_sink(Sink &sink);
 
 template <typename Row>

@@ -35,9 +35,9 @@ enum job_flag : int32 {
     job_reported = 1 << 9,     /* hot rows only: there may be a row in checkpoint or progress */
     job_result_ttl = 1 << 10,  /* options.result_ttl */
     job_sized = 1 << 11,       /* its size counts towards its queue's max_size_bytes while it waits */
-    job_counted = 1 << 12,     /* hot rows only: it takes a place in a concurrency limit while it is held */
+    job_counted = 1 << 12,     /* hot rows only: it takes a slot in a concurrency limit while it is held */
 
-    job_in_workflow = 1 << 13, /* a member of a workflow: its end is told there */
+    job_in_workflow = 1 << 13, /* a member of a workflow: its end is recorded there */
     job_has_parents = 1 << 14, /* with results of members before it, which a claim hands out */
 
     /* Leases only, by their queue's settings when they were made; kept in ready and delayed, and not looked at there. */

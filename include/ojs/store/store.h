@@ -156,7 +156,7 @@ void watch(const Table &table, HeapTuple tuple, int change); /* for a caller tha
  * no waiting, recheck, delete. One caller only gets `ok`.
  */
 Outcome take(Table &table, ItemPointer tid);
-/* The same, but waits for a transaction that has the row; `gone` when that one took or moved it. */
+/* Like take(), but waits for a transaction that has the row; `gone` when that one took or moved it. */
 Outcome take_waiting(Table &table, ItemPointer tid);
 /* Locks the row at tid, waiting if need be, so that replace() cannot fail; leaves the row in the slot. */
 Outcome lock(Table &table, ItemPointer tid, bool wait);

@@ -37,7 +37,7 @@ Stretch next_stretch(BlockScan &scan, TimestampTz now);
 void stretch_done(BlockScan &scan, const Stretch &stretch, BlockNumber next, bool dense, std::optional<TimestampTz> newest,
                   TimestampTz now);
 
-/* The same for what is found by an index, inside with_spi: whether this session may remove it, and what it has removed. */
+/* Like the functions above, but for what is found by an index, inside with_spi: whether this session may remove it, and what it has removed. */
 bool alone_with(const char *what);
 void note_removed(const char *what, TimestampTz newest, TimestampTz now);
 
