@@ -39,8 +39,8 @@ public:
     explicit Clients(Limits limits) : limits(limits) {}
 
     /*
-     * Returns null if there is no room. Over the limit the connection that has waited for a head for longest is ended, or
-     * else the one whose body or answer has been on its way for longest.
+     * Returns null if there is no room. Over the limit the connection that has waited for a head for longest is ended,
+     * or else the one whose body or answer has been on its way for longest.
      */
     Client *admit(Socket &socket, const Peer &peer);
     void leave(Client *client);

@@ -87,8 +87,8 @@ open_for_calls(const std::string &database, std::chrono::seconds timeout)
 {
     Connection connection = connect(database);
     /* A plan of its own for each call would hold the body several times: each step of the planner copies it. */
-    std::string limit = "set statement_timeout = '" + std::to_string(timeout.count()) +
-                        "s'; set plan_cache_mode = force_generic_plan";
+    std::string limit =
+        "set statement_timeout = '" + std::to_string(timeout.count()) + "s'; set plan_cache_mode = force_generic_plan";
     Result set(PQexec(connection.get(), limit.c_str()));
     Result prepared(PQprepare(connection.get(), "ojs_http", call_sql, 0, nullptr));
     if (PQresultStatus(prepared.get()) == PGRES_COMMAND_OK)

@@ -19,7 +19,9 @@ struct Rule {
     unsigned duties;
 };
 
-/* The first that fits counts. Every route that is not named is an administrator's, or an observer's if it only reads. */
+/*
+ * The first that fits counts. Every route that is not named is an administrator's, or an observer's if it only reads.
+ */
 constexpr unsigned everybody = produce | work | observe | admin;
 constexpr Rule rules[] = {
     {"OPTIONS ", "*", everybody},

@@ -31,7 +31,8 @@ public:
     /* Throws std::runtime_error. */
     explicit Identity(const IdentityOptions &options);
 
-    /* Reads the files of the options again, for all requests from then on. Throws std::runtime_error; nothing changes then. */
+    /* Reads the files of the options again, for all requests from then on. Throws std::runtime_error; nothing changes
+     * then. */
     void reload();
 
     /* The role; empty: that of the gateway's own connection. Throws Refusal: 401, 403. */

@@ -16,8 +16,8 @@ namespace gateway
 class JwtVerifier {
 public:
     /*
-     * A file with a public RSA key in PEM: tokens are to be signed with RS256; else a shared secret of 32 bytes or more:
-     * HS256. A token cannot choose. `audience` empty: tokens that are for an audience are refused. Throws
+     * A file with a public RSA key in PEM: tokens are to be signed with RS256; else a shared secret of 32 bytes or
+     * more: HS256. A token cannot choose. `audience` empty: tokens that are for an audience are refused. Throws
      * std::runtime_error.
      */
     JwtVerifier(const std::string &key_file, std::string audience, std::string role_claim);
@@ -38,8 +38,8 @@ private:
 };
 
 /*
- * The content of a small file, without the line end that editors leave. A secret is not taken from a file that everybody on
- * the machine may read. Throws std::runtime_error.
+ * The content of a small file, without the line end that editors leave. A secret is not taken from a file that
+ * everybody on the machine may read. Throws std::runtime_error.
  */
 std::string read_file(const std::string &path, bool secret);
 

@@ -40,7 +40,8 @@ constexpr const char *usage =
     "  --timeout SECONDS        30: a silent client, the arrival of a body, a call of the database\n"
     "  --max-wait SECONDS       30: the longest wait for work (Prefer: wait=N) or for a result\n"
     "  --access-log FILE        a JSON object for each request; - is standard output\n"
-    "  --ui DIR                 serves the files of this folder, the official admin UI as it was built, under /ojs/admin/\n"
+    "  --ui DIR                 serves the files of this folder, the official admin UI as it was built, under "
+    "/ojs/admin/\n"
     "\n"
     "SIGTERM and SIGINT end it: it finishes the requests that are under way. SIGHUP opens the access log anew.\n";
 

@@ -22,16 +22,23 @@ struct Type {
     std::string_view ending, media_type;
 };
 constexpr Type types[] = {
-    {".html", "text/html; charset=utf-8"}, {".js", "text/javascript; charset=utf-8"}, {".css", "text/css; charset=utf-8"},
-    {".json", "application/json"},         {".svg", "image/svg+xml"},                 {".png", "image/png"},
-    {".ico", "image/x-icon"},              {".woff2", "font/woff2"},                  {".map", "application/json"},
+    {".html", "text/html; charset=utf-8"},
+    {".js", "text/javascript; charset=utf-8"},
+    {".css", "text/css; charset=utf-8"},
+    {".json", "application/json"},
+    {".svg", "image/svg+xml"},
+    {".png", "image/png"},
+    {".ico", "image/x-icon"},
+    {".woff2", "font/woff2"},
+    {".map", "application/json"},
 };
 
 /* Only what it brings along runs, and in no frame of another page. */
-constexpr std::string_view guards = "X-Content-Type-Options: nosniff\n"
-                                    "Content-Security-Policy: default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-                                    "font-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\n"
-                                    "Cache-Control: no-cache\n";
+constexpr std::string_view guards =
+    "X-Content-Type-Options: nosniff\n"
+    "Content-Security-Policy: default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "font-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\n"
+    "Cache-Control: no-cache\n";
 
 Answer
 file_answer(std::string_view name, const std::string &content)
@@ -59,9 +66,11 @@ Pages::Pages(const std::string &folder)
             if (*std::filesystem::relative(entry.path(), root_folder).begin() == "..")
                 continue;
             if ((bytes += entry.file_size()) > most_bytes)
-                throw std::runtime_error("--ui " + folder + " holds more than 64 MB: name the folder of what was built");
+                throw std::runtime_error("--ui " + folder +
+                                         " holds more than 64 MB: name the folder of what was built");
             std::ifstream file(entry.path(), std::ios::binary);
-            files[entry.path().lexically_relative(root_folder).generic_string()] = {std::istreambuf_iterator<char>(file), {}};
+            files[entry.path().lexically_relative(root_folder).generic_string()] = {
+                std::istreambuf_iterator<char>(file), {}};
         }
     } catch (const std::filesystem::filesystem_error &error) {
         throw std::runtime_error("--ui: " + std::string(error.what()));

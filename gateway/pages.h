@@ -1,6 +1,6 @@
 /*
- * pages.h: the files of a user interface that runs in a browser, under /ojs/admin/ (--ui DIR). All of them are read at the
- * start, so that no request reaches the file system.
+ * pages.h: the files of a user interface that runs in a browser, under /ojs/admin/ (--ui DIR). All of them are read at
+ * the start, so that no request reaches the file system.
  */
 #pragma once
 

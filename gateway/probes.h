@@ -1,6 +1,6 @@
 /*
- * probes.h: /health and /ready, which must be answered whatever else is asked. Each has a connection of its own, and those who
- * ask at the same time are answered together: so however many ask, one call after the other is made.
+ * probes.h: /health and /ready, which must be answered whatever else is asked. Each has a connection of its own, and
+ * those who ask at the same time are answered together: so however many ask, one call after the other is made.
  */
 #pragma once
 

@@ -105,7 +105,8 @@ per_address_limit(const Options &options, const Listener &listener)
     return options.per_address.value_or(listener.loopback || options.behind_proxy ? 0 : options.connections / 10);
 }
 
-/* At a loopback address only the names that go without saying: under another one comes a page whose name now leads here. */
+/* At a loopback address only the names that go without saying: under another one comes a page whose name now leads
+ * here. */
 std::vector<std::string>
 host_names(const Options &options, const Listener &listener)
 {
@@ -386,10 +387,12 @@ Server::respond(Client &client, const Exchange &exchange)
     for (std::string_view lines = answer.headers; !lines.empty();) {
         std::string_view line = lines.substr(0, lines.find('\n'));
         lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-        if (!line.starts_with("OJS-Would-Wait: ") && !line.starts_with("OJS-Stream: ") && !line.starts_with("OJS-Last-Event-ID: "))
+        if (!line.starts_with("OJS-Would-Wait: ") && !line.starts_with("OJS-Stream: ") &&
+            !line.starts_with("OJS-Last-Event-ID: "))
             text.append(line).append("\r\n");
     }
-    bool has_body = exchange.request.method != "HEAD" && !exchange.streams && answer.status != 204 && answer.status != 304;
+    bool has_body =
+        exchange.request.method != "HEAD" && !exchange.streams && answer.status != 204 && answer.status != 304;
     if (has_body)
         text += "Content-Length: " + std::to_string(answer.body.size()) + "\r\n";
     text += goes_on ? "\r\n" : "Connection: close\r\n\r\n";

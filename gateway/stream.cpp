@@ -13,11 +13,11 @@ namespace gateway
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds heartbeat(10);           /* at least so often something is written */
+constexpr seconds heartbeat(10); /* at least so often something is written */
 constexpr milliseconds shortest_pause(250);
-constexpr int pause_per_look = 4;          /* looks that take long are made less often */
-constexpr size_t small_page = 65536;       /* needs no room of those that all share */
-constexpr seconds write_time(30);          /* for a page; a slower client is cut off */
+constexpr int pause_per_look = 4;    /* looks that take long are made less often */
+constexpr size_t small_page = 65536; /* needs no room of those that all share */
+constexpr seconds write_time(30);    /* for a page; a slower client is cut off */
 
 bool
 is_stream(const Answer &answer)

@@ -1,6 +1,6 @@
 /*
- * stream.h: events as they happen (text/event-stream). ojs.http answers with those after a cursor; the gateway asks again
- * and writes them to the same answer, until the client goes, the stream ends or the gateway does.
+ * stream.h: events as they happen (text/event-stream). ojs.http answers with those after a cursor; the gateway asks
+ * again and writes them to the same answer, until the client goes, the stream ends or the gateway does.
  */
 #pragma once
 

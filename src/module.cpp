@@ -32,7 +32,8 @@ on_request()
     if (next_request_hook != nullptr)
         next_request_hook();
     ojs::shmem_request();
-    RequestAddinShmemSpace(add_size(MAXALIGN(ojs::counts_size()), add_size(MAXALIGN(ojs::job_metrics_size()), ojs::duties_size())));
+    RequestAddinShmemSpace(
+        add_size(MAXALIGN(ojs::counts_size()), add_size(MAXALIGN(ojs::job_metrics_size()), ojs::duties_size())));
     RequestNamedLWLockTranche("ojs", n_locks);
 }
 

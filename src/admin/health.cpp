@@ -26,7 +26,8 @@ namespace
 constexpr char state_row_sql[] = R"sql(
     select
         to_jsonb((select rebuilt from (
-            select ojs_store.time_text(rebuilt_at) as rebuilt_at, extract(epoch from took)::float8 * 1000 as took_ms, jobs, cause
+            select ojs_store.time_text(rebuilt_at) as rebuilt_at, extract(epoch from took)::float8 * 1000 as took_ms,
+                jobs, cause
             from ojs_store.hot_set_state where cause <> 'reconcile' and hot_set_state.rebuilt_at > '-infinity'
             order by hot_set_state.rebuilt_at desc limit 1) rebuilt))::text,
         to_jsonb((select pass from (
@@ -37,7 +38,8 @@ constinit Statement state_row = {state_row_sql, {}, nullptr};
 
 constexpr char queues_sql[] = R"sql(
     select jsonb_build_object('total', count(*), 'active', count(*) filter (where state = 'active'),
-        'paused', count(*) filter (where state = 'paused'), 'draining', count(*) filter (where state = 'draining'))::text
+        'paused', count(*) filter (where state = 'paused'), 'draining',
+            count(*) filter (where state = 'draining'))::text
     from ojs.queues
 )sql";
 constinit Statement queues = {queues_sql, {}, nullptr};
@@ -49,12 +51,14 @@ constexpr char workers_sql[] = R"sql(
 )sql";
 constinit Statement workers = {workers_sql, {TIMESTAMPTZOID}, nullptr};
 
-constinit Statement maintenance = {"select nullif(ojs_store.maintenance_json() - 'maintenance', '{}')::text", {}, nullptr};
+constinit Statement maintenance = {
+    "select nullif(ojs_store.maintenance_json() - 'maintenance', '{}')::text", {}, nullptr};
 
 /* Workflows: as the last check found them, and those that could not go on when they should have. */
 constexpr char workflows_sql[] = R"sql(
     select jsonb_build_object('last_check', (
-            select jsonb_strip_nulls(jsonb_build_object('at', ojs_store.time_text(c.checked_at), 'running', c.running, 'mended', c.mended, 'error', c.error)) from ojs_store.workflow_check c limit 1),
+            select jsonb_strip_nulls(jsonb_build_object('at', ojs_store.time_text(c.checked_at), 'running', c.running,
+                'mended', c.mended, 'error', c.error)) from ojs_store.workflow_check c limit 1),
         'held_up', (select count(distinct d.workflow) from ojs_store.workflow_due d where d.failures > 0),
         'error', (select max(d.error) from ojs_store.workflow_due d where d.failures > 0))::text
 )sql";
@@ -90,13 +94,13 @@ const char *
 worker_state(bool runs, bool late)
 {
     Database *database = my_database();
-    return runs                   ? "running"
-           : RecoveryInProgress() ? "in recovery"
-           : !settings.worker     ? "off"
-           : !shared_memory()     ? "not started"
-           : late                 ? "waiting"
+    return runs                                                                   ? "running"
+           : RecoveryInProgress()                                                 ? "in recovery"
+           : !settings.worker                                                     ? "off"
+           : !shared_memory()                                                     ? "not started"
+           : late                                                                 ? "waiting"
            : database != nullptr && pg_atomic_read_u32(&database->turn_over) != 0 ? "between turns"
-                                  : "starting";
+                                                                                  : "starting";
 }
 
 struct Overdue {
@@ -105,8 +109,8 @@ struct Overdue {
 };
 
 /*
- * What upkeep ought to have done long ago, as JSON: nobody does it, or it cannot be done. Null where somebody has locked a
- * table: health must not wait for that. Returns whether there is any.
+ * What upkeep ought to have done long ago, as JSON: nobody does it, or it cannot be done. Null where somebody has
+ * locked a table: health must not wait for that. Returns whether there is any.
  */
 bool
 write_overdue(StringInfo json, TimestampTz at)
@@ -143,8 +147,8 @@ write_overdue(StringInfo json, TimestampTz at)
     return any;
 }
 
-/* The duties of upkeep that fail, as JSON, the time of the last pass in which a duty succeeded, and where `hot_set` what is
- * overdue. Returns whether any fails or is. */
+/* The duties of upkeep that fail, as JSON, the time of the last pass in which a duty succeeded, and where `hot_set`
+ * what is overdue. Returns whether any fails or is. */
 bool
 write_upkeep(StringInfo json, bool hot_set, TimestampTz at)
 {
@@ -160,8 +164,10 @@ write_upkeep(StringInfo json, bool hot_set, TimestampTz at)
         good_at = std::max(good_at, state.good_at);
         if (state.failing_since == 0)
             continue;
-        appendStringInfo(json, "%s{\"duty\": \"%s\", \"since\": \"%s\", \"failures\": " INT64_FORMAT
-                         ", \"sqlstate\": \"%s\", \"message\": ", failing ? ", " : "", duty_name(static_cast<Duty>(i)),
+        appendStringInfo(json,
+                         "%s{\"duty\": \"%s\", \"since\": \"%s\", \"failures\": " INT64_FORMAT
+                         ", \"sqlstate\": \"%s\", \"message\": ",
+                         failing ? ", " : "", duty_name(static_cast<Duty>(i)),
                          format_timestamp(state.failing_since, false, text).data(), state.failures,
                          unpack_sql_state(state.sqlstate));
         escape_json(json, state.message);
@@ -190,8 +196,9 @@ write_shared_memory(StringInfo json)
     SharedUse uses[n_shared_uses];
     read_shared_uses(uses);
     for (const SharedUse &use : uses)
-        appendStringInfo(json, "%s\"%s\": {\"used\": " INT64_FORMAT ", \"own\": " INT64_FORMAT ", \"most\": " INT64_FORMAT "}",
-                         &use == uses ? "{" : ", ", use.what, use.used, use.own, use.most);
+        appendStringInfo(
+            json, "%s\"%s\": {\"used\": " INT64_FORMAT ", \"own\": " INT64_FORMAT ", \"most\": " INT64_FORMAT "}",
+            &use == uses ? "{" : ", ", use.what, use.used, use.own, use.most);
     appendStringInfoChar(json, '}');
 }
 
@@ -270,8 +277,8 @@ OJS_FUNCTION(ojs_health)
     else
         appendStringInfo(&json, ", \"hot_set\": {\"state\": \"%s\", \"last_rebuild\": %s, \"last_reconcile\": %s}",
                          valid ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
-    appendStringInfo(&json, ", \"queues\": %s, \"workers\": %s, \"workflows\": %s, \"maintenance\": %s}", report.queues.data, report.workers.data,
-                     report.workflows.data, report.maintenance.data);
+    appendStringInfo(&json, ", \"queues\": %s, \"workers\": %s, \"workflows\": %s, \"maintenance\": %s}",
+                     report.queues.data, report.workers.data, report.workflows.data, report.maintenance.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
 }
 

@@ -22,7 +22,8 @@ add_result_facts(Status &status)
     TimeText stored_at;
     TimeText expires_at;
     if (status.reported != nullptr)
-        each_member(root_of(status.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+        each_member(root_of(status.reported),
+                    [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
     out.add("result_stored_at", format_timestamp(*status.finished_at, false, stored_at));
     if (status.result_expires_at)
         out.add("result_expires_at", format_timestamp(*status.result_expires_at, false, expires_at));
@@ -31,8 +32,8 @@ add_result_facts(Status &status)
     status.reported = out.finish();
 }
 
-/* The deduplication key that names the job, and until when it is held; one of them, where several pushes were dropped in
- * favour of one job. */
+/* The deduplication key that names the job, and until when it is held; one of them, where several pushes were dropped
+ * in favour of one job. */
 static void
 add_deduplication_key(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz at, Status &status)
 {
@@ -47,13 +48,15 @@ add_deduplication_key(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Ti
     ObjectBuilder out;
     TimeText buffer;
     if (status.reported != nullptr)
-        each_member(root_of(status.reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+        each_member(root_of(status.reported),
+                    [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
     out.add("deduplication_key", view(DatumGetTextPP(table.slot->tts_values[col_key])));
     out.add("deduplication_expires_at", format_timestamp(expires_at, false, buffer));
     status.reported = out.finish();
 }
 
-/* The envelope of a job as it stands. Of one that is gone or that the caller may not see: only its id, if `pushed`, else an error. */
+/* The envelope of a job as it stands. Of one that is gone or that the caller may not see: only its id, if `pushed`,
+ * else an error. */
 static Datum
 info_of(const pg_uuid_t &id, bool pushed)
 {

@@ -1,6 +1,6 @@
 /*
- * job_admin.cpp: ojs.retry, ojs.discard, ojs.delete_job, ojs.set_priority: what an administrator may do to a job; and how SQL
- * removes jobs.
+ * job_admin.cpp: ojs.retry, ojs.discard, ojs.delete_job, ojs.set_priority: what an administrator may do to a job; and
+ * how SQL removes jobs.
  */
 #include "ojs/job/retry_policy.h"
 #include "ojs/pg/args.h"
@@ -19,13 +19,15 @@ using namespace ojs;
 namespace
 {
 
-/* Overrides of a retry (null: what is there), and who has brought a discarded job back how often; the envelope is one of
- * the few things that are ever rewritten. */
-constinit Statement rewrite_job = {R"sql(
+/* Overrides of a retry (null: what is there), and who has brought a discarded job back how often; the envelope is one
+ * of the few things that are ever rewritten. */
+constinit Statement rewrite_job = {
+    R"sql(
     update ojs_store.job
     set meta = case when $9
             then coalesce($3, meta, '{}') - 'ojs.replay_rule'
-                || jsonb_build_object('ojs.replay_count', ojs_store.replay_count(meta) + 1, 'ojs.last_replayed_at', ojs_store.time_text($7))
+                || jsonb_build_object('ojs.replay_count', ojs_store.replay_count(meta) + 1, 'ojs.last_replayed_at',
+                    ojs_store.time_text($7))
                 || case when $8 is null then '{}' else jsonb_build_object('ojs.replay_rule', $8) end
             else coalesce($3, meta) end,
         args = coalesce($2, args),
@@ -33,14 +35,19 @@ constinit Statement rewrite_job = {R"sql(
         max_attempts = coalesce($5, max_attempts),
         queue = $6
     where id = $1
-    returning ctid, exists (select from ojs_store.checkpoint where job_id = $1) or exists (select from ojs_store.progress where job_id = $1)
-)sql", {UUIDOID, JSONBOID, JSONBOID, JSONBOID, INT4OID, INT8OID, TIMESTAMPTZOID, TEXTOID, BOOLOID}, nullptr};
+    returning ctid, exists (select from ojs_store.checkpoint where job_id = $1)
+        or exists (select from ojs_store.progress where job_id = $1)
+)sql",
+    {UUIDOID, JSONBOID, JSONBOID, JSONBOID, INT4OID, INT8OID, TIMESTAMPTZOID, TEXTOID, BOOLOID},
+    nullptr};
 
-constinit Statement write_priority = {"update ojs_store.job set priority = $2 where id = $1 returning ctid", {UUIDOID, INT2OID}, nullptr};
+constinit Statement write_priority = {
+    "update ojs_store.job set priority = $2 where id = $1 returning ctid", {UUIDOID, INT2OID}, nullptr};
 
-constinit Statement record_act = {
-    "select ojs_store.record_act($1, $2::text, jsonb_strip_nulls(jsonb_build_object('job_id', $2, 'queue', $3, 'reason', $4)))",
-    {TEXTOID, UUIDOID, TEXTOID, TEXTOID}, nullptr};
+constinit Statement record_act = {"select ojs_store.record_act($1, $2::text, "
+                                  "jsonb_strip_nulls(jsonb_build_object('job_id', $2, 'queue', $3, 'reason', $4)))",
+                                  {TEXTOID, UUIDOID, TEXTOID, TEXTOID},
+                                  nullptr};
 
 /* Takes the row that says a job has ended in this state; false: there is none. */
 bool
@@ -144,7 +151,8 @@ refuse_expired(const JobRow &job, int32 deliveries, TimestampTz at)
     if (!expiry || expiry->at > at)
         return;
     const char *id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job.id)));
-    raise(Code::invalid_state_transition, Details().add("job_id", job.id).add("attempted", "retry").add("reason", expiry->error_type),
+    raise(Code::invalid_state_transition,
+          Details().add("job_id", job.id).add("attempted", "retry").add("reason", expiry->error_type),
           "Push a new job.", "cannot retry job %s: its time is over (%s)", id, expiry->error_type);
 }
 
@@ -231,7 +239,8 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
         refuse_expired(job, row.deliveries, at);
     Remark remark = remark_of(tables, id, at); /* by the key that it was pushed with */
     int64 queue = queue_of_retry(row.queue, changes.queue, rule != nullptr);
-    bool rewrites = !retryable || queue != row.queue || changes.args != nullptr || changes.meta != nullptr || changes.retry != nullptr;
+    bool rewrites = !retryable || queue != row.queue || changes.args != nullptr || changes.meta != nullptr ||
+                    changes.retry != nullptr;
     row.queue = queue;
     if (!retryable) {
         if (done.state == State::cancelled)
@@ -241,12 +250,15 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
         no_dead_letter(tables, id);
     }
     if (rewrites) {
-        auto or_null = [](const void *value) { return value != nullptr ? SpiArg(PointerGetDatum(value)) : SpiArg(nullptr); };
-        SpiArg max_attempts = changes.retry != nullptr ? SpiArg(Int32GetDatum(read_retry_policy(changes.retry).max_attempts)) : nullptr;
+        auto or_null = [](const void *value) {
+            return value != nullptr ? SpiArg(PointerGetDatum(value)) : SpiArg(nullptr);
+        };
+        SpiArg max_attempts =
+            changes.retry != nullptr ? SpiArg(Int32GetDatum(read_retry_policy(changes.retry).max_attempts)) : nullptr;
         with_spi([&] {
-            execute_latest(rewrite_job, {UUIDPGetDatum(&id), or_null(changes.args), or_null(changes.meta), or_null(changes.retry),
-                                         max_attempts, Int64GetDatum(row.queue), TimestampTzGetDatum(at), or_null(rule),
-                                         BoolGetDatum(!retryable)});
+            execute_latest(rewrite_job, {UUIDPGetDatum(&id), or_null(changes.args), or_null(changes.meta),
+                                         or_null(changes.retry), max_attempts, Int64GetDatum(row.queue),
+                                         TimestampTzGetDatum(at), or_null(rule), BoolGetDatum(!retryable)});
             bool null;
             row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(cell(0, 1, &null)));
             if (DatumGetBool(cell(0, 2, &null)))
@@ -257,8 +269,10 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
     if (!retryable) {
         read_job(tables, id, row.job_tid, job);
         if ((job.flags & job_at_most_once) && row.deliveries > 0) /* DLV-01 */
-            raise(Code::invalid_state_transition, Details().add("job_id", id).add("current_state", "discarded").add("attempted", "retry"),
-                  "Push a new job, if it is to run once more.", "cannot retry job %s: it may be delivered only once, and has been",
+            raise(Code::invalid_state_transition,
+                  Details().add("job_id", id).add("current_state", "discarded").add("attempted", "retry"),
+                  "Push a new job, if it is to run once more.",
+                  "cannot retry job %s: it may be delivered only once, and has been",
                   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
         row.job_id = id;
         row.npriority = static_cast<int16>(-job.priority);
@@ -311,7 +325,9 @@ OJS_CHANGE(ojs_retry, "ojs.retry()")
     return bring_back(tables, job_id_arg(fcinfo, 0), PG_ARGISNULL(1) ? no_overrides() : PG_GETARG_JSONB_P(1), nullptr);
 }
 
-/* ojs_http.retry_ended(job_id uuid, overrides jsonb) returns ojs.job: a cancelled one, too, as the Admin API wants it */
+/*
+ * ojs_http.retry_ended(job_id uuid, overrides jsonb) returns ojs.job: a cancelled one, too, as the Admin API wants it
+ */
 OJS_CHANGE(ojs_retry_ended, "ojs.http()")
 {
     return bring_back(tables, job_id_arg(fcinfo, 0), PG_GETARG_JSONB_P(1), nullptr, true);
@@ -331,7 +347,8 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
     for (;;) {
         location = locate(tables, id);
         bool waits = location.table == &tables.ready() ||
-                     (location.table == &tables.delayed() && (location.row.kind == DelayedKind::scheduled || location.row.kind == DelayedKind::released));
+                     (location.table == &tables.delayed() &&
+                      (location.row.kind == DelayedKind::scheduled || location.row.kind == DelayedKind::released));
         if (!waits || location.seen == store::Row::arriving)
             raise_state(tables, id, "change the priority of", Needs::pending, at);
         if (store::take_waiting(*location.table, &location.tid) == store::Outcome::ok)
@@ -353,7 +370,8 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
     return answer_now(tables, id, at);
 }
 
-/* ojs_store.replay(job_id uuid, rule text) returns ojs.job: a dead letter, whose row of `finished` the caller has locked (DLQ-10) */
+/* ojs_store.replay(job_id uuid, rule text) returns ojs.job: a dead letter, whose row of `finished` the caller has
+ * locked (DLQ-10) */
 OJS_CHANGE(ojs_replay, "ojs_store.replay()")
 {
     return bring_back(tables, job_id_arg(fcinfo, 0), no_overrides(), PG_GETARG_TEXT_PP(1));

@@ -90,28 +90,21 @@ struct Lines {
 
     void put(std::string_view part) { appendBinaryStringInfo(&text, part.data(), static_cast<int>(part.size())); }
 
-    void
-    put(int64 n)
+    void put(int64 n)
     {
         char digits[MAXINT8LEN + 1];
         put(std::string_view(digits, pg_lltoa(n, digits)));
     }
 
-    template <typename... Parts>
-    void
-    add(Parts... parts)
-    {
-        (put(parts), ...);
-    }
+    template <typename... Parts> void add(Parts... parts) { (put(parts), ...); }
 
-    void
-    family(std::string_view name, std::string_view type, std::string_view help, std::string_view more = "")
+    void family(std::string_view name, std::string_view type, std::string_view help, std::string_view more = "")
     {
         add("# HELP ", name, " ", help, more, ".\n# TYPE ", name, " ", type, "\n");
     }
 
-    void
-    counters(std::string_view name, std::string_view help, const Listing &series, int first_cell, int n_cells_of_it)
+    void counters(std::string_view name, std::string_view help, const Listing &series, int first_cell,
+                  int n_cells_of_it)
     {
         if (series.n > 0)
             family(name, counter, help, since);
@@ -123,8 +116,7 @@ struct Lines {
         }
     }
 
-    void
-    gauges(std::string_view name, std::string_view help, const Listing &of, int which)
+    void gauges(std::string_view name, std::string_view help, const Listing &of, int which)
     {
         if (of.n > 0)
             family(name, "gauge", help);
@@ -132,15 +124,13 @@ struct Lines {
             add(name, "{", one.labels, "} ", one.n[which], "\n");
     }
 
-    void
-    gauge(std::string_view name, std::string_view help, int64 n)
+    void gauge(std::string_view name, std::string_view help, int64 n)
     {
         family(name, "gauge", help);
         add(name, " ", n, "\n");
     }
 
-    void
-    depths(std::string_view name, const Listing &queues)
+    void depths(std::string_view name, const Listing &queues)
     {
         if (queues.n > 0)
             family(name, "gauge", "Jobs by state; of finished ones those that are kept");
@@ -154,7 +144,7 @@ struct Histogram {
     std::string_view name;
     std::string_view help;
     int n_buckets;
-    bool begun; /* its family has been announced */
+    bool begun;                        /* its family has been announced */
     char ends[n_duration_buckets][24]; /* of the buckets, in seconds; with the end of the labels */
 
     template <size_t n>
@@ -166,8 +156,7 @@ struct Histogram {
         strlcpy(ends[n], ",le=\"+Inf\"} ", sizeof ends[n]);
     }
 
-    void
-    write(Lines &lines, std::string_view labels, std::string_view more_labels, const int64 *cells, int64 sum_us)
+    void write(Lines &lines, std::string_view labels, std::string_view more_labels, const int64 *cells, int64 sum_us)
     {
         int64 below = 0;
         if (std::all_of(cells, cells + n_buckets, [](int64 n) { return n == 0; }))
@@ -181,7 +170,8 @@ struct Histogram {
         }
         Datum seconds = Float8GetDatum(static_cast<double>(sum_us) / USECS_PER_SEC);
         const char *sum = DatumGetCString(DirectFunctionCall1(float8out, seconds));
-        lines.add(name, "_sum{", labels, more_labels, "} ", sum, "\n", name, "_count{", labels, more_labels, "} ", below, "\n");
+        lines.add(name, "_sum{", labels, more_labels, "} ", sum, "\n", name, "_count{", labels, more_labels, "} ",
+                  below, "\n");
     }
 };
 
@@ -192,7 +182,8 @@ write_duties(Lines &lines)
     read_duty_states(states);
     lines.family("ojs_upkeep_failures_total", "counter", "Failed runs of a duty of upkeep");
     for (int i = 0; i < n_duties; i++)
-        lines.add("ojs_upkeep_failures_total{duty=\"", duty_name(static_cast<Duty>(i)), "\"} ", states[i].failures, "\n");
+        lines.add("ojs_upkeep_failures_total{duty=\"", duty_name(static_cast<Duty>(i)), "\"} ", states[i].failures,
+                  "\n");
     lines.family("ojs_upkeep_last_success_timestamp_seconds", "gauge", "When a duty of upkeep last succeeded");
     for (int i = 0; i < n_duties; i++)
         if (states[i].good_at != 0)

@@ -19,7 +19,8 @@ constexpr char hour_before_sql[] = R"sql(
     select queue, part, count(*) filter (where state = 4),
         coalesce(sum(took_us) filter (where state = 4), 0)::bigint, count(*) filter (where state = 7)
     from (
-        select queue, state, floor(extract(epoch from finished_at - timestamptz '2000-01-01 00:00:00+00') / 300)::bigint as part,
+        select queue, state, floor(extract(epoch
+            from finished_at - timestamptz '2000-01-01 00:00:00+00') / 300)::bigint as part,
             (extract(epoch from finished_at - started_at) * 1000000)::bigint as took_us
         from ojs_store.finished
         where finished_at >= $1::timestamptz - interval '65 min' and finished_at < $1 and state in (4, 7)
@@ -53,7 +54,8 @@ learn_hour_before(Database &database, Oid table)
         uint64 n = execute_latest(hour_before, {TimestampTzGetDatum(since)});
         LWLockAcquire(job_metrics->lock, LW_EXCLUSIVE);
         for (uint64 row = 0; row < n && !database.hour_known; row++) {
-            int64 number = int_cell(row, 2), completed = int_cell(row, 3), completed_us = int_cell(row, 4), failed = int_cell(row, 5);
+            int64 number = int_cell(row, 2), completed = int_cell(row, 3), completed_us = int_cell(row, 4),
+                  failed = int_cell(row, 5);
             int q = make_queue_metrics(table, int_cell(row, 1));
             if (q < 0)
                 break;
@@ -72,7 +74,9 @@ learn_hour_before(Database &database, Oid table)
     });
 }
 
-/* The 60 minutes before `at`, of the first of their parts the share that lies within; and what we have not committed. */
+/*
+ * The 60 minutes before `at`, of the first of their parts the share that lies within; and what we have not committed.
+ */
 PartOfHour
 last_hour(int q, TimestampTz at)
 {
@@ -85,7 +89,9 @@ last_hour(int q, TimestampTz at)
         if (part.number < now_part - parts_of_hour || part.number > now_part)
             continue;
         double weight = part.number == now_part - parts_of_hour ? share : 1.0;
-        auto add = [weight](int64 &to, int64 n) { to += static_cast<int64>(std::llround(static_cast<double>(n) * weight)); };
+        auto add = [weight](int64 &to, int64 n) {
+            to += static_cast<int64>(std::llround(static_cast<double>(n) * weight));
+        };
         add(hour.completed, part.completed);
         add(hour.completed_us, part.completed_us);
         add(hour.failed, part.failed);
@@ -124,8 +130,8 @@ OJS_FUNCTION(ojs_metrics_kept)
     PG_RETURN_BOOL(job_metrics != nullptr);
 }
 
-/* ojs_store.shared_metrics(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof record;
- * no rows where nothing is shared */
+/* ojs_store.shared_metrics(out queue bigint, out type text, out cells bigint[], out sums bigint[]) returns setof
+ * record; no rows where nothing is shared */
 OJS_FUNCTION(ojs_shared_metrics)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
@@ -151,16 +157,17 @@ OJS_FUNCTION(ojs_shared_metrics)
         for (int i = 0; i < metric_deltas.n; i++)
             if (metric_deltas.all[i].series == s && is_current(metric_deltas.all[i]))
                 add_to(*copy, metric_deltas.all[i]);
-        Datum values[] = {Int64GetDatum(queue_id), PointerGetDatum(cstring_to_text(copy->type)), int_array(copy->cells, n_cells),
-                          int_array(copy->sums, n_sums)};
+        Datum values[] = {Int64GetDatum(queue_id), PointerGetDatum(cstring_to_text(copy->type)),
+                          int_array(copy->cells, n_cells), int_array(copy->sums, n_sums)};
         bool nulls[lengthof(values)] = {};
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
     }
     return (Datum)0;
 }
 
-/* ojs_store.shared_hour(ids bigint[], out queue bigint, out completed bigint, out failed bigint, out avg_duration_ms float8,
- * out avg_wait_ms float8) returns setof record; no row for a queue of which nothing is shared, and no rows without preload */
+/* ojs_store.shared_hour(ids bigint[], out queue bigint, out completed bigint, out failed bigint, out avg_duration_ms
+ * float8, out avg_wait_ms float8) returns setof record; no row for a queue of which nothing is shared, and no rows
+ * without preload */
 OJS_FUNCTION(ojs_shared_hour)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
@@ -172,7 +179,8 @@ OJS_FUNCTION(ojs_shared_hour)
     int n;
     Oid table = store::relation_oid(store::Rel::ready);
     TimestampTz at = now();
-    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &id_nulls, &n);
+    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids,
+                      &id_nulls, &n);
     learn_hour_before(*database, table);
     for (int i = 0; i < n; i++) {
         LWLockAcquire(job_metrics->lock, LW_SHARED);
@@ -182,15 +190,16 @@ OJS_FUNCTION(ojs_shared_hour)
         LWLockRelease(job_metrics->lock);
         bool nulls[5] = {false, full, full}; /* not known: counting the rows would take as long as there are rows */
         Datum values[] = {ids[i], Int64GetDatum(hour.completed), Int64GetDatum(hour.failed),
-                          mean_ms(hour.completed_us, hour.completed, &nulls[3]), mean_ms(hour.wait_us, hour.waits, &nulls[4])};
+                          mean_ms(hour.completed_us, hour.completed, &nulls[3]),
+                          mean_ms(hour.wait_us, hour.waits, &nulls[4])};
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
     }
     return (Datum)0;
 }
 
-/* ojs_store.shared_parts(ids bigint[], out at timestamptz, out enqueued bigint, out completed bigint, out failed bigint, out run_us
- * bigint, out waits bigint, out wait_us bigint) returns setof record: the five minutes of the last hour, as far as something
- * happened in them; without preload none. What this transaction has done is not in it. */
+/* ojs_store.shared_parts(ids bigint[], out at timestamptz, out enqueued bigint, out completed bigint, out failed
+ * bigint, out run_us bigint, out waits bigint, out wait_us bigint) returns setof record: the five minutes of the last
+ * hour, as far as something happened in them; without preload none. What this transaction has done is not in it. */
 OJS_FUNCTION(ojs_shared_parts)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
@@ -202,7 +211,8 @@ OJS_FUNCTION(ojs_shared_parts)
     int n;
     Oid table = store::relation_oid(store::Rel::ready);
     int64 now_part = now() / part_us;
-    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &id_nulls, &n);
+    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids,
+                      &id_nulls, &n);
     learn_hour_before(*database, table);
     for (int i = 0; i < n; i++) {
         PartOfHour parts[parts_of_hour + 1] = {};
@@ -217,8 +227,13 @@ OJS_FUNCTION(ojs_shared_parts)
         for (const PartOfHour &part : parts) {
             if (part.number < now_part - parts_of_hour || part.number > now_part)
                 continue;
-            Datum values[] = {TimestampTzGetDatum(part.number * part_us), Int64GetDatum(part.enqueued), Int64GetDatum(part.completed),
-                              Int64GetDatum(part.failed), Int64GetDatum(part.completed_us), Int64GetDatum(part.waits), Int64GetDatum(part.wait_us)};
+            Datum values[] = {TimestampTzGetDatum(part.number * part_us),
+                              Int64GetDatum(part.enqueued),
+                              Int64GetDatum(part.completed),
+                              Int64GetDatum(part.failed),
+                              Int64GetDatum(part.completed_us),
+                              Int64GetDatum(part.waits),
+                              Int64GetDatum(part.wait_us)};
             bool nulls[lengthof(values)] = {};
             tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
         }
@@ -230,7 +245,8 @@ namespace
 {
 
 constinit Statement kept_seqs = {"select min(seq), max(seq) from ojs_store.job where queue = $1", {INT8OID}, nullptr};
-constinit Statement job_of_seq = {"select id from ojs_store.job where queue = $1 and seq = $2 limit 1", {INT8OID, INT8OID}, nullptr};
+constinit Statement job_of_seq = {
+    "select id from ojs_store.job where queue = $1 and seq = $2 limit 1", {INT8OID, INT8OID}, nullptr};
 
 struct Seqs {
     int64 earliest; /* 0: there is no job */
@@ -265,8 +281,8 @@ job_exists(const pg_uuid_t &id)
     return exists;
 }
 
-/* What is known of a queue's numbers, if it may still be used: while the oldest job is there, or right after a look that
- * took long. */
+/* What is known of a queue's numbers, if it may still be used: while the oldest job is there, or right after a look
+ * that took long. */
 bool
 known_seqs(Oid table, int64 queue_id, int64 at_us, Seqs &seqs)
 {
@@ -318,9 +334,9 @@ remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, i
 
 } // namespace
 
-/* ojs_store.queue_seqs(id bigint, out earliest bigint, out head bigint): the first and the last number of a queue's jobs.
- * To know them takes reading all jobs, which is done rarely. Null where they are not known: with preload, of a queue for
- * which there is no room to remember them. */
+/* ojs_store.queue_seqs(id bigint, out earliest bigint, out head bigint): the first and the last number of a queue's
+ * jobs. To know them takes reading all jobs, which is done rarely. Null where they are not known: with preload, of a
+ * queue for which there is no room to remember them. */
 OJS_FUNCTION(ojs_queue_seqs)
 {
     constexpr int most_of_the_time = 200; /* one part in so many */

@@ -21,7 +21,25 @@ constexpr Code invalid = Code::invalid_payload;
 constexpr uint16 setting_lock_kind = 0x6a73; /* field 4 is 1 or 2 for the keys that SQL functions take */
 constexpr uint16 all_settings_lock_kind = setting_lock_kind + 1;
 
-enum class Kind { flag, choice, lease, jitter, count, count32, fraction, block, seconds, duration, queue, retry, retention, rate, patterns, texts, replay };
+enum class Kind {
+    flag,
+    choice,
+    lease,
+    jitter,
+    count,
+    count32,
+    fraction,
+    block,
+    seconds,
+    duration,
+    queue,
+    retry,
+    retention,
+    rate,
+    patterns,
+    texts,
+    replay
+};
 
 struct Setting {
     std::string_view name;
@@ -83,8 +101,8 @@ count_value(const JsonbValue &value, int64 most, const char *field)
     if (value.type != jbvNumeric)
         refuse(invalid, field, "a number", value);
     if (!number_of(value, 0, n) || n > most)
-        raise_field(invalid, field, "Give a whole number; 0 means without bound.", "%s must be a whole number up to %lld",
-                    field, static_cast<long long>(most));
+        raise_field(invalid, field, "Give a whole number; 0 means without bound.",
+                    "%s must be a whole number up to %lld", field, static_cast<long long>(most));
     if (n < 0)
         raise_field(invalid, field, "Give a whole number; 0 means without bound.", "%s must not be negative", field);
     return json_number(n);
@@ -126,8 +144,8 @@ choice_value(const JsonbValue &value, const char *field, std::initializer_list<s
             return value;
         appendStringInfo(&all, "%s%.*s", all.len > 0 ? ", " : "", static_cast<int>(choice.size()), choice.data());
     }
-    raise_field(invalid, field, psprintf("Give one of %s.", all.data), "%s must be one of %s, not \"%s\"", field, all.data,
-                clipped(given));
+    raise_field(invalid, field, psprintf("Give one of %s.", all.data), "%s must be one of %s, not \"%s\"", field,
+                all.data, clipped(given));
 }
 
 /* As it came; zero in the one spelling that src/queue/queue.cpp looks for. */
@@ -157,7 +175,8 @@ retention_text(const JsonbValue &value, const char *field)
     if (value.type != jbvString || !parse_short_duration_ms(text_of(value), ms))
         return duration_text(value, field);
     bool days = ms % INT64CONST(86400000) == 0 && ms > 0;
-    return json_text(days ? psprintf("P" INT64_FORMAT "D", ms / INT64CONST(86400000)) : psprintf("PT" INT64_FORMAT "S", ms / 1000));
+    return json_text(days ? psprintf("P" INT64_FORMAT "D", ms / INT64CONST(86400000))
+                          : psprintf("PT" INT64_FORMAT "S", ms / 1000));
 }
 
 JsonbValue
@@ -209,8 +228,9 @@ setting_value(const Setting &setting, std::string_view own, const JsonbValue &va
             refuse(invalid, field, "a boolean", value);
         return value;
     case Kind::choice:
-        return std::string_view(setting.stored) == "type" ? choice_value(value, field, {"queue", "log"})
-                                                          : choice_value(value, field, {"reject", "drop_oldest", "block"});
+        return std::string_view(setting.stored) == "type"
+                   ? choice_value(value, field, {"queue", "log"})
+                   : choice_value(value, field, {"reject", "drop_oldest", "block"});
     case Kind::lease:
         return json_number(lease_value(value, setting.name, field));
     case Kind::jitter:
@@ -305,8 +325,8 @@ OJS_FUNCTION(ojs_check_queue_name)
     PG_RETURN_VOID();
 }
 
-/* ojs_store.queue_config(name text, base jsonb, given jsonb) returns jsonb: the configuration to store; base is null for
- * a queue that does not exist */
+/* ojs_store.queue_config(name text, base jsonb, given jsonb) returns jsonb: the configuration to store; base is null
+ * for a queue that does not exist */
 OJS_FUNCTION(ojs_queue_config)
 {
     enum { p_name, p_base, p_given };
@@ -319,21 +339,23 @@ OJS_FUNCTION(ojs_queue_config)
     Jsonb *base = jsonb_or_null(fcinfo, p_base);
     Jsonb *given = jsonb_or_null(fcinfo, p_given);
     if (given != nullptr && !is_object(given))
-        raise_field(invalid, "config", "Give an object such as {\"lease_ms\": 60000}.", "config must be an object, not %s",
-                    kind_of(given));
+        raise_field(invalid, "config", "Give an object such as {\"lease_ms\": 60000}.",
+                    "config must be an object, not %s", kind_of(given));
     if (given != nullptr) {
         constexpr int64 longest_config = 65536;
         Extent extent = extent_of(root_of(given));
         if (extent.text > longest_config || extent.number > longest_number)
             raise_field(invalid, "config", "Give the settings alone.",
                         "config has " INT64_FORMAT " bytes as JSON, or a number of more than %d digits: " INT64_FORMAT
-                        " bytes are allowed", extent.text, static_cast<int>(longest_number), longest_config);
+                        " bytes are allowed",
+                        extent.text, static_cast<int>(longest_number), longest_config);
     }
 
     GivenSetting *settings_given = nullptr;
     int n = 0;
     if (given != nullptr) {
-        settings_given = static_cast<GivenSetting *>(palloc(sizeof(GivenSetting) * std::max<uint32>(JB_ROOT_COUNT(given), 1)));
+        settings_given =
+            static_cast<GivenSetting *>(palloc(sizeof(GivenSetting) * std::max<uint32>(JB_ROOT_COUNT(given), 1)));
         n = read_settings(given, name, settings_given);
     }
 
@@ -401,7 +423,8 @@ OJS_FUNCTION(ojs_effective_config)
 }
 
 /*
- * ojs_store.lock_setting(contents_of regclass, name text): until the end of the transaction; two names may share a lock.
+ * ojs_store.lock_setting(contents_of regclass, name text): until the end of the transaction; two names may share a
+ * lock.
  *
  * The server has room for a bounded number of locks. So a transaction that changes very many settings locks all of them
  * instead; it does not wait for that, since two such transactions would deadlock.

@@ -1,6 +1,6 @@
 /*
- * queue_drop.cpp: what ojs.drop_queue (sql/queue.sql) does to each job that it has taken. Not by SQL: rows that come into
- * ojs_store.finished by SQL are a restore, after which the hot set is rebuilt.
+ * queue_drop.cpp: what ojs.drop_queue (sql/queue.sql) does to each job that it has taken. Not by SQL: rows that come
+ * into ojs_store.finished by SQL are a restore, after which the hot set is rebuilt.
  */
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
@@ -12,7 +12,8 @@
 
 using namespace ojs;
 
-/* ojs_store.discard_dropped(job_id uuid, queue bigint, attempt int, deliveries int, flags int, started_at timestamptz, worker text) */
+/* ojs_store.discard_dropped(job_id uuid, queue bigint, attempt int, deliveries int, flags int, started_at timestamptz,
+ * worker text) */
 OJS_FUNCTION(ojs_discard_dropped)
 {
     enum { p_job_id, p_queue, p_attempt, p_deliveries, p_flags, p_started_at, p_worker };
@@ -21,7 +22,9 @@ OJS_FUNCTION(ojs_discard_dropped)
     Tables tables;
     int32 flags = PG_GETARG_INT32(p_flags);
     int32 attempt = PG_GETARG_INT32(p_attempt);
-    FinishedRow row = end_waiting({job_id_arg(fcinfo, p_job_id), PG_GETARG_INT64(p_queue), {}, 0, flags, attempt, PG_GETARG_INT32(p_deliveries)}, at);
+    FinishedRow row = end_waiting(
+        {job_id_arg(fcinfo, p_job_id), PG_GETARG_INT64(p_queue), {}, 0, flags, attempt, PG_GETARG_INT32(p_deliveries)},
+        at);
     if (PG_ARGISNULL(p_started_at))
         flags &= ~lease_series;
     else

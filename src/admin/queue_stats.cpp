@@ -91,7 +91,7 @@ read_queue_states(const int64 *queues, int n, bool ended, int64 max_age_us)
 {
     TimestampTz at = now();
     QueueReading reading = {static_cast<Counts *>(palloc0(sizeof(Counts) * std::max(n, 1))),
-                       static_cast<Overdue *>(palloc0(sizeof(Overdue) * std::max(n, 1)))};
+                            static_cast<Overdue *>(palloc0(sizeof(Overdue) * std::max(n, 1)))};
     ensure_hot_set();
     for (int i = 0; i < n; i++)
         reading.overdue[i].queue = queues[i];
@@ -158,17 +158,18 @@ OJS_FUNCTION(ojs_queue_rows)
     Datum *ids;
     bool *nulls;
     int n;
-    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &nulls, &n);
+    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &nulls,
+                      &n);
     auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * std::max(n, 1)));
     for (int i = 0; i < n; i++)
         queues[i] = DatumGetInt64(ids[i]);
     QueueReading reading = read_queue_states(queues, n, true, 0);
     for (int i = 0; i < n; i++) {
         StateCounts s = state_counts_of(reading.counts[i], reading.overdue[i]);
-        Datum values[] = {Int64GetDatum(s.queue), Int64GetDatum(s.ready), Int64GetDatum(s.in_flight), Int64GetDatum(s.delayed),
-                          Int64GetDatum(s.available), Int64GetDatum(s.active), Int64GetDatum(s.scheduled),
-                          Int64GetDatum(s.retryable), Int64GetDatum(s.pending), Int64GetDatum(s.completed),
-                          Int64GetDatum(s.cancelled), Int64GetDatum(s.discarded)};
+        Datum values[] = {Int64GetDatum(s.queue),     Int64GetDatum(s.ready),     Int64GetDatum(s.in_flight),
+                          Int64GetDatum(s.delayed),   Int64GetDatum(s.available), Int64GetDatum(s.active),
+                          Int64GetDatum(s.scheduled), Int64GetDatum(s.retryable), Int64GetDatum(s.pending),
+                          Int64GetDatum(s.completed), Int64GetDatum(s.cancelled), Int64GetDatum(s.discarded)};
         bool none[lengthof(values)] = {};
         tuplestore_putvalues(set->setResult, set->setDesc, values, none);
     }
@@ -199,8 +200,8 @@ OJS_FUNCTION(ojs_waiting_bytes)
     PG_RETURN_INT64(at_least_0(counts.bytes));
 }
 
-/* Statement trigger with transition tables: rows of ready, lease, delayed or finished changed by SQL. Direct table access fires
- * no trigger, and is counted where it happens. */
+/* Statement trigger with transition tables: rows of ready, lease, delayed or finished changed by SQL. Direct table
+ * access fires no trigger, and is counted where it happens. */
 OJS_FUNCTION(ojs_count_rows)
 {
     if (!CALLED_AS_TRIGGER(fcinfo))

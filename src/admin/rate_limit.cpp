@@ -51,8 +51,9 @@ OJS_FUNCTION(ojs_limit_numbers)
         elog(ERROR, "return type must be a row type");
     bool no_rate = policy.rate.period_us == 0;
     bool no_throttle = policy.throttle.period_us == 0;
-    Datum values[] = {Int32GetDatum(policy.concurrency), Int32GetDatum(policy.rate.limit), period_datum(policy.rate.period_us),
-                      Int32GetDatum(policy.throttle.limit), period_datum(policy.throttle.period_us)};
+    Datum values[] = {Int32GetDatum(policy.concurrency), Int32GetDatum(policy.rate.limit),
+                      period_datum(policy.rate.period_us), Int32GetDatum(policy.throttle.limit),
+                      period_datum(policy.throttle.period_us)};
     bool nulls[] = {policy.concurrency < 0, no_rate, no_rate, no_throttle, no_throttle};
     return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }

@@ -81,8 +81,8 @@ has_counters()
 
 using namespace ojs;
 
-/* ojs_store.shared_use(out what text, out used bigint, out own bigint, out most bigint) returns setof record; no rows without
- * preload */
+/* ojs_store.shared_use(out what text, out used bigint, out own bigint, out most bigint) returns setof record; no rows
+ * without preload */
 OJS_FUNCTION(ojs_shared_use)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
@@ -91,7 +91,8 @@ OJS_FUNCTION(ojs_shared_use)
     SharedUse uses[n_shared_uses];
     read_shared_uses(uses);
     for (const SharedUse &use : uses) {
-        Datum values[] = {CStringGetTextDatum(use.what), Int64GetDatum(use.used), Int64GetDatum(use.own), Int64GetDatum(use.most)};
+        Datum values[] = {CStringGetTextDatum(use.what), Int64GetDatum(use.used), Int64GetDatum(use.own),
+                          Int64GetDatum(use.most)};
         bool nulls[lengthof(values)] = {};
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
     }

@@ -6,9 +6,9 @@
  * it starts a worker in each to see, once; one that finds no extension ends, and is started again when a session with
  * the extension asks (CREATE EXTENSION does at its commit), or, as a net, after a while.
  *
- * Where there are more databases than workers may be, `take_turns` is set: a worker then leaves as soon as it has nothing
- * to do, and says until when (Database::visit_us). Databases get the next worker in the order in which they are due. One
- * in which something has been done since its worker left is due a second after that.
+ * Where there are more databases than workers may be, `take_turns` is set: a worker then leaves as soon as it has
+ * nothing to do, and says until when (Database::visit_us). Databases get the next worker in the order in which they are
+ * due. One in which something has been done since its worker left is due a second after that.
  */
 #include "ojs/pg/error.h"
 #include "ojs/pg/guard.h"
@@ -75,7 +75,9 @@ look_for_databases(MemoryContext context)
     while (auto *one = static_cast<Served *>(hash_seq_search(&all)))
         one->exists = false;
 
-    /* A session takes a slot for a database that exists: if this snapshot, which is later, does not see it, it is gone. */
+    /*
+     * A session takes a slot for a database that exists: if this snapshot, which is later, does not see it, it is gone.
+     */
     int n_slots = 0;
     auto *slots = static_cast<Oid *>(palloc(sizeof(Oid) * max_databases));
     for (const Database &database : shared->databases)
@@ -240,7 +242,7 @@ serve(Served **all, int n, MemoryContext context)
         if (one.due_us > at)
             return std::min(next, one.due_us);
         if (running >= most)
-            return next; /* the end of a worker wakes us */
+            return next;                 /* the end of a worker wakes us */
         if (at - looked_us > fresh_us) { /* it may have been dropped meanwhile */
             look_for_databases(context);
             return at;

@@ -228,7 +228,8 @@ attempt_duty(Duty duty, Pass &pass)
 int64
 steady(TimestampTz at, int64 most_us)
 {
-    return at == DT_NOEND ? steady_us() + most_us : steady_us() + std::clamp<int64>(at - GetCurrentTimestamp(), 0, most_us);
+    return at == DT_NOEND ? steady_us() + most_us
+                          : steady_us() + std::clamp<int64>(at - GetCurrentTimestamp(), 0, most_us);
 }
 
 struct Schedule {
@@ -237,7 +238,8 @@ struct Schedule {
 };
 Schedule schedules[n_duties];
 
-/* Where databases take turns a worker goes on where the last one has left: what can wait need not be looked into each time. */
+/* Where databases take turns a worker goes on where the last one has left: what can wait need not be looked into each
+ * time. */
 void
 go_on_with_schedules()
 {
@@ -324,7 +326,8 @@ tick()
     more = next_known = false;
     next_due = next_lapse = DT_NOEND;
     if (Database *database = my_database())
-        (void)pg_atomic_exchange_u32(&database->active, 0); /* a barrier, too: what comes later is seen, or sets it again */
+        (void)pg_atomic_exchange_u32(&database->active,
+                                     0); /* a barrier, too: what comes later is seen, or sets it again */
     pgstat_report_activity(STATE_RUNNING, "ojs.tick()");
     for (int i = 0; i < static_cast<int>(Duty::notifications) && !gone; i++)
         more |= do_when_due(static_cast<Duty>(i));
@@ -333,8 +336,8 @@ tick()
     return more ? began_us : std::min(began_us + interval_us, std::max(steady(next_due, interval_us), began_us + 1000));
 }
 
-/* Another database waits for a worker: leaves, and says when to come back. A database with much to do keeps its worker for a
- * second. */
+/* Another database waits for a worker: leaves, and says when to come back. A database with much to do keeps its worker
+ * for a second. */
 void
 give_way_if_asked(int64 began_us)
 {
@@ -350,7 +353,9 @@ give_way_if_asked(int64 began_us)
                 pg_atomic_read_u32(&database->pending) != 0;
     if (busy && at - began_us < longest_turn_us)
         return;
-    int64 next = more || !next_known ? at : std::min({steady(next_due, longest_absence_us), at + longest_absence_us, next_notify_us});
+    int64 next = more || !next_known
+                     ? at
+                     : std::min({steady(next_due, longest_absence_us), at + longest_absence_us, next_notify_us});
     if (next_lapse != DT_NOEND)
         next = std::min(next, steady(next_lapse, while_leased_us));
     pg_atomic_write_u64(&database->visit_us, static_cast<uint64>(next));
@@ -463,7 +468,8 @@ void
 ojs_rebuild_main(Datum database)
 {
     guarded([database] {
-        constexpr int patience_ms = 5000; /* whoever asked may hold what this needs: it gives up rather than waiting for them */
+        constexpr int patience_ms =
+            5000; /* whoever asked may hold what this needs: it gives up rather than waiting for them */
         connect(database, "ojs rebuild", patience_ms);
         begin();
         if (OidIsValid(get_extension_oid("ojs", true)))

@@ -2,8 +2,8 @@
  * request.cpp: see request.h.
  *
  * A claim of several queues shares out the first of them that has a window; the others it takes from as any claim does.
- * What falls due while a claim window is open is counted for it, and each member makes available what its quota lacks: what one
- * of them made available for the others they could not see before its commit.
+ * What falls due while a claim window is open is counted for it, and each member makes available what its quota lacks:
+ * what one of them made available for the others they could not see before its commit.
  */
 #include "ojs/claim/request.h"
 
@@ -195,7 +195,8 @@ await_jobs(const Request &request, const HandedOut &out, int64 until_us, int rou
     int64 at_us = steady_us();
 
     if (request.max > 0) /* where jobs wait for a rate limit, nobody says when it lets them start */
-        wake_wait(queue_ids(request), request.n, out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
+        wake_wait(queue_ids(request), request.n,
+                  out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
     else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
         sleep_ms(std::clamp<int64>((until_us - at_us) / 1000, 1, look_every_ms), "OjsWorkFull", &event);
     AcceptInvalidationMessages();
@@ -206,7 +207,8 @@ await_jobs(const Request &request, const HandedOut &out, int64 until_us, int rou
 
 using namespace ojs;
 
-/* ojs_store.claim_wait_ms() returns numeric: how long claims of this session were made to wait since this was last asked */
+/* ojs_store.claim_wait_ms() returns numeric: how long claims of this session were made to wait since this was last
+ * asked */
 OJS_FUNCTION(ojs_claim_wait_ms)
 {
     float8 ms = static_cast<float8>(waited_us) / 1000;

@@ -4,7 +4,8 @@
  * Equivalent SQL, for one queue:
  *   with taken as (
  *       delete from ojs_store.ready where ctid = any (array(
- *           select ctid from ojs_store.ready where queue = $1 order by npriority, position limit $2 for update skip locked))
+ *           select ctid from ojs_store.ready where queue = $1 order by npriority, position limit $2
+ *           for update skip locked))
  *       returning *)
  *   insert into ojs_store.lease select …, random token from taken returning …;
  * test/pgtap/claim_oracle.sql holds the two against each other.
@@ -39,7 +40,6 @@ namespace
 {
 
 constexpr int64 upkeep_every_us = 100 * 1000;
-
 TimestampTz last_upkeep;
 
 struct ClaimedJob {
@@ -58,7 +58,7 @@ struct Walk {
     int n;
     int most; /* n may come to this in the queue at hand */
     Limits limits;
-    HeldBack held_back; /* that this walk is in */
+    HeldBack held_back;  /* that this walk is in */
     Bitmapset *arriving; /* positions of the queues where it met jobs of open transactions */
 };
 
@@ -73,9 +73,8 @@ lease_length(const Walk &walk, const Queue &queue, const JobRow &job)
 }
 
 /*
- * What must be known of a delivery although its lease is not logged. At most once (DLV-01): that it was made must outlive
- * a crash, so it is written down, and this commit is waited for; a rebuild discards the job instead of handing it out
- * again, unless the lease itself survives.
+ * What must be known of a delivery although its lease is not logged. At most once (DLV-01): it must outlive a crash, so
+ * it is logged and this commit is waited for; a rebuild discards the job unless the lease itself survives.
  */
 void
 mark_delivered(Walk &walk, LeaseRow &lease)
@@ -173,7 +172,8 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
 
 /* A part of a class, in the order of positions. */
 void
-walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to, bool &hinted)
+walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass, int64 from, int64 to,
+               bool &hinted)
 {
     store::Table &ready = walk.tables.ready();
     ScanKeyData keys[4];
@@ -197,7 +197,8 @@ walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, 
         if (limited) {
             walk.limits.closed = 0;
             if (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)) {
-                int64 upto = passed_over(walk.held_back, level.held_back[klass], walk.limits.closed, row.position, walk.now);
+                int64 upto =
+                    passed_over(walk.held_back, level.held_back[klass], walk.limits.closed, row.position, walk.now);
                 if (upto > row.position) {
                     ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(upto));
                     store::rescan(scan, keys, 4);
@@ -222,7 +223,7 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
     int64 last = klass == returned ? -1 : PG_INT64_MAX;
     bool hinted = false;
 
-    /* The index reads a whole page at a time and compares every entry on it; most often a few behind the hint will do. */
+    /* The index compares every entry of each page it reads; most often a few behind the hint will do. */
     if (klass == fresh && from > 0) {
         int64 near = from + 16 + 2 * (walk.most - walk.n);
         walk_positions(walk, scan, queue_position, level, klass, from, near, hinted);
@@ -293,8 +294,8 @@ is_whole_transaction()
 }
 
 /*
- * Jobs that are just being committed: their transaction, which sends the NOTIFY, may have looked for listeners before this
- * claim was one. A moment tells; one that stays open looks later. Who may not sleep tells listeners, and itself, to look again.
+ * Jobs that are just being committed: their transaction may have looked for listeners before this claim was one. A
+ * short wait shows; a claim that may not sleep has listeners, and itself, look again.
  */
 void
 mind_arriving(Walk &walk, bool may_sleep)
@@ -311,10 +312,10 @@ mind_arriving(Walk &walk, bool may_sleep)
 }
 
 /*
- * Lapsed leases and due jobs. A call that is its own transaction and ends at once does whatever there is to do, for everybody's
- * good. One that may go on to wait, or that is part of a longer transaction, does only what it can use itself: the rest would
- * be hidden from others, or locked, until it ends. The same where others wait for their share: `for_all` then comes when the
- * last of them has its own.
+ * Lapsed leases and due jobs. A call that is its own transaction and ends at once does whatever there is to do, for
+ * everybody's good. One that may go on to wait, or that is part of a longer transaction, does only what it can use
+ * itself: the rest would be hidden from others, or locked, until it ends. The same where others wait for their share:
+ * `for_all` then comes when the last of them has its own.
  */
 void
 do_upkeep(Walk &walk, bool for_all)
@@ -353,9 +354,8 @@ store_leases(Walk &walk)
 }
 
 /*
- * A job is being shown. Still set when a claim begins: in this session the claim before failed on one that cannot be shown.
- * This one then shows each in a subtransaction and sets aside what cannot be shown, so that it does not stand in the way of
- * the others.
+ * A job is being shown. Still set when a claim begins: this session's last claim failed on a job that cannot be shown.
+ * This one then shows each in a subtransaction, and sets aside what cannot be shown, so that it blocks no others.
  */
 bool showing;
 
@@ -396,8 +396,9 @@ show_or_discard(Walk &walk, const ClaimedJob &taken, const JobRow &job, Datum *v
     if (take_lease(walk.tables, job.id, {}, lease)) {
         trace(walk.tables, lease, LeaseStep::failed, walk.now);
         discard(walk.tables, job, lease, "not_renderable", "the job cannot be shown to a worker", walk.now);
-        ereport(WARNING, (errmsg("job %s cannot be shown to a worker and is discarded: %s",
-                                 DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job.id))), error->message)));
+        ereport(WARNING,
+                (errmsg("job %s cannot be shown to a worker and is discarded: %s",
+                        DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job.id))), error->message)));
     }
     return false;
 }
@@ -488,11 +489,11 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     store_limit_uses(walk.limits, walk.n > 0 || !request.may_wait);
     if (walk.n > 0)
         emit(walk, set);
+    else
+        pfree(walk.taken); /* a claim that waits comes here many times */
     out.jobs = walk.n;
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};
-    if (walk.n == 0)
-        pfree(walk.taken); /* a claim that waits comes here many times */
     return out;
 }
 

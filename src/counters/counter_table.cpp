@@ -22,7 +22,8 @@ idle(const Counter &counter)
         if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.n[w])) != 0 ||
             pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(&counter.since[w])) != 0)
             return false;
-    for (const pg_atomic_uint64 *other : {&counter.reserved, &counter.bytes, &counter.reserved_bytes, &counter.bytes_since})
+    for (const pg_atomic_uint64 *other :
+         {&counter.reserved, &counter.bytes, &counter.reserved_bytes, &counter.bytes_since})
         if (pg_atomic_read_u64(const_cast<pg_atomic_uint64 *>(other)) != 0)
             return false;
     return counter.warned == Alarm::off && counter.refused == Alarm::off;
@@ -39,7 +40,9 @@ remove_counters(Unwanted unwanted)
             (void)hash_search(counters, &counter->key, HASH_REMOVE, nullptr);
 }
 
-/* Under the lock, exclusively: what the counters of this database say holds no more, and its rows are counted instead. */
+/*
+ * Under the lock, exclusively: what the counters of this database say holds no more, and its rows are counted instead.
+ */
 void
 stop_counting(Database &database)
 {
@@ -56,8 +59,8 @@ is_full()
 }
 
 /*
- * The rows of the database with most counters are counted from now on, and what it had is the others'. Also at a commit, so
- * nothing is allocated.
+ * The rows of the database with most counters are counted from now on, and what it had is the others'. Also at a
+ * commit, so nothing is allocated.
  */
 void
 take_from_largest()
@@ -81,8 +84,8 @@ take_from_largest()
     remove_counters([&](const Counter &counter) { return counter.key.database == shared->databases[largest].oid; });
 }
 
-/* Idle counters are looked for at most once a second: a walk over all, under the lock. Where the largest database gives up its
- * own, there is room for a while, or that database is this one and asks no more. */
+/* Idle counters are looked for at most once a second: a walk over all, under the lock. Where the largest database gives
+ * up its own, there is room for a while, or that database is this one and asks no more. */
 void
 make_room()
 {
@@ -140,7 +143,8 @@ counter_of(int64 queue)
     if (counter == nullptr)
         stop_counting(*mine);
     if (counter != nullptr && !found) {
-        for (pg_atomic_uint64 *other : {&counter->reserved, &counter->bytes, &counter->reserved_bytes, &counter->bytes_since})
+        for (pg_atomic_uint64 *other :
+             {&counter->reserved, &counter->bytes, &counter->reserved_bytes, &counter->bytes_since})
             pg_atomic_init_u64(other, 0);
         counter->warned = counter->refused = Alarm::off;
         for (int w = 0; w < n_where; w++) {
@@ -154,7 +158,8 @@ counter_of(int64 queue)
 static Size
 recount_size()
 {
-    return add_size(offsetof(Recount, running_xids), mul_size(most_backends() + max_prepared_xacts, sizeof(TransactionId)));
+    return add_size(offsetof(Recount, running_xids),
+                    mul_size(most_backends() + max_prepared_xacts, sizeof(TransactionId)));
 }
 
 Size

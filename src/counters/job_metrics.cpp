@@ -1,10 +1,10 @@
 /*
  * job_metrics.cpp: see job_metrics.h.
  *
- * A series is what is counted for a queue and a type of job. Series are made when first met and stay, so a note can point
- * to one by its number, and the commit needs no look-up: it takes the queue's spinlock and adds. How many there may be is
- * bounded: each queue has at most max_types of its own, and what comes later is counted under the type "_other", which no
- * job can have.
+ * A series is what is counted for a queue and a type of job. Series are made when first met and stay, so a note can
+ * point to one by its number, and the commit needs no look-up: it takes the queue's spinlock and adds. How many there
+ * may be is bounded: each queue has at most max_types of its own, and what comes later is counted under the type
+ * "_other", which no job can have.
  *
  * The last hour is kept in parts of five minutes, by the time at which something happened.
  */
@@ -78,7 +78,8 @@ make_series(int queue, uint64 hash, std::string_view type)
 bool
 is_called(const Series &series, std::string_view type)
 {
-    return type.size() <= max_type_name && memcmp(series.type, type.data(), type.size()) == 0 && series.type[type.size()] == '\0';
+    return type.size() <= max_type_name && memcmp(series.type, type.data(), type.size()) == 0 &&
+           series.type[type.size()] == '\0';
 }
 
 /* From 1; 0: not counted. */
@@ -134,10 +135,12 @@ series_in(int32 flags, const FinishedRow &row)
         return 0;
     const Database *database = my_database();
     int q = job_metrics->series[number - 1].queue;
-    if (database == nullptr || q < 0 || database->metrics_of != store::relation_oid(store::Rel::ready) || *row.started_at < database->metrics_since)
+    if (database == nullptr || q < 0 || database->metrics_of != store::relation_oid(store::Rel::ready) ||
+        *row.started_at < database->metrics_since)
         return 0;
     const QueueMetrics &queue = job_metrics->queues[q];
-    return queue.queue == row.queue && queue.database == MyDatabaseId && queue.table == database->metrics_of ? number : 0;
+    return queue.queue == row.queue && queue.database == MyDatabaseId && queue.table == database->metrics_of ? number
+                                                                                                             : 0;
 }
 
 std::string_view
@@ -163,7 +166,7 @@ note(int series, int cell, int64 n, int64 sum, TimestampTz at)
     if (q < 0)
         return;
     metric_deltas.add({static_cast<int16>(series - 1), static_cast<int16>(cell), GetCurrentTransactionNestLevel(),
-                  static_cast<int32>(at / part_us), job_metrics->queues[q].generation, n, sum});
+                       static_cast<int32>(at / part_us), job_metrics->queues[q].generation, n, sum});
 }
 
 /* --- the end of a transaction --- */
@@ -214,7 +217,8 @@ bool
 is_current(const MetricDelta &what)
 {
     int q = job_metrics->series[what.series].queue;
-    return q >= 0 && job_metrics->queues[q].database == MyDatabaseId && job_metrics->queues[q].generation == what.generation;
+    return q >= 0 && job_metrics->queues[q].database == MyDatabaseId &&
+           job_metrics->queues[q].generation == what.generation;
 }
 
 PartOfHour *
@@ -288,7 +292,8 @@ count_started(const JobRow &job, LeaseRow &lease)
     /* When a pending job was activated, it does not say. */
     if (lease.deliveries != 1 || (job.flags & job_pending))
         return;
-    int64 waited = std::max<int64>(lease.claimed_at - std::max(job.created_at, job.scheduled_at.value_or(job.created_at)), 0);
+    int64 waited =
+        std::max<int64>(lease.claimed_at - std::max(job.created_at, job.scheduled_at.value_or(job.created_at)), 0);
     note(series, cell_wait + bucket_of(wait_bounds, waited), 1, waited, lease.claimed_at);
 }
 
@@ -334,7 +339,8 @@ count_ended(const FinishedRow &row, int32 flags)
                 : row.state == State::discarded ? cell_discarded
                                                 : cell_cancelled;
     int64 took = row.started_at ? std::max<int64>(row.finished_at - *row.started_at, 0) : 0;
-    note(series, first + (row.started_at ? bucket_of(duration_bounds, took) : n_duration_buckets), 1, took, row.finished_at);
+    note(series, first + (row.started_at ? bucket_of(duration_bounds, took) : n_duration_buckets), 1, took,
+         row.finished_at);
 }
 
 Size

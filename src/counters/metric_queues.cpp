@@ -1,6 +1,6 @@
 /*
- * metric_queues.cpp: which queues have a slot among the metrics. There is room for so many; whoever comes later takes the place of
- * one where nothing happens.
+ * metric_queues.cpp: which queues have a slot among the metrics. There is room for so many; whoever comes later takes
+ * the place of one where nothing happens.
  */
 #include "ojs/counters/metric_table.h"
 
@@ -56,7 +56,9 @@ free_metrics(Oid database)
     LWLockRelease(job_metrics->lock);
 }
 
-/* Where nothing has happened for longest, and not since that part of an hour; of all databases, or of one. -1: nowhere. */
+/*
+ * Where nothing has happened for longest, and not since that part of an hour; of all databases, or of one. -1: nowhere.
+ */
 static int
 idlest_queue(Oid database, int64 before)
 {
@@ -96,8 +98,8 @@ largest_database()
     return largest;
 }
 
-/* There is no room: makes some where nothing has happened for an hour, dropped queues among them, or else in the database
- * that has most queues, if that is another one: so none pays for the queues of another. -1: nowhere. */
+/* There is no room: makes some where nothing has happened for an hour, dropped queues among them, or else in the
+ * database that has most queues, if that is another one: so none pays for the queues of another. -1: nowhere. */
 static int
 free_idle_queue()
 {

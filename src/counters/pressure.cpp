@@ -1,6 +1,6 @@
 /*
- * pressure.cpp: see pressure.h. The alarms are parts of the counters, under their lock. What a tick has emitted is marked
- * as emitted when it commits; only one tick emits at a time.
+ * pressure.cpp: see pressure.h. The alarms are parts of the counters, under their lock. What a tick has emitted is
+ * marked as emitted when it commits; only one tick emits at a time.
  */
 #include "ojs/counters/pressure.h"
 
@@ -26,10 +26,10 @@ struct Finding {
 
 Finding *emitted; /* by this transaction, in its memory */
 int n_emitted;
-int passed; /* so many of the queues with events, in the order of the counters, did the last ticks of this session look at */
+int passed; /* so many of the queues with events, in the order of the counters, did the last ticks of this session look
+               at */
 
-constinit Statement record = {
-    "select ojs_store.record_event($1, $2, $3)", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
+constinit Statement record = {"select ojs_store.record_event($1, $2, $3)", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
 
 /* Under the lock. */
 Refusal *
@@ -49,9 +49,9 @@ refusals_of(Oid database)
 }
 
 /*
- * Under the lock. Where there is none, the database with most refusals gives one up, which its next refusal notes again: one in
- * which nobody tells them takes nothing from the others. Returns null if this
- * database has as many as it may.
+ * Under the lock. Where there is none, the database with most refusals gives one up, which its next refusal notes
+ * again: one in which nobody tells them takes nothing from the others. Returns null if this database has as many as it
+ * may.
  */
 Refusal *
 room_for_refusal()
@@ -100,8 +100,8 @@ add_alarms(Finding *findings, int &n, bool due)
     passed = due ? passed : 0;
 }
 
-/* Copies of the counters of this database that have something to tell or to take back; where there are many, the next tick goes
- * on with the others. */
+/* Copies of the counters of this database that have something to tell or to take back; where there are many, the next
+ * tick goes on with the others. */
 int
 find_alarms(Finding *findings)
 {
@@ -198,7 +198,8 @@ pressure_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 Load
 bound_of(const Queue &queue)
 {
-    return {queue.max_size > 0 ? queue.max_size : unbounded.jobs, queue.max_size_bytes > 0 ? queue.max_size_bytes : unbounded.bytes};
+    return {queue.max_size > 0 ? queue.max_size : unbounded.jobs,
+            queue.max_size_bytes > 0 ? queue.max_size_bytes : unbounded.bytes};
 }
 
 void

@@ -2,8 +2,8 @@
  * queue_counters.cpp: noting what a transaction changes, and adding it up at its commit; see queue_counters.h.
  *
  * The notes are a stack (xact_notes.h). A transaction becomes
- * visible a moment before its notes are added, so another session may for that moment see a job that is not counted yet;
- * whoever committed it does not.
+ * visible a moment before its notes are added, so another session may for that moment see a job that is not counted
+ * yet; whoever committed it does not.
  *
  * A prepared transaction is resolved by any session, or after a restart, without a word to us: while there is one, the
  * rows are counted whenever somebody asks.
@@ -41,7 +41,8 @@ state_of_done(HeapTupleHeader row)
     constexpr int offset = offset_of<FinishedRow>(&FinishedRow::started_at);
     bool null = (row->t_infomask & HEAP_HASNULL) && att_isnull(number, row->t_bits);
     State state;
-    memcpy(&state, reinterpret_cast<const char *>(row) + row->t_hoff + offset + (null ? 0 : sizeof(TimestampTz)), sizeof state);
+    memcpy(&state, reinterpret_cast<const char *>(row) + row->t_hoff + offset + (null ? 0 : sizeof(TimestampTz)),
+           sizeof state);
     return state;
 }
 

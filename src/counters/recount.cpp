@@ -8,9 +8,9 @@
  *
  *     rows that the snapshot sees, less what this transaction itself has changed and not committed, plus `since`
  *
- * is exactly what has been committed and added, once those have added that the snapshot saw between the two: a commit says so
- * before it can be seen (`committing`), and the recount waits for it at its end. No session waits for a recount but those
- * that want the metrics.
+ * is exactly what has been committed and added, once those have added that the snapshot saw between the two: a commit
+ * says so before it can be seen (`committing`), and the recount waits for it at its end. No session waits for a recount
+ * but those that want the metrics.
  */
 #include "ojs/counters/counter_table.h"
 
@@ -24,7 +24,7 @@ namespace ojs
 namespace
 {
 
-bool my_recount;    /* the running one is ours */
+bool my_recount;     /* the running one is ours */
 bool may_correct_it; /* … and expected to find more than was added: what was prepared */
 
 /* Without preload: what was committed when this session last counted, and what it has committed since. */
@@ -146,8 +146,8 @@ prepared_bit(Part part)
     return part == Part::open ? prepared_open : prepared_ended;
 }
 
-/* A transaction that is prepared in this database will be committed, if so, after the snapshot of the recount. Places of
- * those that have ended keep their numbers. */
+/* A transaction that is prepared in this database will be committed, if so, after the snapshot of the recount. Places
+ * of those that have ended keep their numbers. */
 bool
 prepared_and_open()
 {

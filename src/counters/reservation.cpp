@@ -3,11 +3,11 @@
  *
  * A queue has room if what waits by the counters, the places of open transactions and the jobs that come do not exceed
  * its bound. Asking and taking is one step under counters_lock; the commit turns places into jobs under the same lock,
- * so nobody sees a job twice or not at all, and no producer waits for another's transaction. What this transaction itself
- * has taken out of the queue makes room for it, and for nobody else before its commit.
+ * so nobody sees a job twice or not at all, and no producer waits for another's transaction. What this transaction
+ * itself has taken out of the queue makes room for it, and for nobody else before its commit.
  *
- * Nobody hears when a prepared transaction ends. So a transaction with places is prepared under a lock that lives as long
- * as it does, and who wants a slot waits for that.
+ * Nobody hears when a prepared transaction ends. So a transaction with places is prepared under a lock that lives as
+ * long as it does, and who wants a slot waits for that.
  */
 #include "ojs/counters/counter_table.h"
 
@@ -73,7 +73,8 @@ taken(int64 waiting, pg_atomic_uint64 &reserved, int64 own_reserved, int64 own_w
 
 /* Under the lock. */
 Reservation
-reserve_slots(Counter &counter, Change &note, const Own &own, const Load &wanted, const Load &bound, double warn_at, Load *depth)
+reserve_slots(Counter &counter, Change &note, const Own &own, const Load &wanted, const Load &bound, double warn_at,
+              Load *depth)
 {
     auto bytes = static_cast<int64>(pg_atomic_read_u64(&counter.bytes));
     depth->jobs = taken(waiting_in(counter), counter.reserved, own.reserved.jobs, own.waiting.jobs);
@@ -134,7 +135,8 @@ lock_to_reserve(int64 queue)
     int64 since_us = steady_us();
     while (LockAcquire(&tag, reserving_mode, false, true) == LOCKACQUIRE_NOT_AVAIL) {
         if (steady_us() - since_us > patience_us)
-            raise(Code::unavailable, Details(), "Commit or roll back the transactions in pg_prepared_xacts, or try again.",
+            raise(Code::unavailable, Details(),
+                  "Commit or roll back the transactions in pg_prepared_xacts, or try again.",
                   "a prepared transaction has jobs in this bounded queue, and nobody knows yet whether they count");
         sleep_ms(poll_ms, "OjsPreparedWait", &event);
     }

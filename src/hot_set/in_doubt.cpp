@@ -37,7 +37,8 @@ prepared_before(TransactionId xid)
     int n = 0;
     for (int i = 0; i < max_prepared_xacts; i++) { /* slots of those that have ended keep their numbers */
         const PGPROC &slot = PreparedXactProcs[i];
-        n += slot.databaseId == MyDatabaseId && TransactionIdPrecedes(slot.xid, xid) && TransactionIdIsInProgress(slot.xid);
+        n += slot.databaseId == MyDatabaseId && TransactionIdPrecedes(slot.xid, xid) &&
+             TransactionIdIsInProgress(slot.xid);
     }
     return n;
 }

@@ -1,11 +1,11 @@
 /*
  * rebuild.cpp: makes the hot set from the logged tables, and puts back what fell out of it.
  *
- * Both read one snapshot: the open jobs (in `job`, not in `finished`) that are in none of ready, lease and delayed, each put
- * where its newest event says. A job that is pushed meanwhile is not in the snapshot, and brings its own hot row. One
- * that is being claimed, finished or moved meanwhile is, by the snapshot, still where it was. So neither locks out
- * anything but the other (ShareUpdateExclusiveLock on hot_set_state). Only a process that rebuilds after a crash or a promotion
- * takes the empty tables for itself and makes their indexes at the end: sessions wait for it anyhow.
+ * Both read one snapshot: the open jobs (in `job`, not in `finished`) that are in none of ready, lease and delayed,
+ * each put where its newest event says. A job that is pushed meanwhile is not in the snapshot, and brings its own hot
+ * row. One that is being claimed, finished or moved meanwhile is, by the snapshot, still where it was. So neither locks
+ * out anything but the other (ShareUpdateExclusiveLock on hot_set_state). Only a process that rebuilds after a crash or
+ * a promotion takes the empty tables for itself and makes their indexes at the end: sessions wait for it anyhow.
  *
  * No index of a hot table is read: claims mark entries dead that an older snapshot might still need.
  */
@@ -84,18 +84,23 @@ constinit Statement jobs_so_far = {jobs_so_far_sql, {}, nullptr};
 constinit Statement forget_pass = {"delete from ojs_store.hot_set_state where cause = 'reconcile'", {}, nullptr};
 
 /*
- * The opposite of lost jobs: hot rows of jobs that are finished, or gone. By one snapshot a job is never both open and finished,
- * so these are of no use to anybody, and each of them is in the way of all claims. Reminders (kind 5) may outlive their jobs.
+ * The opposite of lost jobs: hot rows of jobs that are finished, or gone. By one snapshot a job is never both open and
+ * finished, so these are of no use to anybody, and each of them is in the way of all claims. Reminders (kind 5) may
+ * outlive their jobs.
  */
-#define STRAY_FROM(hot)                                                                                                       \
-    " from " hot " hot left join ojs_store.job on job.id = hot.job_id"                                                        \
-    " left join ojs_store.finished on finished.job_id = hot.job_id where (job.id is null or finished.job_id is not null)"
-#define REMOVE_STRAY(hot, condition)                                                                                          \
-    "delete from " hot " where ctid = any (array(select hot.ctid" STRAY_FROM(hot) condition " for update of hot skip locked))"
-constinit Statement any_stray = {"select" STRAY_FROM("(select job_id from ojs_store.ready union all"
-                                                     " select job_id from ojs_store.lease union all"
-                                                     " select job_id from ojs_store.delayed where kind <> 5)") " limit 1",
-                                 {}, nullptr};
+#define STRAY_FROM(hot)                                                                                                \
+    " from " hot " hot left join ojs_store.job on job.id = hot.job_id"                                                 \
+    " left join ojs_store.finished on finished.job_id = hot.job_id where (job.id is null or finished.job_id is not "   \
+    "null)"
+#define REMOVE_STRAY(hot, condition)                                                                                   \
+    "delete from " hot " where ctid = any (array(select hot.ctid" STRAY_FROM(hot) condition                            \
+        " for update of hot skip locked))"
+constinit Statement any_stray = {
+    "select" STRAY_FROM("(select job_id from ojs_store.ready union all"
+                        " select job_id from ojs_store.lease union all"
+                        " select job_id from ojs_store.delayed where kind <> 5)") " limit 1",
+    {},
+    nullptr};
 constinit Statement remove_stray[] = {{REMOVE_STRAY("ojs_store.ready", ""), {}, nullptr},
                                       {REMOVE_STRAY("ojs_store.lease", ""), {}, nullptr},
                                       {REMOVE_STRAY("ojs_store.delayed", " and kind <> 5"), {}, nullptr}};
@@ -293,7 +298,8 @@ recover_lost_jobs(Recovery &recovery, SpiArg created_before, bool bulk)
     set_for_body("maintenance_work_mem", "256MB");
 
     recovery.receiver = {receive_job, receiver_starts, receiver_ends, receiver_ends, DestNone};
-    recovery.undecided = undecided_jobs(); /* before the snapshot: what is resolved in between waits for the next pass */
+    recovery.undecided =
+        undecided_jobs(); /* before the snapshot: what is resolved in between waits for the next pass */
     recovery.ready = open_sink(store::Rel::ready, bulk);
     recovery.delayed = open_sink(store::Rel::delayed, bulk);
     execute_latest_into(lost_jobs, {created_before}, &recovery.receiver);
@@ -344,7 +350,8 @@ restore_leases(Recovery &recovery)
     tables.close();
 }
 
-/* Inside with_spi, with the settings of recover_lost_jobs(). Rows that another transaction has are left to the next pass. */
+/* Inside with_spi, with the settings of recover_lost_jobs(). Rows that another transaction has are left to the next
+ * pass. */
 int64
 remove_strays()
 {
@@ -416,7 +423,7 @@ rebuild_hot_set(const char *cause)
     });
     wake_all(recovery);
     ereport(recovery.jobs > 0 ? LOG : DEBUG1, (errmsg("ojs has rebuilt its hot set: " INT64_FORMAT " jobs in %.3f s",
-                                                     recovery.jobs, seconds_since(start_us))));
+                                                      recovery.jobs, seconds_since(start_us))));
     return true;
 }
 
@@ -456,8 +463,10 @@ reconcile_hot_set(TimestampTz created_before)
                 (errmsg("ojs found " INT64_FORMAT " open jobs in no place and put them back", jobs),
                  errdetail("This is expected after a crash with prepared transactions; else it is a defect.")));
     if (strays > 0)
-        ereport(WARNING, (errmsg("ojs found " INT64_FORMAT " jobs in its hot set that are finished or gone, and removed them", strays),
-                          errdetail("Rows of its tables were removed or added, but not by ojs; else it is a defect.")));
+        ereport(WARNING,
+                (errmsg("ojs found " INT64_FORMAT " jobs in its hot set that are finished or gone, and removed them",
+                        strays),
+                 errdetail("Rows of its tables were removed or added, but not by ojs; else it is a defect.")));
     return jobs + strays;
 }
 

@@ -24,11 +24,13 @@ constexpr char last_pass_sql[] = R"sql(
 constinit Statement last_pass = {last_pass_sql, {}, nullptr};
 
 constinit Statement last_rebuild = {
-    "select rebuilt_at, xmin from ojs_store.hot_set_state where cause <> 'reconcile' order by rebuilt_at desc limit 1", {}, nullptr};
+    "select rebuilt_at, xmin from ojs_store.hot_set_state where cause <> 'reconcile' order by rebuilt_at desc limit 1",
+    {},
+    nullptr};
 
 /*
- * Whether a transaction that was prepared before the last rebuild has ended since this session looked last: its jobs may be in
- * no place. Returns the time of the rebuild, else DT_NOBEGIN.
+ * Whether a transaction that was prepared before the last rebuild has ended since this session looked last: its jobs
+ * may be in no place. Returns the time of the rebuild, else DT_NOBEGIN.
  */
 TimestampTz
 doubts_ended()
@@ -51,7 +53,8 @@ doubts_ended()
 }
 
 /* Tables whose rows a rebuild reads. */
-constexpr store::Rel watched[] = {store::Rel::job, store::Rel::job_history, store::Rel::finished, store::Rel::checkpoint};
+constexpr store::Rel watched[] = {store::Rel::job, store::Rel::job_history, store::Rel::finished,
+                                  store::Rel::checkpoint};
 
 bool
 is_watched(store::Rel which)
@@ -82,13 +85,15 @@ mend_restore_triggers()
         if (is_watched(which) || !ConditionalLockRelationOid(oid, ShareRowExclusiveLock))
             continue;
         with_spi([oid] {
-            const char *sql = psprintf("alter table ojs_store.%s enable always trigger hot_set_lost", get_rel_name(oid));
+            const char *sql =
+                psprintf("alter table ojs_store.%s enable always trigger hot_set_lost", get_rel_name(oid));
             if (SPI_execute(sql, false, 0) != SPI_OK_UTILITY)
                 elog(ERROR, "could not run \"%s\"", sql);
         });
         CommandCounterIncrement();
         note_restore();
-        ereport(LOG, (errmsg("ojs has enabled its trigger on ojs_store.%s again, and rebuilds its hot set", get_rel_name(oid)),
+        ereport(LOG, (errmsg("ojs has enabled its trigger on ojs_store.%s again, and rebuilds its hot set",
+                             get_rel_name(oid)),
                       errhint("Restore without --disable-triggers.")));
     }
 }

@@ -89,13 +89,15 @@ stop_at_of(const JobRow &job, TimestampTz started_at)
 int64
 heartbeat_timeout_ms_of(const JobRow &job)
 {
-    return std::max(seconds_option(job, "heartbeat_timeout", default_heartbeat_timeout_ms), shortest_heartbeat_timeout_ms);
+    return std::max(seconds_option(job, "heartbeat_timeout", default_heartbeat_timeout_ms),
+                    shortest_heartbeat_timeout_ms);
 }
 
 std::optional<int64>
 result_ttl_ms_of(const JobRow &job)
 {
-    int64 ttl_ms = (job.flags & job_result_ttl) ? option(job, "result_ttl", 3, default_result_ttl_ms) : default_result_ttl_ms;
+    int64 ttl_ms =
+        (job.flags & job_result_ttl) ? option(job, "result_ttl", 3, default_result_ttl_ms) : default_result_ttl_ms;
     return ttl_ms >= 0 ? std::optional<int64>(ttl_ms) : std::nullopt;
 }
 

@@ -158,7 +158,8 @@ void
 refuse_too_long(int64 ms, const char *field)
 {
     if (ms > max_duration_ms)
-        raise_field(Code::invalid_payload, field, "No duration is longer than 100 years.", "%s is longer than 100 years", field);
+        raise_field(Code::invalid_payload, field, "No duration is longer than 100 years.",
+                    "%s is longer than 100 years", field);
 }
 
 int64

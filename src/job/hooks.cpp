@@ -2,8 +2,8 @@
  * hooks.cpp: see hooks.h.
  *
  * A hook runs as the role that registered it, on a search path that nobody can put anything into, and only as long as
- * that role may call the function. Each session keeps the chains; a change of the table, of a function, a schema or a role drops
- * them.
+ * that role may call the function. Each session keeps the chains; a change of the table, of a function, a schema or a
+ * role drops them.
  */
 #include "ojs/job/hooks.h"
 
@@ -28,8 +28,8 @@ constexpr const char *point_names[n_points] = {"enqueue", "before_execute", "aft
 MemoryContext context;  /* of what follows */
 Hooks chains[n_points]; /* after_execute backwards: the first that was added is the outermost (MW-06) */
 SessionCache cache;
-bool any_known;          /* hooks are registered, so functions and roles matter */
-uint64 changes_around;   /* of functions and roles, as far as they matter */
+bool any_known;        /* hooks are registered, so functions and roles matter */
+uint64 changes_around; /* of functions and roles, as far as they matter */
 
 constexpr int64 tidy_every_us = 60 * USECS_PER_SEC;
 TimestampTz tidied_at; /* by this session */
@@ -43,7 +43,9 @@ constinit Statement read_hooks = {R"sql(
         and p.pronargs = 1 and p.proargtypes[0] = 'jsonb'::regtype
     left join pg_roles r on r.rolname = h.role
     order by case when h.point = 'after_execute' then -h.position else h.position end
-)sql", {}, nullptr};
+)sql",
+                                  {},
+                                  nullptr};
 
 constinit Statement add_hook = {"select ojs_store.add_hook($1, $2, $3, $4, $5, $6)",
                                 {TEXTOID, TEXTOID, REGPROCEDUREOID, TEXTOID, TEXTOID, NAMEOID},
@@ -68,7 +70,9 @@ constinit Statement add_up_failures = {R"sql(
     from taken
     where exists (select from ojs_store.hook h where h.name = taken.hook)
     group by hook
-)sql", {}, nullptr};
+)sql",
+                                       {},
+                                       nullptr};
 
 extern "C" void
 function_or_role_changed(Datum, int, uint32)
@@ -113,8 +117,13 @@ keep_rows(uint64 n)
         const char *point = kept_text(row, 1);
         for (int i = 0; i < n_points; i++)
             if (strcmp(point, point_names[i]) == 0)
-                chains[i].at[chains[i].n++] = {kept_text(row, 2), kept_text(row, 3), kept_text(row, 4), kept_text(row, 7),
-                                               oid_in(row, 5),    oid_in(row, 6),    0,
+                chains[i].at[chains[i].n++] = {kept_text(row, 2),
+                                               kept_text(row, 3),
+                                               kept_text(row, 4),
+                                               kept_text(row, 7),
+                                               oid_in(row, 5),
+                                               oid_in(row, 6),
+                                               0,
                                                0};
     }
 }
@@ -152,9 +161,9 @@ raise_broken(const Hook &hook, const char *what)
 }
 
 /*
- * A hook runs in the sessions of others, superusers and the background worker among them. What it leaves behind there would
- * run as they, after it: deferred triggers, temporary objects, prepared statements, cursors. PostgreSQL has the same
- * answer for functions of index expressions and for subscriptions.
+ * A hook runs in the sessions of others, superusers and the background worker among them. What it leaves behind there
+ * would run as they, after it: deferred triggers, temporary objects, prepared statements, cursors. PostgreSQL has the
+ * same answer for functions of index expressions and for subscriptions.
  */
 int
 restriction(const Hook &hook, Oid user)
@@ -216,7 +225,8 @@ read_again(const Envelope &received, const Jsonb *json, TimestampTz now)
     error_context_stack = &hooked;
     envelope_from_json(json, now, false, made);
     if (!made.has_id || !same(made.id, received.id))
-        raise_field(Code::invalid_payload, "id", "Let the hooks leave it as it is.", "a hook must not change the id of a job");
+        raise_field(Code::invalid_payload, "id", "Let the hooks leave it as it is.",
+                    "a hook must not change the id of a job");
     made.has_id = received.has_id;
     made.item = received.item;
     validate(made);
@@ -336,11 +346,12 @@ report_failures(const Hooks &hooks, Point point)
             execute(note_failures, {CStringGetTextDatum(hook.name), Int64GetDatum(hook.failures),
                                     TimestampTzGetDatum(now()), CStringGetTextDatum(state)});
         });
-        ereport(WARNING, (errcode(hook.sqlstate),
-                          errmsg("%s hook \"%s\" failed for %d of the jobs: SQLSTATE %s", point_names[static_cast<int>(point)],
-                                 hook.name, hook.failures, state),
-                          errhint("The jobs are not affected. Call %s yourself to see why, or set client_min_messages = debug1.",
-                                  hook.function)));
+        ereport(WARNING,
+                (errcode(hook.sqlstate),
+                 errmsg("%s hook \"%s\" failed for %d of the jobs: SQLSTATE %s", point_names[static_cast<int>(point)],
+                        hook.name, hook.failures, state),
+                 errhint("The jobs are not affected. Call %s yourself to see why, or set client_min_messages = debug1.",
+                         hook.function)));
     }
 }
 

@@ -201,7 +201,8 @@ read_error(const Jsonb *json, int attempt, TimestampTz now)
     is_cut |= message.size() > max_message_bytes;
     if (is_cut)
         out.add("truncated", json_bool(true));
-    add_facts(out, cut(code, max_kind_bytes), cut(error.type, max_kind_bytes), cut(message, max_message_bytes), attempt, now);
+    add_facts(out, cut(code, max_kind_bytes), cut(error.type, max_kind_bytes), cut(message, max_message_bytes), attempt,
+              now);
     if (has_backtrace) {
         JsonbValue backtrace = read_backtrace(value);
         if (!settings.redact_backtrace)

@@ -79,8 +79,8 @@ on_limit_of(const JsonbValue &value)
         return OnLimit::reschedule;
     if (word == "drop")
         return OnLimit::drop;
-    raise_field(invalid, field, "Use wait, reschedule or drop.", "%s must be wait, reschedule or drop, not \"%s\"", field,
-                clipped(word));
+    raise_field(invalid, field, "Use wait, reschedule or drop.", "%s must be wait, reschedule or drop, not \"%s\"",
+                field, clipped(word));
 }
 
 } // namespace
@@ -123,15 +123,18 @@ read_limit(const JsonbContainer *object, const LimitPolicy &base)
             policy.rate = start_rate(member, "rate_limit.rate", 0);
         else if (name == "rate") { /* {"rate": 1, "period": "second"} */
             if (!find_member(object, "period", period))
-                raise_field(invalid, "rate_limit.period", "Give a duration such as PT1M.", "rate_limit.period is missing");
+                raise_field(invalid, "rate_limit.period", "Give a duration such as PT1M.",
+                            "rate_limit.period is missing");
             policy.rate = {count_of(member, "rate_limit.rate", 0), period_us(period, "rate_limit.period")};
         } else if (name == "limit" && member.type == jbvNull)
             policy.rate = {0, 0};
         else if (name == "limit") { /* {"limit": 100, "period": "PT1M"}, as the Admin API has it */
             if (find_member(object, "rate", period) || find_member(object, "max_per_second", period))
-                raise_field(invalid, "rate_limit.limit", "Give the rate once.", "rate_limit.limit and another rate exclude each other");
+                raise_field(invalid, "rate_limit.limit", "Give the rate once.",
+                            "rate_limit.limit and another rate exclude each other");
             if (!find_member(object, "period", period))
-                raise_field(invalid, "rate_limit.period", "Give a duration such as PT1M.", "rate_limit.period is missing");
+                raise_field(invalid, "rate_limit.period", "Give a duration such as PT1M.",
+                            "rate_limit.period is missing");
             policy.rate = {count_of(member, "rate_limit.limit", 0), period_us(period, "rate_limit.period")};
         }
     });
@@ -142,13 +145,16 @@ void
 check_limit_members(const JsonbContainer *object)
 {
     each_member(object, [](std::string_view name, const JsonbValue &) {
-        constexpr std::string_view known[] = {"key", "concurrency", "rate", "throttle", "max_per_second", "limit", "period", "on_limit"};
+        constexpr std::string_view known[] = {"key",   "concurrency", "rate",    "throttle", "max_per_second",
+                                              "limit", "period",      "on_limit"};
         if (std::find(std::begin(known), std::end(known), name) == std::end(known))
-            raise_field(invalid, clipped(name), "Its members are concurrency, rate, throttle, max_per_second, limit, period and on_limit.",
+            raise_field(invalid, clipped(name),
+                        "Its members are concurrency, rate, throttle, max_per_second, limit, period and on_limit.",
                         "a rate limit has no member \"%s\"", clipped(name));
     });
     JsonbValue value;
-    if (find_member(object, "period", value) && !find_member(object, "rate", value) && !find_member(object, "limit", value))
+    if (find_member(object, "period", value) && !find_member(object, "rate", value) &&
+        !find_member(object, "limit", value))
         raise_field(invalid, "rate_limit.period", "Give the limit, too.", "rate_limit.period is given without a limit");
 }
 

@@ -39,7 +39,8 @@ struct Parse {
 [[noreturn]] void
 conflict(const char *field)
 {
-    raise_field(Code::invalid_payload, field, "Give it once: as a parameter, at the top level or under options, by one of its names.",
+    raise_field(Code::invalid_payload, field,
+                "Give it once: as a parameter, at the top level or under options, by one of its names.",
                 "%s comes twice with different values", field);
 }
 
@@ -130,11 +131,12 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         check_one_of(text_value(value, invalid, "dedup_fallback"), "open", "closed", "dedup_fallback");
         break;
     case Attr::deduplication_key:
-        set_attribute(p, attr, e.deduplication_key, text_value(value, invalid, "deduplication_key"), "deduplication_key");
+        set_attribute(p, attr, e.deduplication_key, text_value(value, invalid, "deduplication_key"),
+                      "deduplication_key");
         break;
     case Attr::deduplication_ttl:
         set_attribute(p, attr, e.deduplication_ttl_ms, positive_duration(value, name, "deduplication_ttl"),
-               "deduplication_ttl");
+                      "deduplication_ttl");
         break;
     case Attr::delay:
         set_attribute(p, attr, p.delay_ms, delay_value(value, name), "delay");
@@ -147,8 +149,8 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         keep(p, "enqueue_ttl", json_seconds(positive_duration(value, name, "enqueue_ttl")));
         break;
     case Attr::expires_at:
-        set_attribute(p, attr, e.expires_at, parse_timestamp(text_value(value, invalid, "expires_at"), p.now, "expires_at"),
-               "expires_at");
+        set_attribute(p, attr, e.expires_at,
+                      parse_timestamp(text_value(value, invalid, "expires_at"), p.now, "expires_at"), "expires_at");
         break;
     case Attr::grace_period:
         keep(p, "grace_period", json_seconds(duration_value(value, name, "grace_period")));
@@ -200,7 +202,8 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         keep(p, "rate_limit", value);
         break;
     case Attr::result_ttl:
-        keep(p, "result_ttl", same_json(value, json_number(-1)) ? value : json_seconds(duration_value(value, name, "result_ttl")));
+        keep(p, "result_ttl",
+             same_json(value, json_number(-1)) ? value : json_seconds(duration_value(value, name, "result_ttl")));
         break;
     case Attr::retry:
         set_json_attribute(p, attr, e.retry, value, "retry");
@@ -211,7 +214,8 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         break;
     case Attr::scheduled_at:
         set_attribute(p, attr, e.scheduled_at,
-               parse_timestamp(text_value(value, invalid, "scheduled_at"), p.now, "scheduled_at"), "scheduled_at");
+                      parse_timestamp(text_value(value, invalid, "scheduled_at"), p.now, "scheduled_at"),
+                      "scheduled_at");
         break;
     case Attr::specversion:
         set_attribute(p, attr, p.specversion, specversion_value(value), "specversion");
@@ -293,7 +297,8 @@ merge_max_attempts(Parse &p)
         if (find_member(root_of(e.retry), "max_attempts", other) && !same_json(other, p.max_attempts))
             raise_field(Code::invalid_payload, "max_attempts", "Give one of the two.",
                         "max_attempts and retry.max_attempts say different things");
-        each_member(root_of(e.retry), [&merged](std::string_view key, const JsonbValue &value) { merged.add(key, value); });
+        each_member(root_of(e.retry),
+                    [&merged](std::string_view key, const JsonbValue &value) { merged.add(key, value); });
     }
     merged.add("max_attempts", p.max_attempts);
     e.retry = merged.finish();

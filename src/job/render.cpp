@@ -119,7 +119,8 @@ options_of(const JobRow &job, const Status &status)
                 extra.add(key, member);
         });
     if (status.reported != nullptr)
-        each_member(root_of(status.reported), [&extra](std::string_view key, const JsonbValue &member) { extra.add(key, member); });
+        each_member(root_of(status.reported),
+                    [&extra](std::string_view key, const JsonbValue &member) { extra.add(key, member); });
     TimeText buffer;
     if (status.retry_delay_ms)
         extra.add("retry_delay_ms", *status.retry_delay_ms);
@@ -144,8 +145,7 @@ only_if(bool condition, const std::optional<TimestampTz> &at)
 } // namespace
 
 void
-render(const JobRow &job, const Status &status, std::string_view queue_name, bool claimed, Datum *values,
-       bool *nulls)
+render(const JobRow &job, const Status &status, std::string_view queue_name, bool claimed, Datum *values, bool *nulls)
 {
     Options options = options_of(job, status);
     bool discarded = status.state == State::discarded;

@@ -30,7 +30,8 @@ request_json(const Envelope &e)
 
     out.add("specversion", "1.0");
     if (e.options != nullptr)
-        each_member(root_of(e.options), [&out](std::string_view name, const JsonbValue &value) { out.add(name, value); });
+        each_member(root_of(e.options),
+                    [&out](std::string_view name, const JsonbValue &value) { out.add(name, value); });
     out.add("id", std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&e.id)))));
     if (e.type.data() != nullptr)
         out.add("type", e.type);

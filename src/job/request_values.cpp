@@ -28,8 +28,8 @@ OJS_FUNCTION(ojs_duration_value)
 }
 
 /*
- * ojs_http.values_in(given text) returns bigint: how many values a JSON text holds, at most, without parsing it: a parsed
- * value takes up to 400 bytes, whatever its length.
+ * ojs_http.values_in(given text) returns bigint: how many values a JSON text holds, at most, without parsing it: a
+ * parsed value takes up to 400 bytes, whatever its length.
  */
 OJS_FUNCTION(ojs_values_in)
 {

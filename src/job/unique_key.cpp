@@ -1,5 +1,6 @@
 /*
- * unique_key.cpp: ojs.fingerprint, ojs.fingerprint_input: from a uniqueness policy to the hash that two duplicates share.
+ * unique_key.cpp: ojs.fingerprint, ojs.fingerprint_input: from a uniqueness policy to the hash that two duplicates
+ * share.
  */
 #include "ojs/job/canonical.h"
 #include "ojs/pg/guard.h"
@@ -324,7 +325,9 @@ read_unique_policy(const Jsonb *json)
     return policy;
 }
 
-/* A key that the producer has worked out itself, as where it encrypts the args; it stands for all dimensions (INT-01). */
+/*
+ * A key that the producer has worked out itself, as where it encrypts the args; it stands for all dimensions (INT-01).
+ */
 static bool
 put_own_key(StringInfo out, const Envelope &envelope)
 {

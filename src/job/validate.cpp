@@ -152,7 +152,8 @@ check_args(Envelope &e)
         raise_field(Code::invalid_payload, "args", "Give an array, [] for none.", "args is missing");
     if (!is_array(e.args)) {
         if (is_object(e.args) && JB_ROOT_COUNT(e.args) == 0)
-            raise_field(Code::invalid_args, "args", "Give [] for no arguments, which some drivers send as {}, or [{}] for one empty object.",
+            raise_field(Code::invalid_args, "args",
+                        "Give [] for no arguments, which some drivers send as {}, or [{}] for one empty object.",
                         "args is an empty object");
         if (!is_object(e.args))
             raise_field(Code::invalid_args, "args", "Wrap it in an array.", "args must be an array, not %s",
@@ -329,7 +330,8 @@ validate_queue_name(std::string_view name, const char *field)
                   .add("maximum_bytes", static_cast<int64>(max_queue_name)),
               "Shorten it to 128 characters.", "%s is longer than %zu characters", field, max_queue_name);
     if (!is_queue(name)) {
-        bool list = name.starts_with('{') || name.starts_with('['); /* as a driver writes one where it takes us for text */
+        bool list =
+            name.starts_with('{') || name.starts_with('['); /* as a driver writes one where it takes us for text */
         raise_field(Code::invalid_queue, field,
                     list ? "Name one queue, or pass a list as an array: queues => $1, or $1::text[]."
                          : "Use a-z, 0-9, - and dots, beginning with a letter or a digit.",

@@ -49,9 +49,9 @@ load_overrides()
             overrides = static_cast<LimitOverride *>(repalloc(overrides, sizeof(LimitOverride) * (room *= 2)));
         MemoryContext old = MemoryContextSwitchTo(overrides_context);
         overrides[n_overrides++] = {name_hash(view(DatumGetTextPP(values[col_key]))),
-                          nulls[col_config] ? nullptr : DatumGetJsonbPCopy(values[col_config]),
-                          nulls[col_until] ? DT_NOEND : DatumGetTimestampTz(values[col_until]),
-                          DatumGetTimestampTz(values[col_set_at])};
+                                    nulls[col_config] ? nullptr : DatumGetJsonbPCopy(values[col_config]),
+                                    nulls[col_until] ? DT_NOEND : DatumGetTimestampTz(values[col_until]),
+                                    DatumGetTimestampTz(values[col_set_at])};
         MemoryContextSwitchTo(old);
     }
     table_endscan(scan);

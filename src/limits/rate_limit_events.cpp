@@ -2,7 +2,8 @@
  * rate_limit_events.cpp: see rate_limit_events.h.
  *
  * The last event of a key is in limit_use: number 1, it was exceeded, until a job starts; then 0 for the rest of the
- * minute, in which it is not emitted again. Like the uses that it speaks of it is unlogged, and the rollback of a claim takes it back.
+ * minute, in which it is not emitted again. Like the uses that it speaks of it is unlogged, and the rollback of a claim
+ * takes it back.
  */
 #include "ojs/limits/rate_limit_events.h"
 
@@ -16,9 +17,8 @@ namespace ojs
 namespace
 {
 
-constexpr int64 quiet_us = 60 * USECS_PER_SEC; /* from one rate_limit.exceeded of a key to the next */
-constexpr int64 forgotten_us =
-    86400 * USECS_PER_SEC; /* a key of which no job has started for so long emits again */
+constexpr int64 quiet_us = 60 * USECS_PER_SEC;        /* from one rate_limit.exceeded of a key to the next */
+constexpr int64 forgotten_us = 86400 * USECS_PER_SEC; /* a key of which no job has started for so long emits again */
 
 text *
 name_of(const LimitPolicy &policy)

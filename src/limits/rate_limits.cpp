@@ -1,10 +1,10 @@
 /*
  * rate_limits.cpp: see rate_limits.h.
  *
- * A use is a row. One of kind `held` counts while the lease with its token exists, one of kind `start` until its time is
- * over. Starts of a key are numbered in order, so how many there were since a moment is the distance of two numbers, and
- * takes two look-ups however many they are. (A claim that is rolled back leaves a gap in the numbers, which may count as
- * a start until it is old: too few may start, never too many.)
+ * A use is a row. One of kind `held` counts while the lease with its token exists, one of kind `start` until its time
+ * is over. Starts of a key are numbered in order, so how many there were since a moment is the distance of two numbers,
+ * and takes two look-ups however many they are. (A claim that is rolled back leaves a gap in the numbers, which may
+ * count as a start until it is old: too few may start, never too many.)
  */
 #include "ojs/limits/rate_limits.h"
 
@@ -20,16 +20,16 @@ namespace ojs
 {
 
 struct LimitUsed {
-    int64 key;              /* hash of the name */
+    int64 key; /* hash of the name */
     bool known;
-    LimitPolicy by;         /* the policy by which the rest was found */
+    LimitPolicy by; /* the policy by which the rest was found */
     int32 held;
-    int64 started;          /* within by.rate.period_us */
-    TimestampTz oldest;     /* of these */
-    TimestampTz last_at;    /* the newest start */
+    int64 started;       /* within by.rate.period_us */
+    TimestampTz oldest;  /* of these */
+    TimestampTz last_at; /* the newest start */
     int64 last_number;
     TimestampTz paused_until;
-    int32 own_held;         /* what this claim adds, and the table does not say yet */
+    int32 own_held; /* what this claim adds, and the table does not say yet */
     int64 own_started;
     LimitSight sight;
 };
@@ -50,7 +50,8 @@ queue_key(std::string_view queue)
 bool
 stated_limits(const JobRow &job, JsonbValue &stated)
 {
-    return (job.flags & job_limits) && job.options != nullptr && find_member(root_of(job.options), "rate_limit", stated);
+    return (job.flags & job_limits) && job.options != nullptr &&
+           find_member(root_of(job.options), "rate_limit", stated);
 }
 
 /* --- counting --- */
@@ -244,14 +245,16 @@ open_at(const LimitOnJob &limit)
     return at;
 }
 
-/* Equal for jobs that the same limit keeps back: its key and, since each is judged by what it says itself, its numbers. */
+/*
+ * Equal for jobs that the same limit keeps back: its key and, since each is judged by what it says itself, its numbers.
+ */
 uint64
 name_of(const LimitOnJob &limit)
 {
     const LimitPolicy &policy = limit.policy;
     auto name = static_cast<uint64>(limit.used->key);
-    for (int64 number : {static_cast<int64>(policy.concurrency), static_cast<int64>(policy.rate.limit), policy.rate.period_us,
-                         static_cast<int64>(policy.throttle.limit), policy.throttle.period_us})
+    for (int64 number : {static_cast<int64>(policy.concurrency), static_cast<int64>(policy.rate.limit),
+                         policy.rate.period_us, static_cast<int64>(policy.throttle.limit), policy.throttle.period_us})
         name = hash_combine64(name, static_cast<uint64>(number));
     return name | 1;
 }
@@ -272,8 +275,14 @@ note_use(Limits &limits, LimitUse kind, const LimitOnJob &limit, const LeaseRow 
 {
     std::string_view key = limit.policy.key;
     auto *row = static_cast<LimitUseRow *>(palloc(sizeof(LimitUseRow)));
-    *row = {limit.used->key, kind,        std::max(limits.now, limit.used->last_at), limit.used->last_number, until,
-            lease.job_id,    lease.token, cstring_to_text_with_len(key.data(), static_cast<int>(key.size()))};
+    *row = {limit.used->key,
+            kind,
+            std::max(limits.now, limit.used->last_at),
+            limit.used->last_number,
+            until,
+            lease.job_id,
+            lease.token,
+            cstring_to_text_with_len(key.data(), static_cast<int>(key.size()))};
     limits.pending = lappend(limits.pending, row);
 }
 
@@ -402,7 +411,8 @@ pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const
         "with pause as (insert into ojs_store.rate_limit (key, config, until, set_at) values ($1, null, $2, $3))"
         " select ojs_store.record_event('rate_limit.dynamic_adjusted', $1,"
         " jsonb_build_object('key', $1, 'until', ojs_store.time_text($2), 'reason', $4))",
-        {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}, nullptr};
+        {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID},
+        nullptr};
     JsonbValue stated;
     bool paused = false;
 
@@ -415,7 +425,9 @@ pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const
         paused = true;
         text *name = cstring_to_text_with_len(key.data(), static_cast<int>(key.size()));
         SpiArg when = TimestampTzGetDatum(until);
-        with_spi([&] { execute(pause, {PointerGetDatum(name), when, TimestampTzGetDatum(now), PointerGetDatum(reason)}); });
+        with_spi([&] {
+            execute(pause, {PointerGetDatum(name), when, TimestampTzGetDatum(now), PointerGetDatum(reason)});
+        });
     };
     if (until <= now)
         return;
@@ -434,15 +446,20 @@ tidy_limits(TimestampTz now)
         delete from ojs_store.limit_use where ctid = any (array(
             select u.ctid from ojs_store.limit_use u
             where u.until <= $1
-                or (u.kind = 0 and not exists (select from ojs_store.lease l where l.job_id = u.job_id and l.token = u.token))
+                or (u.kind = 0 and not exists (select from ojs_store.lease l where l.job_id = u.job_id
+                    and l.token = u.token))
             for update skip locked))
-    )sql", {TIMESTAMPTZOID}, nullptr};
+    )sql",
+                                             {TIMESTAMPTZOID},
+                                             nullptr};
     static constinit Statement old_settings = {R"sql(
         delete from ojs_store.rate_limit where ctid = any (array(
             select r.ctid from ojs_store.rate_limit r
             where r.until <= $1 or (r.config is null and r.set_at > $1 + interval '1 minute')
             for update skip locked))
-    )sql", {TIMESTAMPTZOID}, nullptr};
+    )sql",
+                                               {TIMESTAMPTZOID},
+                                               nullptr};
     static constexpr int64 every_us = 60 * USECS_PER_SEC;
     static TimestampTz tidied_at; /* by this session */
 

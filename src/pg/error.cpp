@@ -96,18 +96,17 @@ report(int level, Code code, Details details, const char *hint, const char *mess
         details.add("index", static_cast<int64>(error_item));
         message = psprintf("jobs[%d]: %s", error_item, message);
     }
-    ereport(level, (errcode(sqlstate(entry.sqlstate)), errmsg_internal("%s", message),
-                    errdetail_internal("{\"code\":\"%s\",\"retryable\":%s,\"details\":{%s}}", entry.name,
-                                       entry.retryable ? "true" : "false", details.json.data),
-                    details.logged.len > 0
-                        ? errdetail_log("{\"code\":\"%s\",\"retryable\":%s,\"details\":{%s}}", entry.name,
-                                        entry.retryable ? "true" : "false", details.logged.data)
-                        : 0,
-                    hint != nullptr ? errhint("%s", hint) : 0));
+    ereport(level,
+            (errcode(sqlstate(entry.sqlstate)), errmsg_internal("%s", message),
+             errdetail_internal("{\"code\":\"%s\",\"retryable\":%s,\"details\":{%s}}", entry.name,
+                                entry.retryable ? "true" : "false", details.json.data),
+             details.logged.len > 0 ? errdetail_log("{\"code\":\"%s\",\"retryable\":%s,\"details\":{%s}}", entry.name,
+                                                    entry.retryable ? "true" : "false", details.logged.data)
+                                    : 0,
+             hint != nullptr ? errhint("%s", hint) : 0));
 }
 
-pg_attribute_printf(1, 0) char *
-format_message(const char *format, va_list args, int saved_errno)
+pg_attribute_printf(1, 0) char *format_message(const char *format, va_list args, int saved_errno)
 {
     StringInfoData text;
     initStringInfo(&text);

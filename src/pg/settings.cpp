@@ -25,63 +25,61 @@ clock_moved(double, void *)
 void
 guc_init()
 {
-    DefineCustomIntVariable("ojs.block_timeout", "How long a push waits at the bound of a queue with overflow policy block.",
-                            "-1 leaves it to the queue's block_timeout.", &settings.block_timeout_ms, -1, -1, max_block_ms,
-                            PGC_USERSET, GUC_UNIT_MS, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.block_timeout",
+                            "How long a push waits at the bound of a queue with overflow policy block.",
+                            "-1 leaves it to the queue's block_timeout.", &settings.block_timeout_ms, -1, -1,
+                            max_block_ms, PGC_USERSET, GUC_UNIT_MS, nullptr, nullptr, nullptr);
     DefineCustomRealVariable("ojs.clock_offset", "Moves the clock of ojs, for tests.", nullptr,
-                             &settings.clock_offset_ms, 0, -1e14, 1e14, PGC_SUSET, GUC_UNIT_MS, nullptr,
-                             clock_moved, nullptr);
-    DefineCustomBoolVariable("ojs.conformance_mode", "Allows ojs.reset() and the directives of conformance cases.",
-                             nullptr, &settings.conformance_mode, false, PGC_SUSET, 0, nullptr, nullptr,
+                             &settings.clock_offset_ms, 0, -1e14, 1e14, PGC_SUSET, GUC_UNIT_MS, nullptr, clock_moved,
                              nullptr);
-    DefineCustomIntVariable("ojs.deduplication_ttl", "How long a deduplication key is remembered by default.",
-                            nullptr, &settings.deduplication_ttl_s, 3600, 1, INT_MAX, PGC_USERSET,
-                            GUC_UNIT_S, nullptr, nullptr, nullptr);
+    DefineCustomBoolVariable("ojs.conformance_mode", "Allows ojs.reset() and the directives of conformance cases.",
+                             nullptr, &settings.conformance_mode, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.deduplication_ttl", "How long a deduplication key is remembered by default.", nullptr,
+                            &settings.deduplication_ttl_s, 3600, 1, INT_MAX, PGC_USERSET, GUC_UNIT_S, nullptr, nullptr,
+                            nullptr);
     DefineCustomIntVariable("ojs.default_lease", "Length of a lease where neither claim, job nor queue gives one.",
-                            nullptr, &settings.default_lease_ms, 30000, 100, 86400000, PGC_USERSET,
-                            GUC_UNIT_MS, nullptr, nullptr, nullptr);
+                            nullptr, &settings.default_lease_ms, 30000, 100, 86400000, PGC_USERSET, GUC_UNIT_MS,
+                            nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.event_retention", "How long events that have rows of their own are kept.", nullptr,
-                            &settings.event_retention_s, 7 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S, nullptr,
-                            nullptr, nullptr);
+                            &settings.event_retention_s, 7 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S, nullptr, nullptr,
+                            nullptr);
     DefineCustomStringVariable("ojs.events_off", "Types of events that get no row of their own, such as worker.*.",
                                nullptr, &settings.events_off, "", PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.http_lease", "Like ojs.default_lease, for fetches of ojs.http.", nullptr,
-                            &settings.http_lease_ms, 1800000, 100, 86400000, PGC_USERSET, GUC_UNIT_MS, nullptr,
-                            nullptr, nullptr);
-    DefineCustomIntVariable("ojs.max_args_depth", "How deep args may be nested.", nullptr,
-                            &settings.max_args_depth, 32, 1, 1000, PGC_SUSET, 0, nullptr, nullptr, nullptr);
-    DefineCustomIntVariable("ojs.max_args_elements", "How many values args may hold, at all levels together.",
-                            nullptr, &settings.max_args_elements, 10000, 1, 10000000, PGC_SUSET, 0, nullptr,
-                            nullptr, nullptr);
-    DefineCustomIntVariable("ojs.max_batch_size", "How many jobs one ojs.push_many call may bring.", nullptr,
-                            &settings.max_batch_size, 10000, 1, 1000000, PGC_SUSET, 0, nullptr, nullptr,
+                            &settings.http_lease_ms, 1800000, 100, 86400000, PGC_USERSET, GUC_UNIT_MS, nullptr, nullptr,
                             nullptr);
+    DefineCustomIntVariable("ojs.max_args_depth", "How deep args may be nested.", nullptr, &settings.max_args_depth, 32,
+                            1, 1000, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.max_args_elements", "How many values args may hold, at all levels together.", nullptr,
+                            &settings.max_args_elements, 10000, 1, 10000000, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.max_batch_size", "How many jobs one ojs.push_many call may bring.", nullptr,
+                            &settings.max_batch_size, 10000, 1, 1000000, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_envelope_size", "Largest job envelope, as JSON text.", nullptr,
-                            &settings.max_envelope_size, 1024 * 1024, 1024, 10 * 1024 * 1024, PGC_SUSET,
-                            GUC_UNIT_BYTE, nullptr, nullptr, nullptr);
+                            &settings.max_envelope_size, 1024 * 1024, 1024, 10 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE,
+                            nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_events", "How many events that have rows of their own are kept.", nullptr,
                             &settings.max_events, 1000000, 1, INT_MAX, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_meta_size", "Largest meta object of a job, as JSON text.", nullptr,
-                            &settings.max_meta_size, 64 * 1024, 64, 10 * 1024 * 1024, PGC_SUSET,
-                            GUC_UNIT_BYTE, nullptr, nullptr, nullptr);
+                            &settings.max_meta_size, 64 * 1024, 64, 10 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE, nullptr,
+                            nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_result_size", "Largest result of a job, as JSON text.", nullptr,
                             &settings.max_result_size, 1024 * 1024, 64 * 1024, 64 * 1024 * 1024, PGC_SUSET,
                             GUC_UNIT_BYTE, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.max_workers", "How many background workers run at once in all databases.",
-                            "-1 means half of max_worker_processes.", &settings.max_workers, -1, -1, 1000, PGC_SIGHUP, 0,
-                            nullptr, nullptr, nullptr);
-    DefineCustomBoolVariable("ojs.notify", "Sends NOTIFY when work may be waiting.", nullptr, &settings.notify,
-                             true, PGC_USERSET, 0, nullptr, nullptr, nullptr);
+                            "-1 means half of max_worker_processes.", &settings.max_workers, -1, -1, 1000, PGC_SIGHUP,
+                            0, nullptr, nullptr, nullptr);
+    DefineCustomBoolVariable("ojs.notify", "Sends NOTIFY when work may be waiting.", nullptr, &settings.notify, true,
+                             PGC_USERSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.notify_interval", "Shortest time between two NOTIFY for one queue.", nullptr,
-                            &settings.notify_interval_ms, 10, 0, 60000, PGC_SIGHUP, GUC_UNIT_MS, nullptr,
-                            nullptr, nullptr);
+                            &settings.notify_interval_ms, 10, 0, 60000, PGC_SIGHUP, GUC_UNIT_MS, nullptr, nullptr,
+                            nullptr);
     DefineCustomBoolVariable("ojs.redact_backtrace", "Drops the backtrace of reported errors.", nullptr,
                              &settings.redact_backtrace, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
-    DefineCustomBoolVariable("ojs.strict_queues", "Refuses a push to a queue that was not created before.",
-                             nullptr, &settings.strict_queues, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
-    DefineCustomIntVariable("ojs.tick_interval", "Longest time between two passes of upkeep by the worker.",
-                            nullptr, &settings.tick_interval_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS,
-                            nullptr, nullptr, nullptr);
+    DefineCustomBoolVariable("ojs.strict_queues", "Refuses a push to a queue that was not created before.", nullptr,
+                             &settings.strict_queues, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.tick_interval", "Longest time between two passes of upkeep by the worker.", nullptr,
+                            &settings.tick_interval_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, nullptr, nullptr,
+                            nullptr);
     DefineCustomBoolVariable("ojs.worker", "Starts background workers where the library is preloaded.", nullptr,
                              &settings.worker, true, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     reserve_settings_prefix("ojs");

@@ -37,7 +37,8 @@ OJS_CHANGE(ojs_cancel_in, "ojs.cancel_many()")
     PG_RETURN_BOOL(cancelled);
 }
 
-/* ojs_store.hold(job_id uuid, states int, wait boolean) returns boolean: false where another transaction has locked the job */
+/* ojs_store.hold(job_id uuid, states int, wait boolean) returns boolean: false where another transaction has locked the
+ * job */
 OJS_CHANGE(ojs_hold, "ojs_store.hold()")
 {
     bool held = hold_in(tables, *PG_GETARG_UUID_P(0), PG_GETARG_INT32(1), PG_GETARG_BOOL(2));
@@ -56,7 +57,8 @@ OJS_CHANGE(ojs_activate, "ojs.activate()")
         check_use_of_job(status.queue, id, Use::push);
     for (;;) {
         location = locate(tables, id);
-        if (location.table != &tables.delayed() || location.row.kind != DelayedKind::pending || location.seen == store::Row::arriving)
+        if (location.table != &tables.delayed() || location.row.kind != DelayedKind::pending ||
+            location.seen == store::Row::arriving)
             raise_state(tables, id, "activate", Needs::pending, at);
         if (store::take_waiting(tables.delayed(), &location.tid) == store::Outcome::ok)
             break;

@@ -1,8 +1,8 @@
 /*
  * capacity.cpp: see capacity.h.
  *
- * With shared counters a push reserves its places there (reservation.cpp), and waits for nobody. Without them it locks the
- * queue until its transaction ends, and counts: then pushes to one bounded queue come one after another.
+ * With shared counters a push reserves its places there (reservation.cpp), and waits for nobody. Without them it locks
+ * the queue until its transaction ends, and counts: then pushes to one bounded queue come one after another.
  */
 #include "ojs/push/capacity.h"
 
@@ -21,8 +21,8 @@ namespace ojs
 namespace
 {
 
-Pressure nearest;         /* of the last push */
-int64 waits_until_us;   /* the call that is under way, by the steady clock; 0: has not waited yet */
+Pressure nearest;     /* of the last push */
+int64 waits_until_us; /* the call that is under way, by the steady clock; 0: has not waited yet */
 
 /* A bounded queue, and what of the call goes there. */
 struct Wanted {
@@ -168,7 +168,8 @@ raise_too_large(const Wanted &wanted, const Load &depth, Details details)
     const char *what = wanted.load.jobs == 1 ? "a job" : "jobs";
     details.add("job_bytes", wanted.load.bytes);
     if (n > bound)
-        raise(Code::queue_full, details, "Push less at once, or keep what is large elsewhere and give a reference to it.",
+        raise(Code::queue_full, details,
+              "Push less at once, or keep what is large elsewhere and give a reference to it.",
               "queue \"%s\" has no room for %s of %lld bytes: it has room for %lld", queue.name, what, n, bound);
     raise(Code::queue_full, details, "Try again when workers have made room.",
           "queue \"%s\" has no room for %s of %lld bytes: %lld of %lld bytes are taken", queue.name, what, n,
@@ -189,7 +190,9 @@ raise_full(const Wanted &wanted, const Load &depth)
         details.add("bound", queue.max_size);
     if (queue.max_size_bytes > 0)
         details.add("depth_bytes", depth.bytes).add("bound_bytes", queue.max_size_bytes);
-    details.add("strategy", policies[static_cast<int>(queue.overflow)]).add("jobs", wanted.load.jobs).add("retry_after_seconds", 1);
+    details.add("strategy", policies[static_cast<int>(queue.overflow)])
+        .add("jobs", wanted.load.jobs)
+        .add("retry_after_seconds", 1);
     if (queue.overflow == Overflow::block && queue.block_ms > 0)
         details.add("block_timeout_ms", static_cast<int64>(queue.block_ms));
     if (depth.jobs + wanted.load.jobs <= bound_of(queue).jobs)
@@ -206,8 +209,8 @@ raise_full(const Wanted &wanted, const Load &depth)
 }
 
 /*
- * Sleeps a little, if the call has time left: true, look again. Not where this transaction alone fills the queue: what it
- * has pushed nobody can claim before it ends.
+ * Sleeps a little, if the call has time left: true, look again. Not where this transaction alone fills the queue: what
+ * it has pushed nobody can claim before it ends.
  */
 bool
 wait_for_room(Wanted &wanted)
@@ -259,7 +262,8 @@ first_in_line(Tables &tables, Line &line, int64 queue, int16 npriority, int64 fr
             continue;
         if (line.n == line.room) {
             line.room = std::max(64, line.room * 2);
-            auto *wider = static_cast<Oldest *>(MemoryContextAllocHuge(CurrentMemoryContext, sizeof(Oldest) * line.room));
+            auto *wider =
+                static_cast<Oldest *>(MemoryContextAllocHuge(CurrentMemoryContext, sizeof(Oldest) * line.room));
             std::copy(line.jobs, line.jobs + line.n, wider);
             line.jobs = wider;
         }
@@ -350,7 +354,8 @@ find_room_in(Tables &tables, Wanted &wanted, TimestampTz now)
     }
     const Queue &queue = wanted.queue;
     Pressure pressure = {depth + wanted.load, bound_of(queue), queue.warning_threshold};
-    if (queue.bounded && (!nearest.any() || pressure.depth.part_of(pressure.bound) > nearest.depth.part_of(nearest.bound)))
+    if (queue.bounded &&
+        (!nearest.any() || pressure.depth.part_of(pressure.bound) > nearest.depth.part_of(nearest.bound)))
         nearest = pressure;
     return waited;
 }
@@ -418,7 +423,9 @@ with_pressure(Jsonb *reply)
 
 using namespace ojs;
 
-/* ojs_http.pressure() returns jsonb: how near the last push of this session has come to a bound, if it is to be warned */
+/*
+ * ojs_http.pressure() returns jsonb: how near the last push of this session has come to a bound, if it is to be warned
+ */
 OJS_FUNCTION(ojs_push_pressure)
 {
     Pressure pressure = pressure_of_push();

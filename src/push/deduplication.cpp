@@ -1,6 +1,6 @@
 /*
- * deduplication.cpp: deduplication keys: at most one push per queue and key until the key's time is over, whatever becomes of
- * the job (DDP-01 to DDP-06).
+ * deduplication.cpp: deduplication keys: at most one push per queue and key until the key's time is over, whatever
+ * becomes of the job (DDP-01 to DDP-06).
  */
 #include "ojs/pg/args.h"
 #include "ojs/pg/settings.h"
@@ -20,8 +20,8 @@ constexpr int64 longest_insert_us = 10000; /* of one that need not wait for anot
 enum { col_queue, col_key, col_job_id, col_expires_at };
 
 /*
- * The job whose push has the key. Without a lock: most repeated pushes end here and write nothing. By the primary key and
- * not by a saved plan: one that was made while the table was small would read all of it for ever.
+ * The job whose push has the key. Without a lock: most repeated pushes end here and write nothing. By the primary key
+ * and not by a saved plan: one that was made while the table was small would read all of it for ever.
  */
 bool
 find_key(int64 queue, Datum key, TimestampTz at, pg_uuid_t &job_id)
@@ -54,20 +54,22 @@ constinit Statement insert_key = {
     {INT8OID, TEXTOID, UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
     nullptr};
 
-constinit Statement update_key = {
-    "update ojs_store.deduplication set job_id = $3 where queue = $1 and key = $2", {INT8OID, TEXTOID, UUIDOID}, nullptr};
+constinit Statement update_key = {"update ojs_store.deduplication set job_id = $3 where queue = $1 and key = $2",
+                                  {INT8OID, TEXTOID, UUIDOID},
+                                  nullptr};
 
-constinit Statement lengthen_key = {
-    "update ojs_store.deduplication set expires_at = $3 where queue = $1 and key = $2", {INT8OID, TEXTOID, TIMESTAMPTZOID}, nullptr};
+constinit Statement lengthen_key = {"update ojs_store.deduplication set expires_at = $3 where queue = $1 and key = $2",
+                                    {INT8OID, TEXTOID, TIMESTAMPTZOID},
+                                    nullptr};
 
 constinit Statement delete_key = {
     "delete from ojs_store.deduplication where queue = $1 and key = $2", {INT8OID, TEXTOID}, nullptr};
 
-constinit Statement delete_keys = {
-    "delete from ojs_store.deduplication where ctid = any (array("
-    "select ctid from ojs_store.deduplication where expires_at <= $1 order by expires_at limit $2 for update skip locked))",
-    {TIMESTAMPTZOID, INT4OID},
-    nullptr};
+constinit Statement delete_keys = {"delete from ojs_store.deduplication where ctid = any (array("
+                                   "select ctid from ojs_store.deduplication where expires_at <= $1 order by "
+                                   "expires_at limit $2 for update skip locked))",
+                                   {TIMESTAMPTZOID, INT4OID},
+                                   nullptr};
 
 Datum
 text_datum(std::string_view text)
@@ -95,8 +97,8 @@ check_deduplication_key(std::string_view key)
     if (key.empty())
         raise_field(Code::invalid_payload, field, "Give a key, or none.", "%s must not be empty", field);
     if (key.size() > longest)
-        raise_field(Code::invalid_payload, field, "Give a hash of the key instead.", "%s is longer than %d bytes", field,
-                    static_cast<int>(longest));
+        raise_field(Code::invalid_payload, field, "Give a hash of the key instead.", "%s is longer than %d bytes",
+                    field, static_cast<int>(longest));
 }
 
 int64
@@ -120,9 +122,9 @@ take_deduplication_key(int64 queue, std::string_view key, const pg_uuid_t &job_i
         if (find_key(queue, key_text, at, deduplication.job_id))
             return deduplication;
         with_spi([&] {
-            deduplication.taken = execute_latest(insert_key, {Int64GetDatum(queue), key_text, UUIDPGetDatum(&job_id),
-                                                          TimestampTzGetDatum(at + ttl_ms * 1000),
-                                                          TimestampTzGetDatum(at)}) > 0;
+            deduplication.taken =
+                execute_latest(insert_key, {Int64GetDatum(queue), key_text, UUIDPGetDatum(&job_id),
+                                            TimestampTzGetDatum(at + ttl_ms * 1000), TimestampTzGetDatum(at)}) > 0;
         });
         if (!deduplication.taken)
             continue;

@@ -57,7 +57,8 @@ check_key(const text *key)
                     field, longest_key);
 }
 
-/* Each role has keys of its own: an answer is for who asked. Functions that run as their owner do not change who that is. */
+/* Each role has keys of its own: an answer is for who asked. Functions that run as their owner do not change who that
+ * is. */
 Datum
 own_operation(const RequestKey &key)
 {
@@ -70,7 +71,8 @@ struct Used {
     Jsonb *answer;
 };
 
-/* By the primary key and not by a saved plan: one that was made while the table was small would read all of it for ever. */
+/* By the primary key and not by a saved plan: one that was made while the table was small would read all of it for
+ * ever. */
 bool
 find_key(Datum operation, Datum name, Datum request, TimestampTz at, Used &used)
 {

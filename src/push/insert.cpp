@@ -3,7 +3,8 @@
  *
  * Equivalent SQL, for a job that is due:
  *   insert into ojs_store.job (id, seq, queue, …) values (…);
- *   insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, …) values (id, queue, seq, ctid, -priority, …);
+ *   insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, …)
+ *   values (id, queue, seq, ctid, -priority, …);
  * and into ojs_store.delayed instead of ready for one that is scheduled or pending.
  */
 #include "ojs/push/insert.h"
@@ -30,8 +31,8 @@ raise_duplicate_id(const pg_uuid_t &id)
 }
 
 /*
- * A job with a caller's own id. A second session that brings the same id waits for the first to end, so DUPLICATE_JOB is
- * the answer and never a unique violation.
+ * A job with a caller's own id. A second session that brings the same id waits for the first to end, so DUPLICATE_JOB
+ * is the answer and never a unique violation.
  */
 void
 insert_own_id(store::Table &jobs, HeapTuple tuple, const pg_uuid_t &id)
@@ -224,14 +225,15 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
             wake_queue(job.queue, pushed[i].queue, 1);
         } else {
             bool pending = status.state == State::pending;
-            DelayedRow row = delayed_row(job, tuples[i]->t_self, pending ? DelayedKind::pending : DelayedKind::scheduled,
-                                     pending ? DT_NOEND : *job.scheduled_at);
+            DelayedRow row =
+                delayed_row(job, tuples[i]->t_self, pending ? DelayedKind::pending : DelayedKind::scheduled,
+                            pending ? DT_NOEND : *job.scheduled_at);
             store::insert(tables.delayed(), form(tables.delayed().rel, row));
         }
         std::optional<Expiry> expiry = (job.flags & job_expires) ? expiry_of(job) : std::nullopt;
         if (expiry)
-            store::insert(tables.delayed(),
-                          form(tables.delayed().rel, delayed_row(job, tuples[i]->t_self, DelayedKind::expiry, expiry->at)));
+            store::insert(tables.delayed(), form(tables.delayed().rel,
+                                                 delayed_row(job, tuples[i]->t_self, DelayedKind::expiry, expiry->at)));
     }
     if (n_ready > 0)
         store::insert_many(tables.ready(), ready, n_ready);

@@ -162,7 +162,7 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
     if (has_key) {
         queue = queue_for_push(envelope.queue)->id;
         DeduplicationKey deduplication = take_deduplication_key(queue, envelope.deduplication_key, envelope.id,
-                                    deduplication_ttl(envelope.deduplication_ttl_ms));
+                                                                deduplication_ttl(envelope.deduplication_ttl_ms));
         if (!deduplication.taken)
             return as_seen(marked(tables, deduplication, at));
     }
@@ -207,7 +207,8 @@ Jsonb *
 only_id_json(const Answer &answer)
 {
     ObjectBuilder out;
-    out.add("id", std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&answer.pushed.job.id)))));
+    out.add("id",
+            std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&answer.pushed.job.id)))));
     return out.add("deduplicated", json_bool(true)).finish();
 }
 
@@ -234,6 +235,7 @@ OJS_CHANGE(ojs_push_job, "ojs.push_job()")
     if (!admit_envelope(hooks_at(Point::enqueue), envelope, at))
         return JsonbPGetDatum(ObjectBuilder().add("dropped", json_bool(true)).finish());
     Answer answer = push_one(tables, envelope, at);
-    Jsonb *job = answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.status, answer.pushed.queue);
+    Jsonb *job =
+        answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.status, answer.pushed.queue);
     return JsonbPGetDatum(with_pressure(job));
 }

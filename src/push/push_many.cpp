@@ -190,7 +190,8 @@ take_batch_key(const Batch &batch, BatchKey &key)
 {
     for (int i = 1; i < batch.n; i++)
         if (batch.envelopes[i].queue != batch.envelopes[0].queue)
-            raise_field(Code::invalid_payload, "deduplication_key", "Push the jobs of each queue in a batch of their own.",
+            raise_field(Code::invalid_payload, "deduplication_key",
+                        "Push the jobs of each queue in a batch of their own.",
                         "a batch with a deduplication key must go to one queue: deduplication_key covers one queue");
     check_push(batch.envelopes[0]);
     key.queue = queue_for_push(batch.envelopes[0].queue)->id;
@@ -204,8 +205,8 @@ came_to(const Call &call, std::string_view status)
                        [status](const ItemResult &result) { return result.status == status; });
 }
 
-/* The key stands for all of the batch: where a job failed it is free again, so that what is missing can be sent. It names
- * the batch's first job, or the one in whose favour that was dropped. */
+/* The key stands for all of the batch: where a job failed it is free again, so that what is missing can be sent. It
+ * names the batch's first job, or the one in whose favour that was dropped. */
 void
 finish_batch_key(const Call &call, const BatchKey &key, int first, const pg_uuid_t &id)
 {
@@ -268,7 +269,8 @@ store_unique(Call &call, Batch &batch, int first, int last, const bool *fresh)
         CHECK_FOR_INTERRUPTS();
         if (envelope.unique_policy != nullptr)
             check_push(envelope);
-        bool admitted = envelope.unique_policy == nullptr || fresh[i] || admit(tables, envelope, batch.keys[i], call.at, pushed);
+        bool admitted =
+            envelope.unique_policy == nullptr || fresh[i] || admit(tables, envelope, batch.keys[i], call.at, pushed);
         if (admitted) {
             enqueue(tables, &envelope, 1, call.at, &pushed);
             CommandCounterIncrement();
@@ -359,7 +361,8 @@ is_partial(const text *atomicity)
     if (atomicity == nullptr || view(atomicity) == "atomic")
         return false;
     if (view(atomicity) != "partial")
-        raise_field(Code::invalid_payload, "atomicity", "Give atomic or partial.", "atomicity must be atomic or partial");
+        raise_field(Code::invalid_payload, "atomicity", "Give atomic or partial.",
+                    "atomicity must be atomic or partial");
     return true;
 }
 

@@ -215,7 +215,8 @@ open(const Look &look)
 
 /* Cancels the jobs in the way. The newest one that was waiting for its time lends it to the new job. */
 void
-replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const UniquePolicy &policy, TimestampTz now, Look *looks)
+replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const UniquePolicy &policy, TimestampTz now,
+             Look *looks)
 {
     bool inherited = false;
     for (int i = 0; i < jobs.n; i++) {
@@ -242,8 +243,8 @@ replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const Uniq
     }
 }
 
-/* The jobs that the key goes on naming, the oldest first: those that are open, and the newest of each final state, which
- * is the one that decides a period. */
+/* The jobs that the key goes on naming, the oldest first: those that are open, and the newest of each final state,
+ * which is the one that decides a period. */
 int
 what_matters(const KeyJobs &jobs, const Look *looks, pg_uuid_t *past)
 {
@@ -370,7 +371,8 @@ admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz 
         replace_jobs(tables, envelope, jobs, unique.policy, now, looks);
     }
     int n_past = what_matters(jobs, looks, ids);
-    store::replace_keyed(table, store::Idx::unique_key_held, &tid, form_key(table, unique.key, envelope.id, ids, n_past));
+    store::replace_keyed(table, store::Idx::unique_key_held, &tid,
+                         form_key(table, unique.key, envelope.id, ids, n_past));
     pfree(looks);
     pfree(ids);
     return true;
@@ -401,7 +403,8 @@ live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, S
     for (int i = 0; i < jobs.n; i++) {
         JobRow other;
         Status status;
-        if (same(jobs.ids[i], job.id) || !read_current_status(tables, jobs.ids[i], now, other, status) || terminal(status.state))
+        if (same(jobs.ids[i], job.id) || !read_current_status(tables, jobs.ids[i], now, other, status) ||
+            terminal(status.state))
             continue;
         twin = jobs.ids[i];
         state = status.state;

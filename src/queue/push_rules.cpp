@@ -47,7 +47,9 @@ constinit Statement merge_rows = {R"sql(
             and exists (select from ojs_store.queue newer
                 where newer.name = q.name and (newer.revised_at, newer.ctid) > (q.revised_at, q.ctid))
         for update skip locked))
-)sql", {}, nullptr};
+)sql",
+                                  {},
+                                  nullptr};
 
 /* All of them where one is there twice: looking for each one's twin would be quadratic. */
 constinit Statement merge_counts = {R"sql(
@@ -60,24 +62,31 @@ constinit Statement merge_counts = {R"sql(
     )
     insert into ojs_store.queue_count (queue, dead_lettered)
     select queue, sum(dead_lettered) from taken group by queue having sum(dead_lettered) <> 0
-)sql", {}, nullptr};
+)sql",
+                                    {},
+                                    nullptr};
 
 /* A push that looked the queue up just before it was dropped: the queue comes back with its settings. */
 constinit Statement revive = {R"sql(
     update ojs_store.queue set state = 'active', revised_at = clock_timestamp() where ctid = any (array(
         select q.ctid from ojs_store.queue q
         where case when q.state = 'deleted' then -- first of all
-                not exists (select from ojs_store.queue newer where newer.name = q.name and newer.revised_at > q.revised_at)
+                not exists (select from ojs_store.queue newer where newer.name = q.name
+                    and newer.revised_at > q.revised_at)
                 and (exists (select from ojs_store.ready where ready.queue = q.id)
                     or exists (select from ojs_store.delayed where delayed.queue = q.id and delayed.kind <> 5)) end
         for update skip locked))
-)sql", {}, nullptr};
+)sql",
+                              {},
+                              nullptr};
 
 /* Queues that share an id: rows put in by hand or merged from two databases, since new_queue_id refuses one. */
 constinit Statement same_ids = {R"sql(
     select format('%s and %s', min(q.name), max(q.name))
     from ojs_store.queue q group by q.id having min(q.name) <> max(q.name) limit 1
-)sql", {}, nullptr};
+)sql",
+                                {},
+                                nullptr};
 
 void
 report_same_ids()
@@ -86,8 +95,9 @@ report_same_ids()
         return;
     bool null;
     char *names = TextDatumGetCString(cell(0, 1, &null));
-    ereport(WARNING, (errmsg("queues %s have the same id, so each sees the jobs of the other", names),
-                      errhint("Drop one of them with ojs.drop_queue(name, 'move', target), and push to another name.")));
+    ereport(WARNING,
+            (errmsg("queues %s have the same id, so each sees the jobs of the other", names),
+             errhint("Drop one of them with ojs.drop_queue(name, 'move', target), and push to another name.")));
 }
 
 constinit Statement say_changed = {"select ojs_store.changed('ojs_store.queue')", {}, nullptr};
@@ -97,7 +107,8 @@ TimestampTz tidied_at; /* by this session */
 
 } // namespace
 
-/* As with any privilege, it is the current user who has a role or has not; and who may change the setting needs no entry. */
+/* As with any privilege, it is the current user who has a role or has not; and who may change the setting needs no
+ * entry. */
 bool
 may_use_queue(const Queue &queue, Use use)
 {

@@ -138,8 +138,9 @@ int64
 duration_in(const JsonbContainer *object, const char *key, int64 otherwise)
 {
     JsonbValue value;
-    return find_member(object, key, value) && value.type == jbvString ? parse_duration_ms(text_of(value), Code::invalid_payload, key)
-                                                                      : otherwise;
+    return find_member(object, key, value) && value.type == jbvString
+               ? parse_duration_ms(text_of(value), Code::invalid_payload, key)
+               : otherwise;
 }
 
 void
@@ -223,7 +224,8 @@ from_row(const Row &row)
                         (bool_in(config, "lease_log", false) ? lease_logged : 0);
     queue.durable = bool_in(config, "durable", true);
     JsonbValue rate_limit;
-    queue.limit = find_member(root_of(config), "rate_limit", rate_limit) ? read_limit(rate_limit.val.binary.data) : no_limit;
+    queue.limit =
+        find_member(root_of(config), "rate_limit", rate_limit) ? read_limit(rate_limit.val.binary.data) : no_limit;
     queue.limit.key = {};
     int64 concurrency = number_in(config, "concurrency", 0, 0);
     if (concurrency > 0 && (queue.limit.concurrency < 0 || concurrency < queue.limit.concurrency))
@@ -234,8 +236,8 @@ from_row(const Row &row)
     queue.default_retry = json_in(config, "default_retry");
     queue.allowed_types = json_in(config, "allowed_job_types");
     queue.producers = json_in(config, "producers");
-    queue.push_rules = queue.default_timeout_ms > 0 || queue.default_retry != nullptr || queue.allowed_types != nullptr ||
-                       queue.producers != nullptr;
+    queue.push_rules = queue.default_timeout_ms > 0 || queue.default_retry != nullptr ||
+                       queue.allowed_types != nullptr || queue.producers != nullptr;
     return queue;
 }
 
@@ -283,8 +285,8 @@ remember(const Queue &queue)
     return entry;
 }
 
-/* The queue whose row load_row() finds, from now on in the cache. Where a queue changed while it was read, what was read may be
- * older than the change, and would pass for newer: it is read again. */
+/* The queue whose row load_row() finds, from now on in the cache. Where a queue changed while it was read, what was
+ * read may be older than the change, and would pass for newer: it is read again. */
 template <typename LoadRow>
 const Queue *
 read_queue(LoadRow load_row)
@@ -449,7 +451,12 @@ void
 raise_no_queue(std::string_view shown)
 {
     validate_queue_name(shown); /* what cannot be the name of a queue is a mistake of another kind */
-    raise(Code::not_found, Details().add("resource_type", "queue").add("resource_id", shown).add("queue", shown).add("reason", "topic_not_found"),
+    raise(Code::not_found,
+          Details()
+              .add("resource_type", "queue")
+              .add("resource_id", shown)
+              .add("queue", shown)
+              .add("reason", "topic_not_found"),
           "Push to the queue, or create it with ojs.create_queue(name).", "queue \"%.*s\" does not exist",
           static_cast<int>(shown.size()), shown.data());
 }

@@ -2,8 +2,8 @@
  * claim_window.cpp: see claim_window.h. The members are under shared->lock, which is held for look-ups in memory only.
  *
  * A member that is cancelled or whose session ends leaves by the abort of its transaction: before the division its part
- * goes to the others, after it its jobs stay ready. A window is divided once the one before it has claimed, so that no job
- * is counted twice; but nobody waits for that longer than claims_within_us.
+ * goes to the others, after it its jobs stay ready. A window is divided once the one before it has claimed, so that no
+ * job is counted twice; but nobody waits for that longer than claims_within_us.
  */
 #include "ojs/shared/claim_window.h"
 
@@ -116,7 +116,9 @@ claim_window_divide(int64 jobs)
     };
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     each_of_mine([&](const Member &member, int) { all += member.max; });
-    /* Where the sum so far, rounded up, grows: each is within one of its exact part, and what is left over is spread. */
+    /*
+     * Where the sum so far, rounded up, grows: each is within one of its exact part, and what is left over is spread.
+     */
     each_of_mine([&](Member &member, int number) {
         upto += member.max;
         int64 sum = (jobs * upto + all - 1) / all;

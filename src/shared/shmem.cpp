@@ -5,7 +5,6 @@
 
 #include "ojs/pg/settings.h"
 
-
 namespace ojs
 {
 
@@ -53,9 +52,9 @@ prepare(Database &database, Oid oid)
 void
 shmem_request()
 {
-    RequestAddinShmemSpace(
-        add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
-                 add_size(hash_estimate_size(max_listener_flags, sizeof(ListenerFlag)), hash_estimate_size(max_calls, sizeof(Calls)))));
+    RequestAddinShmemSpace(add_size(add_size(MAXALIGN(sizeof(Shared)), MAXALIGN(arrays_size())),
+                                    add_size(hash_estimate_size(max_listener_flags, sizeof(ListenerFlag)),
+                                             hash_estimate_size(max_calls, sizeof(Calls)))));
 }
 
 bool
@@ -69,7 +68,8 @@ shmem_startup(LWLock *lock)
     auto *waiters = static_cast<Waiter *>(ShmemInitStruct("ojs claims", arrays_size(), &found_arrays));
     control.keysize = sizeof(QueueKey);
     control.entrysize = sizeof(ListenerFlag);
-    HTAB *listener_flags = ShmemInitHash("ojs queues", max_listener_flags, max_listener_flags, &control, HASH_ELEM | HASH_BLOBS);
+    HTAB *listener_flags =
+        ShmemInitHash("ojs queues", max_listener_flags, max_listener_flags, &control, HASH_ELEM | HASH_BLOBS);
     control.keysize = sizeof(CallsKey);
     control.entrysize = sizeof(Calls);
     HTAB *calls = ShmemInitHash("ojs calls", max_calls, max_calls, &control, HASH_ELEM | HASH_BLOBS);

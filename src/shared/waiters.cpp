@@ -1,11 +1,11 @@
 /*
  * waiters.cpp: those who want to hear that a queue has work: claims that wait, and clients that may be listening.
  *
- * A claim that comes back short marks its queues as wanted: whoever ran it may LISTEN and wait now, and there is no other
- * way to know. The first commit after that has the worker send a NOTIFY, and the flag is gone until the next short
- * claim. That no wake-up is lost rests on an order: a claim sets the flag and then looks at the queue a last time; a
- * commit makes its jobs visible and then reads the flag. What slips through all the same (COMMIT PREPARED) is found by
- * the worker, which looks at wanted queues each tick.
+ * A claim that comes back short marks its queues as wanted: whoever ran it may LISTEN and wait now, and there is no
+ * other way to know. The first commit after that has the worker send a NOTIFY, and the flag is gone until the next
+ * short claim. That no wake-up is lost rests on an order: a claim sets the flag and then looks at the queue a last
+ * time; a commit makes its jobs visible and then reads the flag. What slips through all the same (COMMIT PREPARED) is
+ * found by the worker, which looks at wanted queues each tick.
  */
 #include "ojs/pg/settings.h"
 #include "ojs/queue/maintenance.h"
@@ -63,8 +63,8 @@ wait_for_queues(Waiter &waiter, const int64 *queues, int n)
         each_filter_bit(queues[i], [&](uint32 word, uint64 bit) { waiter.filter[word] |= bit; });
 }
 
-/* As many as there are jobs, those first who have waited longest. One that only may wait for this queue is woken besides, so
- * that it takes nobody's wake-up. */
+/* As many as there are jobs, those first who have waited longest. One that only may wait for this queue is woken
+ * besides, so that it takes nobody's wake-up. */
 void
 wake_waiters(int64 queue, int64 jobs)
 {
@@ -214,7 +214,8 @@ is_wanted(int64 queue)
 }
 
 bool
-tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool notified, bool by_worker)
+tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool notified,
+           bool by_worker)
 {
     bool send = false;
     ListenerFlag *flag = find_flag(queue, HASH_FIND, nullptr);
@@ -407,9 +408,7 @@ wanted_queues(int64 *queues, int most)
             queues[n++] = flag->key.queue;
     for (int i = 0; i < shared->n_waiting; i++) {
         const Waiter &waiter = shared->waiters[shared->waiting[i]];
-        for (int j = 0;
-             waiter.database == MyDatabaseId && !waiter.woken && j < waiter.n && n < most;
-             j++)
+        for (int j = 0; waiter.database == MyDatabaseId && !waiter.woken && j < waiter.n && n < most; j++)
             queues[n++] = waiter.queues[j];
     }
     LWLockRelease(shared->lock);
@@ -470,8 +469,8 @@ wake_look_again()
         if (crowded && settings.notify)
             notify_queue(queue->name, static_cast<int>(strlen(queue->name)));
         LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-        send |=
-            tell_queue(*database, queue->id, queue->name, static_cast<int>(strlen(queue->name)), 1, settings.notify, true);
+        send |= tell_queue(*database, queue->id, queue->name, static_cast<int>(strlen(queue->name)), 1, settings.notify,
+                           true);
         LWLockRelease(shared->lock);
     }
     store::end(scan);

@@ -1,7 +1,8 @@
 /*
  * wakeup.cpp: see wakeup.h.
  *
- * What a transaction has made claimable is a stack of notes (xact_notes.h). The commit path reads two atomics when nobody waits. What happens to those who do: waiters.cpp.
+ * What a transaction has made claimable is a stack of notes (xact_notes.h). The commit path reads two atomics when
+ * nobody waits. What happens to those who do: waiters.cpp.
  */
 #include "ojs/shared/wakeup.h"
 
@@ -165,7 +166,12 @@ ask_for_worker_at_commit()
 void
 wake_queue(int64 queue, std::string_view name, int jobs)
 {
-    QueuedWakeup wakeup = {queue, GetCurrentTransactionNestLevel(), static_cast<int>(std::min<size_t>(name.size(), max_flag_name)), jobs, false, {}};
+    QueuedWakeup wakeup = {queue,
+                           GetCurrentTransactionNestLevel(),
+                           static_cast<int>(std::min<size_t>(name.size(), max_flag_name)),
+                           jobs,
+                           false,
+                           {}};
     memcpy(wakeup.name, name.data(), wakeup.name_length);
     (void)made.add(wakeup);
 }

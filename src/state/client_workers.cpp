@@ -36,14 +36,17 @@ constexpr char note_beat_sql[] = R"sql(
             info = coalesce(case when octet_length((w.info || $3)::text) <= 16384 then w.info || $3 end, $3, w.info),
             directive = case when w.directive = 'running' and coalesce($2, w.state) = 'running' then null
                 else w.directive end
-        from (select ctid as at, state as was, died_at from ojs_store.worker where name = $1 for update skip locked) known
+        from (select ctid as at, state as was, died_at from ojs_store.worker where name = $1
+            for update skip locked) known
         where w.ctid = known.at
-        returning directive, state, state = 'quiet' and was <> 'quiet' as calms_down, known.died_at is not null as revives,
+        returning directive, state, state = 'quiet' and was <> 'quiet' as calms_down, known.died_at is not null
+            as revives,
             beats_for_jobs
     )
     select directive, state, calms_down, revives, beats_for_jobs from noted
     union all
-    select directive, state, false, false, beats_for_jobs from ojs_store.worker where name = $1 and not exists (select from noted)
+    select directive, state, false, false, beats_for_jobs from ojs_store.worker where name = $1
+        and not exists (select from noted)
 )sql";
 constinit Statement note_known = {note_beat_sql, {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID}, nullptr};
 
@@ -55,11 +58,10 @@ constinit Statement note_new = {
     {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID},
     nullptr};
 
-constinit Statement note_jobs = {
-    "update ojs_store.worker set beats_for_jobs = true where ctid = any (array("
-    "select ctid from ojs_store.worker where name = $1 for update skip locked))",
-    {TEXTOID},
-    nullptr};
+constinit Statement note_jobs = {"update ojs_store.worker set beats_for_jobs = true where ctid = any (array("
+                                 "select ctid from ojs_store.worker where name = $1 for update skip locked))",
+                                 {TEXTOID},
+                                 nullptr};
 
 constexpr char record_quiet_sql[] = R"sql(
     select ojs_store.record_event('worker.quiet', $1, jsonb_build_object('worker_id', $1,
@@ -68,7 +70,9 @@ constexpr char record_quiet_sql[] = R"sql(
 constinit Statement record_quiet = {record_quiet_sql, {TEXTOID}, nullptr};
 constinit Statement record_started = {"select ojs_store.record_started($1)", {TEXTOID}, nullptr};
 
-/* The dead after a day; those that never sent a heartbeat, and perhaps still heed what they were told, after 30 days. */
+/*
+ * The dead after a day; those that never sent a heartbeat, and perhaps still heed what they were told, after 30 days.
+ */
 constexpr char forget_silent_sql[] = R"sql(
     delete from ojs_store.worker where ctid = any (array(
         select ctid from ojs_store.worker
@@ -97,7 +101,7 @@ load_stopped()
     while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
         slot_getsomeattrs(table.slot, n_looked_at);
         bool directed = !table.slot->tts_isnull[col_directive] &&
-                    view(DatumGetTextPP(table.slot->tts_values[col_directive])) != "running";
+                        view(DatumGetTextPP(table.slot->tts_values[col_directive])) != "running";
         if (!directed && view(DatumGetTextPP(table.slot->tts_values[col_state])) == "running")
             continue;
         MemoryContext old = MemoryContextSwitchTo(stopped_context);
@@ -148,10 +152,9 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
     bool stops = false;
     MemoryContext caller = CurrentMemoryContext;
     with_spi([&] {
-        std::initializer_list<SpiArg> args = {PointerGetDatum(worker),
-                                              state != nullptr ? SpiArg(PointerGetDatum(state)) : nullptr,
-                                              info != nullptr ? SpiArg(PointerGetDatum(info)) : nullptr,
-                                              TimestampTzGetDatum(now)};
+        std::initializer_list<SpiArg> args = {
+            PointerGetDatum(worker), state != nullptr ? SpiArg(PointerGetDatum(state)) : nullptr,
+            info != nullptr ? SpiArg(PointerGetDatum(info)) : nullptr, TimestampTzGetDatum(now)};
         if (execute_latest(note_known, args) == 0 && execute_latest(note_new, args) == 0)
             return; /* just registered by another session; or there are too many, and it is not listed */
         bool none;

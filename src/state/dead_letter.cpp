@@ -20,14 +20,16 @@ namespace
 {
 
 /* Only inserted into, so that two claims do not wait for each other; the tick adds the rows up. */
-constinit Statement count_move = {"insert into ojs_store.queue_count (queue, dead_lettered) values ($1, 1)", {INT8OID}, nullptr};
+constinit Statement count_move = {
+    "insert into ojs_store.queue_count (queue, dead_lettered) values ($1, 1)", {INT8OID}, nullptr};
 
 Jsonb *
 meta_with_origin(const JobRow &job, const Queue &from, int32 deliveries)
 {
     ObjectBuilder meta;
     if (job.meta != nullptr)
-        each_member(root_of(job.meta), [&meta](std::string_view key, const JsonbValue &value) { meta.add(key, value); });
+        each_member(root_of(job.meta),
+                    [&meta](std::string_view key, const JsonbValue &value) { meta.add(key, value); });
     meta.add("$dead_letter_from", std::string_view(from.name));
     meta.add("$dead_letter_deliveries", static_cast<int64>(deliveries));
     meta.add("$dead_letter_src_seq", job.seq);
@@ -43,7 +45,8 @@ copy_for(const Queue &target, const Queue &from, const JobRow &job, const ReadyR
     copy.seq = store::next_seq();
     copy.queue = target.id;
     copy.created_at = now;
-    copy.flags &= ~(job_pending | job_expires | job_unique | job_has_history | job_sized | job_in_workflow | job_has_parents);
+    copy.flags &=
+        ~(job_pending | job_expires | job_unique | job_has_history | job_sized | job_in_workflow | job_has_parents);
     if (target.max_size_bytes > 0)
         copy.flags |= job_sized;
     copy.scheduled_at = std::nullopt;
@@ -102,7 +105,8 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
 bool
 leaves_no_trace(const JobRow &job, State end)
 {
-    return job.unique_policy == nullptr || (read_unique_policy(job.unique_policy).states & (1 << static_cast<int>(end))) == 0;
+    return job.unique_policy == nullptr ||
+           (read_unique_policy(job.unique_policy).states & (1 << static_cast<int>(end))) == 0;
 }
 
 bool

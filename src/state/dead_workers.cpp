@@ -2,8 +2,8 @@
  * dead_workers.cpp: workers whose heartbeats stopped, and the jobs they held.
  *
  * Leases have no index on their worker: every claim would pay for what is needed when a process dies. So the table is
- * scanned, and only where a worker has been silent for too long. A claim writes no row for its worker, but it is a sign of
- * life as good as a beat, and it stands in the lease: the scan tells the dead from those that are only late.
+ * scanned, and only where a worker has been silent for too long. A claim writes no row for its worker, but it is a sign
+ * of life as good as a beat, and it stands in the lease: the scan tells the dead from those that are only late.
  */
 #include "ojs/pg/args.h"
 #include "ojs/limits/rate_limits.h"
@@ -19,12 +19,15 @@ namespace
 {
 
 /* Locked, so that of several ticks only one has them; a beat that comes meanwhile does not wait. */
-constinit Statement find_silent = {"select name, seen_at, beats_for_jobs from ojs_store.worker"
-                                   " where beats and died_at is null and seen_at < $1 order by name for update skip locked",
-                                   {TIMESTAMPTZOID},
-                                   nullptr};
-constinit Statement note_life = {"update ojs_store.worker set seen_at = $2 where name = $1", {TEXTOID, TIMESTAMPTZOID}, nullptr};
-/* It never said so itself: somebody has sent a beat in its name, or its beats name no jobs. Its leases run out as they do. */
+constinit Statement find_silent = {
+    "select name, seen_at, beats_for_jobs from ojs_store.worker"
+    " where beats and died_at is null and seen_at < $1 order by name for update skip locked",
+    {TIMESTAMPTZOID},
+    nullptr};
+constinit Statement note_life = {
+    "update ojs_store.worker set seen_at = $2 where name = $1", {TEXTOID, TIMESTAMPTZOID}, nullptr};
+/* It never said so itself: somebody has sent a beat in its name, or its beats name no jobs. Its leases run out as they
+ * do. */
 constinit Statement note_no_beats = {"update ojs_store.worker set beats = false where name = $1", {TEXTOID}, nullptr};
 constexpr char note_death_sql[] = R"sql(
     with dead as (update ojs_store.worker set died_at = $2 where name = $1 returning name, registered_at)
@@ -96,15 +99,17 @@ scan_leases(Look &look, Tables &tables, TimestampTz now)
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
         read(table.slot, lease);
-        SilentWorker *at = std::lower_bound(look.silent, look.silent + look.n, lease.worker,
-                                      [](const SilentWorker &a, const text *b) { return comes_before(a.name, b); });
+        SilentWorker *at =
+            std::lower_bound(look.silent, look.silent + look.n, lease.worker,
+                             [](const SilentWorker &a, const text *b) { return comes_before(a.name, b); });
         if (at == look.silent + look.n || comes_before(lease.worker, at->name))
             continue;
         if (look.n_held == look.room) {
             look.room = std::max<int64>(64, look.room * 2);
             Size size = sizeof(HeldLease) * look.room;
-            look.held = static_cast<HeldLease *>(look.held == nullptr ? MemoryContextAllocHuge(CurrentMemoryContext, size)
-                                                                 : repalloc_huge(look.held, size));
+            look.held =
+                static_cast<HeldLease *>(look.held == nullptr ? MemoryContextAllocHuge(CurrentMemoryContext, size)
+                                                              : repalloc_huge(look.held, size));
         }
         look.held[look.n_held++] = {lease.job_id, static_cast<int>(at - look.silent)};
         at->seen_at = std::max(at->seen_at, sign_of_life(lease, now));

@@ -1,10 +1,10 @@
 /*
  * hot_set_state.cpp: see hot_set_state.h.
  *
- * `hot_set_state` is unlogged like the hot set, so a crash, a promotion or a restore leaves it empty: then the hot set must be
- * rebuilt. A row with a time says that it was. A row from the beginning of time says that somebody has since written
- * to the logged tables by SQL (a restore): the trigger ojs_store.hot_set_lost() adds it, and a rebuild removes those
- * it has seen. A row with the cause `reconcile` tells of the last reconcile pass.
+ * `hot_set_state` is unlogged like the hot set, so a crash, a promotion or a restore leaves it empty: then the hot set
+ * must be rebuilt. A row with a time says that it was. A row from the beginning of time says that somebody has since
+ * written to the logged tables by SQL (a restore): the trigger ojs_store.hot_set_lost() adds it, and a rebuild removes
+ * those it has seen. A row with the cause `reconcile` tells of the last reconcile pass.
  */
 #include "ojs/state/hot_set_state.h"
 
@@ -56,8 +56,8 @@ read_hot_set_state()
 bool
 hot_set_answers(Snapshot snapshot)
 {
-    /* Whoever sees that transaction sees what it has rebuilt, until `hot_set_state` changes. An older snapshot does not, in a
-     * transaction that began before the rebuild. */
+    /* Whoever sees that transaction sees what it has rebuilt, until `hot_set_state` changes. An older snapshot does
+     * not, in a transaction that began before the rebuild. */
     static TransactionId rebuilt_by;
     static uint64 known_generation;
     if (RecoveryInProgress())

@@ -17,7 +17,8 @@ namespace
 bool
 same_text(const text *a, const text *b)
 {
-    return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) && memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
+    return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
+           memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
 }
 
 bool
@@ -46,8 +47,7 @@ reach(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease
         if (!held_by(lease, holder))
             return false;
         /* The row outlives the slot: the lock below puts the newest version there. */
-        lease.worker = reinterpret_cast<text *>(
-            DatumGetPointer(datumCopy(PointerGetDatum(lease.worker), false, -1)));
+        lease.worker = reinterpret_cast<text *>(DatumGetPointer(datumCopy(PointerGetDatum(lease.worker), false, -1)));
         store::Outcome outcome = take ? store::take_waiting(table, tid) : store::lock(table, tid, true);
         if (outcome == store::Outcome::ok)
             return true;

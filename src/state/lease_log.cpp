@@ -2,8 +2,8 @@
  * lease_log.cpp: see lease_log.h.
  *
  * A durable lease leaves an event when it is made and when it is extended. Its end needs none of its own: a later event
- * or the `finished` row says that it is over. So these tables are only inserted into, and a rebuild, which goes by a job's
- * newest event anyhow, finds the lease there.
+ * or the `finished` row says that it is over. So these tables are only inserted into, and a rebuild, which goes by a
+ * job's newest event anyhow, finds the lease there.
  */
 #include "ojs/state/lease_log.h"
 
@@ -18,7 +18,19 @@ namespace
 {
 
 /* Columns of ojs_store.lease_log. */
-enum { col_number, col_job_id, col_seq, col_queue, col_at, col_deadline, col_token, col_step, col_deliveries, col_worker, n_cols };
+enum {
+    col_number,
+    col_job_id,
+    col_seq,
+    col_queue,
+    col_at,
+    col_deadline,
+    col_token,
+    col_step,
+    col_deliveries,
+    col_worker,
+    n_cols
+};
 
 void
 keep(Tables &tables, const LeaseRow &lease, TimestampTz now)

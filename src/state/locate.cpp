@@ -60,7 +60,8 @@ with_twin(Jsonb *reported, const Remark &remark)
     ObjectBuilder out;
     if (reported != nullptr)
         each_member(root_of(reported), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
-    out.add("existing_job_id", std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&*remark.twin)))));
+    out.add("existing_job_id",
+            std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&*remark.twin)))));
     out.add("existing_job_state", std::string_view(state_name(remark.twin_state)));
     return out.finish();
 }
@@ -81,7 +82,8 @@ answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &r
 static State
 state_of(const Tables &tables, const Location &location, TimestampTz now)
 {
-    if (location.table == &tables.tables[static_cast<int>(store::Rel::ready)] || location.row.due_at <= promoted_to(now))
+    if (location.table == &tables.tables[static_cast<int>(store::Rel::ready)] ||
+        location.row.due_at <= promoted_to(now))
         return State::available;
     switch (location.row.kind) {
     case DelayedKind::scheduled:
@@ -149,8 +151,10 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
     store::note_write(true); /* also where a push that replaces it may be lost */
     queue = end.queue;
     if (replaced_by != nullptr)
-        end.error = server_error("replaced", psprintf("replaced by job %s", DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(replaced_by)))),
-                                 end.attempt, now);
+        end.error = server_error(
+            "replaced",
+            psprintf("replaced by job %s", DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(replaced_by)))),
+            end.attempt, now);
     finish(tables, end, flags);
     CommandCounterIncrement();
     return true;
@@ -171,8 +175,7 @@ cancel_unless_busy(Tables &tables, const pg_uuid_t &id, TimestampTz now)
 }
 
 bool
-cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status, bool &exists,
-            State &was)
+cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status, bool &exists, State &was)
 {
     exists = true;
     while (!cancel_in(tables, id, open_states, now, was, status.queue)) {
@@ -227,7 +230,8 @@ hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait)
     }
 }
 
-/* A row of ready or delayed is never updated: it is taken, and put in again where it was. Claims pass over it meanwhile. */
+/* A row of ready or delayed is never updated: it is taken, and put in again where it was. Claims pass over it
+ * meanwhile. */
 static bool
 flag_waiting(Tables &tables, Location &location, int32 flag)
 {

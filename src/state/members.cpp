@@ -1,11 +1,11 @@
 /*
  * members.cpp: the ends of jobs that belong to workflows.
  *
- * An open member has a row in workflow_open. Who ends the member deletes that row, inserts one into workflow_end, and then
- * looks whether another member is open. Each deletes before it looks, so of several who end the last members at once at
- * least one sees that nobody is left. It never waits for the others: where their transactions are still open, and may
- * yet be rolled back, it leaves a row in workflow_due, and the next tick looks again. Where there are none, the workflow
- * goes on in this transaction (advance_workflows).
+ * An open member has a row in workflow_open. Who ends the member deletes that row, inserts one into workflow_end, and
+ * then looks whether another member is open. Each deletes before it looks, so of several who end the last members at
+ * once at least one sees that nobody is left. It never waits for the others: where their transactions are still open,
+ * and may yet be rolled back, it leaves a row in workflow_due, and the next tick looks again. Where there are none, the
+ * workflow goes on in this transaction (advance_workflows).
  */
 #include "ojs/state/members.h"
 
@@ -89,8 +89,8 @@ pg_uuid_t pending[most_pending];
 int n_pending;
 
 /*
- * The transaction level of the call that has workflows begin or go on; 0: none. A hook that pushes in the middle of that
- * leaves alone what is half begun.
+ * The transaction level of the call that has workflows begin or go on; 0: none. A hook that pushes in the middle of
+ * that leaves alone what is half begun.
  */
 int working_level;
 
@@ -117,7 +117,8 @@ merged(const Jsonb *a, const Jsonb *b)
     ObjectBuilder out;
     for (const Jsonb *object : {a, b})
         if (object != nullptr)
-            each_member(root_of(object), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+            each_member(root_of(object),
+                        [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
     return out.finish();
 }
 
@@ -140,7 +141,8 @@ open_member(Tables &tables, const pg_uuid_t &id, const pg_uuid_t &workflow, int3
 }
 
 void
-store_end(Tables &tables, const pg_uuid_t &id, const pg_uuid_t &workflow, int32 position, bool is_job, const MemberEnd &end)
+store_end(Tables &tables, const pg_uuid_t &id, const pg_uuid_t &workflow, int32 position, bool is_job,
+          const MemberEnd &end)
 {
     store::Table &table = tables.get(store::Rel::workflow_end);
     Datum values[] = {UUIDPGetDatum(&workflow),
@@ -186,7 +188,9 @@ member_ended(Tables &tables, const pg_uuid_t &id, const MemberEnd &end)
 void
 job_ended(Tables &tables, const FinishedRow &row)
 {
-    const char *state = row.state == State::completed ? "completed" : row.state == State::cancelled ? "cancelled" : "failed";
+    const char *state = row.state == State::completed   ? "completed"
+                        : row.state == State::cancelled ? "cancelled"
+                                                        : "failed";
     member_ended(tables, row.job_id, {state, row.finished_at, row.attempt, row.started_at, row.result, row.error});
 }
 
@@ -194,7 +198,8 @@ void
 member_removed(Tables &tables, const pg_uuid_t &id, TimestampTz now)
 {
     member_ended(tables, id,
-                 {"cancelled", now, 0, std::nullopt, nullptr, server_error("removed", "the job was removed before its end", 0, now)});
+                 {"cancelled", now, 0, std::nullopt, nullptr,
+                  server_error("removed", "the job was removed before its end", 0, now)});
 }
 
 bool
@@ -220,7 +225,8 @@ advance_now(const pg_uuid_t &id)
     ErrorData *error = attempt([&] { with_spi([&] { (void)execute(advance, {UUIDPGetDatum(&id)}); }); });
     if (error == nullptr)
         return true;
-    if (error->sqlerrcode == ERRCODE_QUERY_CANCELED || ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION) {
+    if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+        ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION) {
         working_level = 0;
         ReThrowError(error);
     }

@@ -22,7 +22,7 @@ namespace
 TimestampTz reap_hint = DT_NOBEGIN;
 TimestampTz reap_hint_now; /* the time of the last scan */
 uint64 reap_hint_clock;
-TimestampTz reap_full_at;    /* … of the last one from the start */
+TimestampTz reap_full_at; /* … of the last one from the start */
 constexpr int64 reap_full_every_us = 60 * USECS_PER_SEC;
 
 extern "C" void
@@ -115,9 +115,9 @@ before(const DueJob &a, const DueJob &b)
 }
 
 /*
- * The reminder that a job may have expired fell due: discard the job, or ask again later. A reminder of a job that another
- * transaction has is put off for a second, so that it is not in the way of others. Returns false if that other transaction
- * has the reminder itself.
+ * The reminder that a job may have expired fell due: discard the job, or ask again later. A reminder of a job that
+ * another transaction has is put off for a second, so that it is not in the way of others. Returns false if that other
+ * transaction has the reminder itself.
  */
 bool
 heed_reminder(Tables &tables, DueJob &reminder, TimestampTz now)
@@ -145,7 +145,8 @@ heed_reminder(Tables &tables, DueJob &reminder, TimestampTz now)
                 return true;
             }
         }
-    } else if (location.table == nullptr && store::find(tables.lease(), store::Idx::lease_job, id, &tid) != store::Row::none) {
+    } else if (location.table == nullptr &&
+               store::find(tables.lease(), store::Idx::lease_job, id, &tid) != store::Row::none) {
         /* Active: it may finish, but it may also come back. */
         read(tables.lease().slot, lease);
         ask_again = std::max(lease.deadline, *ask_again);
@@ -154,7 +155,8 @@ heed_reminder(Tables &tables, DueJob &reminder, TimestampTz now)
             total = total_expiry_of(job);
         if (total && total->at > now)
             ask_again = std::min(*ask_again, total->at);
-    } else if (location.table == nullptr && (!read_current_status(tables, id, now, job, status) || terminal(status.state)))
+    } else if (location.table == nullptr &&
+               (!read_current_status(tables, id, now, job, status) || terminal(status.state)))
         ask_again = std::nullopt;
     if (store::take(delayed, &reminder.tid) != store::Outcome::ok)
         return false;
@@ -166,8 +168,8 @@ heed_reminder(Tables &tables, DueJob &reminder, TimestampTz now)
 }
 
 /*
- * Rows of some queues only have no index of their own: a walk for them also meets the rows of all others, and so is bounded.
- * It remembers how far it came, and the next walk for the same queues goes on there.
+ * Rows of some queues only have no index of their own: a walk for them also meets the rows of all others, and so is
+ * bounded. It remembers how far it came, and the next walk for the same queues goes on there.
  */
 struct Walked {
     uint64 queues; /* their hash */
@@ -179,7 +181,8 @@ constexpr int most_of_others = 10 * upkeep_batch;
 uint64
 hash_of(Scope scope)
 {
-    return hash_bytes_extended(reinterpret_cast<const unsigned char *>(scope.queues), static_cast<int>(sizeof(int64)) * scope.n, 0);
+    return hash_bytes_extended(reinterpret_cast<const unsigned char *>(scope.queues),
+                               static_cast<int>(sizeof(int64)) * scope.n, 0);
 }
 
 struct DueWalk {
@@ -280,7 +283,9 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
             if (due[i].row.kind == DelayedKind::expiry)
                 done += heed_reminder(tables, due[i], now);
             else if (store::take(table, &due[i].tid) == store::Outcome::ok) {
-                /* What has been delivered before lines up with the returned; the rest is fresh, and last among these. */
+                /*
+                 * What has been delivered before lines up with the returned; the rest is fresh, and last among these.
+                 */
                 make_ready(tables, due[i].row, due[i].row.deliveries > 0 ? returned_position() : store::next_seq());
                 done++;
             }
@@ -371,7 +376,8 @@ due_since(Tables &tables, TimestampTz now)
 TimestampTz
 no_lease_before(TimestampTz now)
 {
-    bool holds = now >= reap_hint_now && now - reap_full_at <= reap_full_every_us && reap_hint_clock == clock_generation;
+    bool holds =
+        now >= reap_hint_now && now - reap_full_at <= reap_full_every_us && reap_hint_clock == clock_generation;
     return holds ? reap_hint : DT_NOBEGIN;
 }
 

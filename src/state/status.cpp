@@ -123,7 +123,7 @@ raise_no_job(const pg_uuid_t &id)
           "Check the id; finished jobs are removed after their retention.", "job %s does not exist", uuid_text(id));
 }
 
-constexpr int errors_kept = 25; /* */
+constexpr int errors_kept = 25;           /* */
 constexpr Size errors_bytes = 512 * 1024; /* as many of the newest as fit */
 
 /* A value as it lies in its row, without reading what is stored outside of it. */
@@ -143,7 +143,8 @@ size_of(const Jsonb *value)
 bool
 is_failure(const HistoryRow &event)
 {
-    bool may_fail = event.kind == HistoryKind::failed || event.kind == HistoryKind::lapsed || event.kind == HistoryKind::revived;
+    bool may_fail =
+        event.kind == HistoryKind::failed || event.kind == HistoryKind::lapsed || event.kind == HistoryKind::revived;
     return may_fail && event.data != nullptr;
 }
 
@@ -195,10 +196,12 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Status &sta
     }
     index_endscan(scan);
     index_close(index, NoLock);
-    /* A job's events follow one another by deliveries: who delivers it may have looked at the clock before whoever gave it
-     * back. Within one, what says that it is held comes before how that ended; then they go by time. */
+    /* A job's events follow one another by deliveries: who delivers it may have looked at the clock before whoever gave
+     * it back. Within one, what says that it is held comes before how that ended; then they go by time. */
     std::sort(rows, rows + n, [](const HistoryRow &a, const HistoryRow &b) {
-        auto held = [](const HistoryRow &row) { return row.kind == HistoryKind::claimed || row.kind == HistoryKind::leased; };
+        auto held = [](const HistoryRow &row) {
+            return row.kind == HistoryKind::claimed || row.kind == HistoryKind::leased;
+        };
         if (a.deliveries != b.deliveries)
             return a.deliveries < b.deliveries;
         return held(a) != held(b) ? held(a) : a.at < b.at;
@@ -257,10 +260,10 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Status &sta
     if (!hot && !terminal(status.state)) {
         /* No hot row says it: the last event does. */
         bool waits = last->due_at && *last->due_at > promoted_to(now());
-        status.state = !waits                              ? State::available
-                         : last->kind == HistoryKind::leased    ? State::active
-                         : last->kind == HistoryKind::failed    ? State::retryable
-                         : last->kind == HistoryKind::activated ? State::scheduled
+        status.state = !waits                                 ? State::available
+                       : last->kind == HistoryKind::leased    ? State::active
+                       : last->kind == HistoryKind::failed    ? State::retryable
+                       : last->kind == HistoryKind::activated ? State::scheduled
                                                               : State::available;
         status.attempt = last->attempt;
         status.deliveries = last->deliveries;
@@ -399,7 +402,7 @@ raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs ne
     const char *state = state_name(status.state);
     Details details = Details().add("job_id", id).add("current_state", state).add("attempted", attempted);
     State fault = needs == Needs::pending || (status.state == State::active && needs != Needs::lease) ? State::available
-                                                                                                       : status.state;
+                                                                                                      : status.state;
     switch (fault) {
     case State::completed:
         raise(Code::job_already_completed, details, "A completed job never changes.",

@@ -25,8 +25,8 @@ wake(int64 queue)
 }
 
 void
-record(Tables &tables, const LeaseRow &lease, HistoryKind kind, std::optional<TimestampTz> due_at, int32 attempt, Jsonb *data,
-       TimestampTz now)
+record(Tables &tables, const LeaseRow &lease, HistoryKind kind, std::optional<TimestampTz> due_at, int32 attempt,
+       Jsonb *data, TimestampTz now)
 {
     HistoryRow event = {};
     event.job_id = lease.job_id;
@@ -192,7 +192,8 @@ fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const Rep
 }
 
 void
-lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *error_type, const char *message, TimestampTz now)
+lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *error_type, const char *message,
+      TimestampTz now)
 {
     RetryPolicy policy = read_retry_policy(job.retry);
     Jsonb *error = server_error(error_type, message, lease.attempt, now);
@@ -222,7 +223,8 @@ release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
     trace(tables, lease, LeaseStep::released, now);
     if (lease.flags & job_at_most_once) { /* it has been delivered, and never will be again */
         FinishedRow row = end_of(lease, State::discarded, now);
-        row.error = server_error("released", "the worker gave the job back, which may be delivered only once", lease.attempt, now);
+        row.error = server_error("released", "the worker gave the job back, which may be delivered only once",
+                                 lease.attempt, now);
         finish(tables, row, lease.flags);
         return status_of(row, job_has_history);
     }
@@ -278,7 +280,8 @@ end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, Times
 }
 
 void
-discard(Tables &tables, const JobRow &job, const HotRow &hot, const char *error_type, const char *message, TimestampTz now)
+discard(Tables &tables, const JobRow &job, const HotRow &hot, const char *error_type, const char *message,
+        TimestampTz now)
 {
     FinishedRow row = end_waiting(hot, now);
     row.error = server_error(error_type, message, hot.attempt, now);

@@ -1,12 +1,12 @@
 /*
- * async_commit.cpp: commits that nobody waits for: of a queue that is not durable (R-79), and of jobs that may be lost (DLV-01).
+ * async_commit.cpp: commits that nobody waits for: of a queue that is not durable (R-79), and of jobs that may be lost
+ * (DLV-01).
  *
- * Such a commit is not flushed only if it holds nothing of the caller's own: the call is not part of a transaction block,
- * and whatever the transaction has written was written by calls like it. What came before a call is known by the
+ * Such a commit is not flushed only if it holds nothing of the caller's own: the call is not part of a transaction
+ * block, and whatever the transaction has written was written by calls like it. What came before a call is known by the
  * transaction's id; what came after it, up to the commit itself, by where the session's WAL ends.
  */
 #include "ojs/store/store.h"
-
 
 namespace ojs::store
 {
@@ -25,7 +25,8 @@ extern "C" void
 commit_xact(XactEvent event, void *)
 {
     if (event == XACT_EVENT_PRE_COMMIT && spared_up_to != 0 && spared_up_to == XactLastRecEnd)
-        (void)set_config_option("synchronous_commit", "off", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+        (void)set_config_option("synchronous_commit", "off", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+                                false);
     if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
         spared_up_to = 0;
 }
@@ -41,8 +42,9 @@ note_write(bool durable)
 void
 begin_noting_writes()
 {
-    alone = !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1 &&
-            (!TransactionIdIsValid(GetTopTransactionIdIfAny()) || (spared_up_to != 0 && spared_up_to == XactLastRecEnd));
+    alone =
+        !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1 &&
+        (!TransactionIdIsValid(GetTopTransactionIdIfAny()) || (spared_up_to != 0 && spared_up_to == XactLastRecEnd));
     spared = awaited = false;
 }
 

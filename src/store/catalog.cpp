@@ -17,15 +17,33 @@ namespace
 constexpr int n_rels = static_cast<int>(Rel::count);
 constexpr int n_indexes = static_cast<int>(Idx::count);
 
-constexpr const char *rel_names[n_rels] = {"job",   "job_history", "finished",  "ready", "lease",
-                                           "delayed", "hot_set_state", "queue", "worker", "unique_key",  "rate_limit",
-                                           "limit_use", "lease_log", "hook", "checkpoint", "progress", "dead_letter", "maintenance",
-                                           "name_key", "deduplication", "idempotency", "listener_flag", "workflow_open", "workflow_end", "workflow_due"};
-constexpr const char *index_names[n_indexes] = {"job_id",     "job_history_job", "finished_job",  "ready_order", "ready_job", "lease_job",
-                                                "lease_reap", "delayed_job", "delayed_due", "queue_name",  "queue_id",
-                                                "unique_key_held",  "limit_use_key", "checkpoint_job", "progress_job", "dead_letter_job",
-                                                "deduplication_pkey", "deduplication_job", "idempotency_pkey", "listener_flag_queue",
-                                                "workflow_open_member", "workflow_open_order"};
+constexpr const char *rel_names[n_rels] = {
+    "job",           "job_history",   "finished",     "ready",       "lease",     "delayed",       "hot_set_state",
+    "queue",         "worker",        "unique_key",   "rate_limit",  "limit_use", "lease_log",     "hook",
+    "checkpoint",    "progress",      "dead_letter",  "maintenance", "name_key",  "deduplication", "idempotency",
+    "listener_flag", "workflow_open", "workflow_end", "workflow_due"};
+constexpr const char *index_names[n_indexes] = {"job_id",
+                                                "job_history_job",
+                                                "finished_job",
+                                                "ready_order",
+                                                "ready_job",
+                                                "lease_job",
+                                                "lease_reap",
+                                                "delayed_job",
+                                                "delayed_due",
+                                                "queue_name",
+                                                "queue_id",
+                                                "unique_key_held",
+                                                "limit_use_key",
+                                                "checkpoint_job",
+                                                "progress_job",
+                                                "dead_letter_job",
+                                                "deduplication_pkey",
+                                                "deduplication_job",
+                                                "idempotency_pkey",
+                                                "listener_flag_queue",
+                                                "workflow_open_member",
+                                                "workflow_open_order"};
 
 struct CatalogIds {
     Oid rels[n_rels];
@@ -63,7 +81,8 @@ relation_changed(Datum, Oid relid)
 extern "C" void
 object_changed(Datum, int, uint32 hash)
 {
-    if (cache.valid && hash != 0 && std::find(std::begin(known.objects), std::end(known.objects), hash) == std::end(known.objects))
+    if (cache.valid && hash != 0 &&
+        std::find(std::begin(known.objects), std::end(known.objects), hash) == std::end(known.objects))
         return;
     changes++;
     generation_all++;
@@ -139,8 +158,8 @@ check_columns(Relation rel, const Shape &shape)
     for (int i = 0; i < shape.n && same; i++)
         same = TupleDescAttr(desc, i)->atttypid == shape.types[i];
     if (!same)
-        raise(Code::unavailable, Details().add("relation", RelationGetRelationName(rel)), "Run ALTER EXTENSION ojs UPDATE.",
-              "the extension ojs in this database does not fit the library");
+        raise(Code::unavailable, Details().add("relation", RelationGetRelationName(rel)),
+              "Run ALTER EXTENSION ojs UPDATE.", "the extension ojs in this database does not fit the library");
 }
 
 /* Rows are written past triggers, and foreign keys are made of triggers: better not at all than unnoticed. */
@@ -155,7 +174,8 @@ refuse_row_triggers(Relation rel)
             raise(Code::unavailable,
                   Details().add("relation", RelationGetRelationName(rel)).add("trigger", triggers->triggers[i].tgname),
                   "Drop the trigger, or the foreign key that it belongs to. To follow jobs, use ojs.events or hooks.",
-                  "table ojs_store.%s has a row trigger or a foreign key, which ojs would pass by", RelationGetRelationName(rel));
+                  "table ojs_store.%s has a row trigger or a foreign key, which ojs would pass by",
+                  RelationGetRelationName(rel));
 }
 
 } // namespace

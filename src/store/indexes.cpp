@@ -1,9 +1,9 @@
 /*
  * indexes.cpp: index entries.
  *
- * Most of our indexes are plain: B-trees of columns, over all rows. They need nothing of the executor. But whoever administers
- * the database may add another kind, and REINDEX CONCURRENTLY has two of one index for a while: a row that is missing in the
- * new one would be missing for good.
+ * Most of our indexes are plain: B-trees of columns, over all rows. They need nothing of the executor. But whoever
+ * administers the database may add another kind, and REINDEX CONCURRENTLY has two of one index for a while: a row that
+ * is missing in the new one would be missing for good.
  */
 #include "ojs/store/store.h"
 
@@ -64,7 +64,8 @@ insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there)
 
     InitResultRelInfo(indexes, rel, 0, nullptr, 0);
     ExecOpenIndices(indexes, false);
-    insert_index_tuples(indexes, slot, state, unless_there ? &conflict : nullptr, unless_there ? keys_of(indexes) : NIL);
+    insert_index_tuples(indexes, slot, state, unless_there ? &conflict : nullptr,
+                        unless_there ? keys_of(indexes) : NIL);
     ExecCloseIndices(indexes);
     FreeExecutorState(state);
     return !conflict;
@@ -94,8 +95,8 @@ insert_entries(Table &table, HeapTuple tuple, ItemPointer tid)
         for (int k = 0; k < form->indnatts; k++)
             values[k] = heap_getattr(tuple, form->indkey.values[k], columns, &nulls[k]);
         /* B-trees want no more description of the index than its relation. */
-        (void)index_insert(index, values, nulls, tid, table.rel, form->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false,
-                           nullptr);
+        (void)index_insert(index, values, nulls, tid, table.rel, form->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+                           false, nullptr);
     }
 }
 

@@ -44,8 +44,7 @@ rotated(uint64 word, int bits)
 struct Sip {
     uint64 a, b, c, d;
 
-    void
-    round(int times)
+    void round(int times)
     {
         while (times-- > 0) {
             a += b;
@@ -61,8 +60,7 @@ struct Sip {
         }
     }
 
-    void
-    add(uint64 word)
+    void add(uint64 word)
     {
         d ^= word;
         round(2);
@@ -113,8 +111,8 @@ read_key()
     UnregisterSnapshot(snapshot);
     store::close_and_unlock(table, AccessShareLock);
     if (!key_known)
-        raise(Code::unavailable, Details().add("relation", "name_key"), "Restore the row of ojs_store.name_key from a dump.",
-              "the key of this database's queue ids is missing");
+        raise(Code::unavailable, Details().add("relation", "name_key"),
+              "Restore the row of ojs_store.name_key from a dump.", "the key of this database's queue ids is missing");
 }
 
 } // namespace

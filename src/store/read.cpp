@@ -4,7 +4,6 @@
 #include "ojs/store/store.h"
 #include "ojs/store/index_locks.h"
 
-
 namespace ojs::store
 {
 
@@ -70,8 +69,8 @@ end(Scan &scan)
 
 /*
  * Whether the row at tid, which a dirty snapshot does not show, may have been deleted by this very transaction. Such a
- * delete may still be undone by a rollback, so nothing may be concluded from it. Of a row with several versions (a chain of
- * heap-only updates) only the first is looked at: it may.
+ * delete may still be undone by a rollback, so nothing may be concluded from it. Of a row with several versions (a
+ * chain of heap-only updates) only the first is looked at: it may.
  */
 static bool
 maybe_deleted_by_us(Table &table, ItemPointer tid)
@@ -172,8 +171,8 @@ find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid)
     ScanKeyData key;
     Scan scan;
     Row row;
-    bool arriving = false;        /* passed a row whose maker is still at work: … */
-    bool take_arriving = false;   /* … good enough only where there is no other, such as the version it replaces */
+    bool arriving = false;      /* passed a row whose maker is still at work: … */
+    bool take_arriving = false; /* … good enough only where there is no other, such as the version it replaces */
 
     key_uuid(&key, id);
     begin(scan, table, index, &key, 1, false);
@@ -225,7 +224,8 @@ read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot)
     return found;
 }
 
-/* What the server remembers of the file's length is at most too little: whoever cuts a file off or writes another says so to all. */
+/* What the server remembers of the file's length is at most too little: whoever cuts a file off or writes another says
+ * so to all. */
 static bool
 has_block(Relation rel, BlockNumber block)
 {
@@ -279,7 +279,8 @@ wait_for(const Scan &scan)
 {
     TransactionId xid = TransactionIdIsValid(scan.dirty.xmin) ? scan.dirty.xmin : scan.dirty.xmax;
     if (TransactionIdIsValid(scan.dirty.xmin) && scan.dirty.speculativeToken != 0)
-        SpeculativeInsertionWait(xid, scan.dirty.speculativeToken); /* it may be taken back before that transaction ends */
+        SpeculativeInsertionWait(xid,
+                                 scan.dirty.speculativeToken); /* it may be taken back before that transaction ends */
     else if (TransactionIdIsValid(xid)) {
         ItemPointerData tid = scan.tid;
         XactLockTableWait(xid, scan.table->rel, &tid, XLTW_Delete);

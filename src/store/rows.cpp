@@ -10,27 +10,27 @@ namespace
 {
 
 /* The types of the columns, as sql/tables.sql has them. */
-constexpr Oid job_types[] = {UUIDOID, INT8OID, INT8OID, TIMESTAMPTZOID, INT4OID, INT4OID, INT2OID, TEXTOID, JSONBOID,
-                             JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, JSONBOID, JSONBOID, JSONBOID};
-constexpr Oid job_history_types[] = {UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT2OID, INT4OID, INT4OID, TIMESTAMPTZOID,
-                               TEXTOID, JSONBOID};
-constexpr Oid finished_types[] = {UUIDOID, TIMESTAMPTZOID, INT8OID, INT4OID, INT4OID, TIMESTAMPTZOID, INT2OID, INT2OID,
-                              TEXTOID, JSONBOID, JSONBOID};
+constexpr Oid job_types[] = {UUIDOID,  INT8OID,  INT8OID,        TIMESTAMPTZOID, INT4OID, INT4OID,  INT2OID,  TEXTOID,
+                             JSONBOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, JSONBOID, JSONBOID, JSONBOID};
+constexpr Oid job_history_types[] = {UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT2OID, INT4OID,
+                                     INT4OID, TIMESTAMPTZOID, TEXTOID,        JSONBOID};
+constexpr Oid finished_types[] = {UUIDOID, TIMESTAMPTZOID, INT8OID, INT4OID,  INT4OID, TIMESTAMPTZOID,
+                                  INT2OID, INT2OID,        TEXTOID, JSONBOID, JSONBOID};
 constexpr Oid ready_types[] = {UUIDOID, INT8OID, INT8OID, TIDOID, INT2OID, INT4OID, INT4OID, INT4OID};
-constexpr Oid lease_types[] = {UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TIMESTAMPTZOID,
-                               TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIDOID, INT2OID, INT4OID, INT4OID, INT4OID,
-                               INT4OID, TEXTOID};
+constexpr Oid lease_types[] = {UUIDOID,        TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TIMESTAMPTZOID,
+                               TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID,        TIDOID,  INT2OID, INT4OID,
+                               INT4OID,        INT4OID,        INT4OID,        TEXTOID};
 constexpr Oid delayed_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID, TIDOID, INT2OID, INT2OID, INT4OID, INT4OID, INT4OID};
 constexpr Oid hot_set_state_types[] = {TIMESTAMPTZOID, INTERVALOID, INT8OID, TEXTOID};
 constexpr Oid queue_types[] = {INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, JSONBOID};
-constexpr Oid worker_types[] = {TEXTOID, TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, BOOLOID,
-                                TIMESTAMPTZOID, BOOLOID};
+constexpr Oid worker_types[] = {TEXTOID,        TEXTOID, TEXTOID,        JSONBOID, TIMESTAMPTZOID,
+                                TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, BOOLOID};
 constexpr Oid unique_key_types[] = {BYTEAOID, UUIDOID, UUIDARRAYOID, BOOLOID};
 constexpr Oid rate_limit_types[] = {TEXTOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
-constexpr Oid limit_use_types[] = {INT8OID, INT2OID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, UUIDOID, INT8OID,
-                                   TEXTOID};
-constexpr Oid lease_log_types[] = {INT8OID, UUIDOID, INT8OID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID,
-                                   INT2OID, INT4OID, TEXTOID};
+constexpr Oid limit_use_types[] = {INT8OID,        INT2OID, TIMESTAMPTZOID, INT8OID,
+                                   TIMESTAMPTZOID, UUIDOID, INT8OID,        TEXTOID};
+constexpr Oid lease_log_types[] = {INT8OID,        UUIDOID, INT8OID, INT8OID, TIMESTAMPTZOID,
+                                   TIMESTAMPTZOID, INT8OID, INT2OID, INT4OID, TEXTOID};
 constexpr Oid hook_types[] = {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
 constexpr Oid checkpoint_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID, JSONBOID};
 constexpr Oid progress_types[] = {UUIDOID, TIMESTAMPTZOID, INT4OID, TIMESTAMPTZOID, NUMERICOID, TEXTOID, JSONBOID};
@@ -40,8 +40,8 @@ constexpr Oid deduplication_types[] = {INT8OID, TEXTOID, UUIDOID, TIMESTAMPTZOID
 constexpr Oid idempotency_types[] = {TEXTOID, TEXTOID, BYTEAOID, JSONBOID, TIMESTAMPTZOID};
 constexpr Oid listener_flag_types[] = {INT8OID};
 constexpr Oid workflow_open_types[] = {UUIDOID, UUIDOID, INT4OID, BOOLOID};
-constexpr Oid workflow_end_types[] = {UUIDOID, INT4OID, UUIDOID, TIMESTAMPTZOID, INT4OID, BOOLOID, TEXTOID, TIMESTAMPTZOID,
-                                      JSONBOID, JSONBOID};
+constexpr Oid workflow_end_types[] = {UUIDOID, INT4OID, UUIDOID,        TIMESTAMPTZOID, INT4OID,
+                                      BOOLOID, TEXTOID, TIMESTAMPTZOID, JSONBOID,       JSONBOID};
 constexpr Oid workflow_due_types[] = {UUIDOID, TIMESTAMPTZOID, INT4OID, TEXTOID};
 constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
 
@@ -51,14 +51,12 @@ template <int n> struct Columns {
     bool nulls[n];
     int at = 0;
 
-    void
-    put(Datum value)
+    void put(Datum value)
     {
         values[at] = value;
         nulls[at++] = false;
     }
-    void
-    none()
+    void none()
     {
         values[at] = 0;
         nulls[at++] = true;
@@ -69,30 +67,23 @@ template <int n> struct Columns {
     void put(int32 v) { put(Int32GetDatum(v)); }
     void put(int16 v) { put(Int16GetDatum(v)); }
     template <typename E>
-        requires std::is_enum_v<E>
-    void
-    put(E v)
-    {
-        put(static_cast<int16>(v));
-    }
-    void
-    put(const std::optional<int64> &v)
+    requires std::is_enum_v<E>
+    void put(E v) { put(static_cast<int16>(v)); }
+    void put(const std::optional<int64> &v)
     {
         if (v)
             put(*v);
         else
             none();
     }
-    void
-    put(const void *varlena)
+    void put(const void *varlena)
     {
         if (varlena != nullptr)
             put(PointerGetDatum(varlena));
         else
             none();
     }
-    HeapTuple
-    form(Relation rel)
+    HeapTuple form(Relation rel)
     {
         Assert(at == n && RelationGetNumberOfAttributes(rel) == n);
         HeapTuple tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
@@ -102,11 +93,10 @@ template <int n> struct Columns {
 
 private:
     /*
-     * Columns that a row does not have read as null, as in rows that are older than their column. If only the last ones are
-     * null, the row can do without them, and so without a bitmap of nulls: 8 bytes less to log and to keep.
+     * Columns that a row does not have read as null, as in rows that are older than their column. If only the last ones
+     * are null, the row can do without them, and so without a bitmap of nulls: 8 bytes less to log and to keep.
      */
-    void
-    leave_out_nulls(HeapTuple tuple, TupleDesc columns)
+    void leave_out_nulls(HeapTuple tuple, TupleDesc columns)
     {
         int given = n;
         while (given > 0 && nulls[given - 1] && !TupleDescAttr(columns, given - 1)->atthasmissing)
@@ -138,15 +128,14 @@ struct Reader {
     void take(int64 &v) { v = DatumGetInt64(next()); }
     void take(int32 &v) { v = DatumGetInt32(next()); }
     void take(int16 &v) { v = DatumGetInt16(next()); }
-    void
-    take(std::optional<int64> &v)
+    void take(std::optional<int64> &v)
     {
         bool is_null = null();
         Datum value = next();
-        std::construct_at(&v, is_null ? std::nullopt : std::optional<int64>(DatumGetInt64(value))); /* the row may be raw memory */
+        std::construct_at(&v, is_null ? std::nullopt
+                                      : std::optional<int64>(DatumGetInt64(value))); /* the row may be raw memory */
     }
-    void
-    take(text *&v)
+    void take(text *&v)
     {
         if (null()) {
             at++;
@@ -154,8 +143,7 @@ struct Reader {
         } else
             v = DatumGetTextPP(next());
     }
-    void
-    take(Jsonb *&v)
+    void take(Jsonb *&v)
     {
         if (null()) {
             at++;
@@ -163,8 +151,7 @@ struct Reader {
         } else
             v = DatumGetJsonbP(next());
     }
-    void
-    take(Numeric &v)
+    void take(Numeric &v)
     {
         if (null()) {
             at++;
@@ -173,42 +160,37 @@ struct Reader {
             v = DatumGetNumeric(next());
     }
     template <typename E>
-        requires std::is_enum_v<E>
-    void
-    take(E &v)
-    {
-        v = static_cast<E>(DatumGetInt16(next()));
-    }
+    requires std::is_enum_v<E>
+    void take(E &v) { v = static_cast<E>(DatumGetInt16(next())); }
 };
 
 } // namespace
 
-const Shape shapes[static_cast<int>(store::Rel::count)] = {
-    {lengthof(job_types), job_types},
-    {lengthof(job_history_types), job_history_types},
-    {lengthof(finished_types), finished_types},
-    {lengthof(ready_types), ready_types},
-    {lengthof(lease_types), lease_types},
-    {lengthof(delayed_types), delayed_types},
-    {lengthof(hot_set_state_types), hot_set_state_types},
-    {lengthof(queue_types), queue_types},
-    {lengthof(worker_types), worker_types},
-    {lengthof(unique_key_types), unique_key_types},
-    {lengthof(rate_limit_types), rate_limit_types},
-    {lengthof(limit_use_types), limit_use_types},
-    {lengthof(lease_log_types), lease_log_types},
-    {lengthof(hook_types), hook_types},
-    {lengthof(checkpoint_types), checkpoint_types},
-    {lengthof(progress_types), progress_types},
-    {lengthof(dead_letter_types), dead_letter_types},
-    {lengthof(maintenance_types), maintenance_types},
-    {lengthof(name_key_types), name_key_types},
-    {lengthof(deduplication_types), deduplication_types},
-    {lengthof(idempotency_types), idempotency_types},
-    {lengthof(listener_flag_types), listener_flag_types},
-    {lengthof(workflow_open_types), workflow_open_types},
-    {lengthof(workflow_end_types), workflow_end_types},
-    {lengthof(workflow_due_types), workflow_due_types}};
+const Shape shapes[static_cast<int>(store::Rel::count)] = {{lengthof(job_types), job_types},
+                                                           {lengthof(job_history_types), job_history_types},
+                                                           {lengthof(finished_types), finished_types},
+                                                           {lengthof(ready_types), ready_types},
+                                                           {lengthof(lease_types), lease_types},
+                                                           {lengthof(delayed_types), delayed_types},
+                                                           {lengthof(hot_set_state_types), hot_set_state_types},
+                                                           {lengthof(queue_types), queue_types},
+                                                           {lengthof(worker_types), worker_types},
+                                                           {lengthof(unique_key_types), unique_key_types},
+                                                           {lengthof(rate_limit_types), rate_limit_types},
+                                                           {lengthof(limit_use_types), limit_use_types},
+                                                           {lengthof(lease_log_types), lease_log_types},
+                                                           {lengthof(hook_types), hook_types},
+                                                           {lengthof(checkpoint_types), checkpoint_types},
+                                                           {lengthof(progress_types), progress_types},
+                                                           {lengthof(dead_letter_types), dead_letter_types},
+                                                           {lengthof(maintenance_types), maintenance_types},
+                                                           {lengthof(name_key_types), name_key_types},
+                                                           {lengthof(deduplication_types), deduplication_types},
+                                                           {lengthof(idempotency_types), idempotency_types},
+                                                           {lengthof(listener_flag_types), listener_flag_types},
+                                                           {lengthof(workflow_open_types), workflow_open_types},
+                                                           {lengthof(workflow_end_types), workflow_end_types},
+                                                           {lengthof(workflow_due_types), workflow_due_types}};
 
 template <typename Row>
 HeapTuple

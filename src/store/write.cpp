@@ -134,8 +134,8 @@ lock_tuple(Table &table, ItemPointer tid, LockWaitPolicy policy)
     TM_FailureData failure;
     SnapshotData any;
     InitDirtySnapshot(any);
-    TM_Result result = table_tuple_lock(table.rel, tid, &any, table.slot, GetCurrentCommandId(false), LockTupleExclusive, policy,
-                                        0, &failure);
+    TM_Result result = table_tuple_lock(table.rel, tid, &any, table.slot, GetCurrentCommandId(false),
+                                        LockTupleExclusive, policy, 0, &failure);
     if (result == TM_Ok)
         (void)GetCurrentCommandId(true); /* only now has this command written (write_mark) */
     return result;
@@ -151,8 +151,8 @@ static TM_Result
 delete_tuple(Table &table, ItemPointer tid, bool wait)
 {
     TM_FailureData failure;
-    return table_tuple_delete(table.rel, tid, GetCurrentCommandId(true), InvalidSnapshot, InvalidSnapshot, wait, &failure,
-                              false);
+    return table_tuple_delete(table.rel, tid, GetCurrentCommandId(true), InvalidSnapshot, InvalidSnapshot, wait,
+                              &failure, false);
 }
 
 /* The row at tid has just been deleted by us, so it is still there; most often it is in the slot too. */
@@ -222,8 +222,8 @@ insert_key(Table &table, Idx index, TupleTableSlot *slot, IndexUniqueCheck check
 bool
 insert_unless_there(Table &table, Idx index, HeapTuple tuple)
 {
-    /* Speculative, as the executor does it: who meets the row before it is confirmed waits for the token only, and a row
-     * that is taken back was never there. Two that meet would otherwise wait for each other. */
+    /* Speculative, as the executor does it: who meets the row before it is confirmed waits for the token only, and a
+     * row that is taken back was never there. Two that meet would otherwise wait for each other. */
     TransactionId xid = GetCurrentTransactionId();
     TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
     ExecStoreHeapTuple(tuple, slot, false);

@@ -22,7 +22,8 @@ constexpr BlockNumber step = 64;
 constexpr int64 shortest_round_us = 5 * USECS_PER_SEC;
 constexpr int64 longest_pause_us = 60 * USECS_PER_SEC; /* tables grow */
 
-constinit Statement where_it_is = {"select block, at from ojs_store.retention_cursor where what = $1", {TEXTOID}, nullptr};
+constinit Statement where_it_is = {
+    "select block, at from ojs_store.retention_cursor where what = $1", {TEXTOID}, nullptr};
 constinit Statement take_it = {
     "select block, at from ojs_store.retention_cursor where what = $1 for update skip locked", {TEXTOID}, nullptr};
 constinit Statement move_it = {
@@ -33,7 +34,8 @@ constinit Statement move_it = {
 constinit Statement stated_retentions = {
     "select config -> 'retention' from ojs_store.queue where config ? 'retention' and state <> 'deleted'", {}, nullptr};
 
-/* The shortest that any queue or the default policy asks for. Completed jobs that are not kept are removed by their ack. */
+/* The shortest that any queue or the default policy asks for. Completed jobs that are not kept are removed by their
+ * ack. */
 int64
 shortest_retention_ms()
 {

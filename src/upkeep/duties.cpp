@@ -12,10 +12,10 @@ namespace
 {
 
 constexpr const char *names[n_duties] = {
-    "hot_set",      "reap",         "dead_workers", "promote",     "workflows",    "deduplication_keys", "idempotency_keys",
-    "events",       "backpressure", "event_notices", "retention",  "dead_letters",       "unique_keys",
-    "lease_log",    "queues",       "workers",      "hooks",       "rate_limits",        "replay",
-    "cron",         "reconcile",    "wake_up",      "recount",     "notifications"};
+    "hot_set",          "reap",      "dead_workers", "promote",       "workflows", "deduplication_keys",
+    "idempotency_keys", "events",    "backpressure", "event_notices", "retention", "dead_letters",
+    "unique_keys",      "lease_log", "queues",       "workers",       "hooks",     "rate_limits",
+    "replay",           "cron",      "reconcile",    "wake_up",       "recount",   "notifications"};
 static_assert(names[n_duties - 1] != nullptr);
 
 struct Slot {
@@ -113,9 +113,10 @@ duty_failed(Duty duty, const ErrorData &error)
         state.message[n] = '\0';
     });
     if (!known)
-        ereport(WARNING, (errcode(error.sqlerrcode), errmsg("ojs: upkeep duty \"%s\" failed: %s", duty_name(duty), message),
-                          error.detail != nullptr ? errdetail_internal("%s", error.detail) : 0,
-                          errhint("Other duties go on, and this one is tried again. See ojs.health().")));
+        ereport(WARNING,
+                (errcode(error.sqlerrcode), errmsg("ojs: upkeep duty \"%s\" failed: %s", duty_name(duty), message),
+                 error.detail != nullptr ? errdetail_internal("%s", error.detail) : 0,
+                 errhint("Other duties go on, and this one is tried again. See ojs.health().")));
 }
 
 bool

@@ -49,13 +49,16 @@ first_due()
 {
     if (in_maintenance())
         return DT_NOEND;
-    return by_server_clock(std::min(first_time(store::Rel::delayed, store::Idx::delayed_due, number_of<DelayedRow>(&DelayedRow::due_at) + 1), first_cron()));
+    return by_server_clock(std::min(
+        first_time(store::Rel::delayed, store::Idx::delayed_due, number_of<DelayedRow>(&DelayedRow::due_at) + 1),
+        first_cron()));
 }
 
 TimestampTz
 first_lapse()
 {
-    return by_server_clock(first_time(store::Rel::lease, store::Idx::lease_reap, number_of<LeaseRow>(&LeaseRow::reap_at) + 1));
+    return by_server_clock(
+        first_time(store::Rel::lease, store::Idx::lease_reap, number_of<LeaseRow>(&LeaseRow::reap_at) + 1));
 }
 
 } // namespace ojs

@@ -13,7 +13,8 @@ namespace
 {
 
 constinit Statement prune = {"select ojs_store.prune_records($1, $2)", {INT4OID, BOOLOID}, nullptr};
-constinit Statement tell = {"select ojs_store.tell_events($1) from ojs_store.event_notify_cursor limit 1", {INT4OID}, nullptr};
+constinit Statement tell = {
+    "select ojs_store.tell_events($1) from ojs_store.event_notify_cursor limit 1", {INT4OID}, nullptr};
 
 /* Counting may mean a walk over a million index entries. */
 constexpr int64 count_every_us = 60 * USECS_PER_SEC;

@@ -31,7 +31,9 @@ constexpr int most_subtransactions = 50; /* that write, in one pass: with more t
 constinit Statement policy_rules = {R"sql(
     select q.config -> 'replay_rules' from ojs_store.queue q
     where q.name = '_default' and q.state <> 'deleted' and q.config ? 'replay_rules' order by q.revised_at desc limit 1
-)sql", {}, nullptr};
+)sql",
+                                    {},
+                                    nullptr};
 
 /* Queues with dead letters and rules, of their own or ($1) of the policy. Others cost nothing. */
 constinit Statement queues_with_rules = {R"sql(
@@ -43,11 +45,14 @@ constinit Statement queues_with_rules = {R"sql(
     )
     select q.id, coalesce(q.config -> 'replay_rules', $1)
     from of cross join lateral (
-        select any_row.* from ojs_store.queue any_row where any_row.id = of.queue order by any_row.revised_at desc limit 1
+        select any_row.* from ojs_store.queue any_row where any_row.id = of.queue order by any_row.revised_at desc
+            limit 1
     ) q
     where q.state <> 'deleted' and coalesce(q.config -> 'replay_rules', $1) is not null
     order by q.name
-)sql", {JSONBOID}, nullptr};
+)sql",
+                                         {JSONBOID},
+                                         nullptr};
 
 constinit Statement replay_by_rule = {"select ojs_store.replay_by_rule($1, $2, $3, $4, $5, $6, $7)",
                                       {INT8OID, TEXTOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, INT4OID},
@@ -90,7 +95,8 @@ read_filter(const JsonbValue *filter)
                 raise_field(invalid, field, "Give an RFC 3339 timestamp with its zone, such as 2030-01-31T09:30:00Z.",
                             "%s must be an absolute time", field);
             std::string_view at = format_timestamp(parse_timestamp(given, now(), field), false, text);
-            out.add(key, std::string_view(pnstrdup(at.data(), at.size()), at.size())); /* kept by reference until finish() */
+            out.add(key,
+                    std::string_view(pnstrdup(at.data(), at.size()), at.size())); /* kept by reference until finish() */
             return;
         } else if (key == "priority")
             check_member(value, number_of(value, 0, n), field, "a whole number");
@@ -128,13 +134,16 @@ read_rule(const JsonbValue &rule)
             check_member(value, value.type == jbvBool, field, "a boolean");
             result.enabled = value.val.boolean;
         } else
-            raise_field(invalid, field, "A rule has name, filter, delay, max_replays and enabled.", "%s is no part of a rule", field);
+            raise_field(invalid, field, "A rule has name, filter, delay, max_replays and enabled.",
+                        "%s is no part of a rule", field);
     });
     if (result.name.empty() || result.name.size() > max_name)
-        raise_field(invalid, "replay_rules.name", "Name each rule.", "replay_rules.name must have 1 to %zu bytes", max_name);
+        raise_field(invalid, "replay_rules.name", "Name each rule.", "replay_rules.name must have 1 to %zu bytes",
+                    max_name);
     if (result.delay_ms < 0 || result.max_replays == 0) {
         const char *field = result.delay_ms < 0 ? "replay_rules.delay" : "replay_rules.max_replays";
-        raise_field(invalid, field, "Give {\"name\": …, \"delay\": \"PT1H\", \"max_replays\": 3}.", "%s is missing", field);
+        raise_field(invalid, field, "Give {\"name\": …, \"delay\": \"PT1H\", \"max_replays\": 3}.", "%s is missing",
+                    field);
     }
     if (result.filter == nullptr)
         result.filter = read_filter(nullptr);
@@ -197,11 +206,11 @@ replay(Look &look, int64 queue, const JsonbValue &stored)
         with_spi([&] {
             bool null;
             TimestampTz after = look.last == DT_NOBEGIN ? look.last : look.last - delay_us - overlap_us;
-            (void)execute_latest(replay_by_rule,
-                                 {Int64GetDatum(queue), PointerGetDatum(cstring_to_text_with_len(rule.name.data(), rule.name.size())),
-                                  JsonbPGetDatum(rule.filter), TimestampTzGetDatum(after),
-                                  TimestampTzGetDatum(look.at - delay_us), Int32GetDatum(rule.max_replays),
-                                  Int32GetDatum(look.limit - look.replayed)});
+            (void)execute_latest(
+                replay_by_rule,
+                {Int64GetDatum(queue), PointerGetDatum(cstring_to_text_with_len(rule.name.data(), rule.name.size())),
+                 JsonbPGetDatum(rule.filter), TimestampTzGetDatum(after), TimestampTzGetDatum(look.at - delay_us),
+                 Int32GetDatum(rule.max_replays), Int32GetDatum(look.limit - look.replayed)});
             n = DatumGetInt32(cell(0, 1, &null));
         });
     });
@@ -226,11 +235,13 @@ check_replay_rules(const JsonbValue &value)
 
     check_member(value, is_array(value), "replay_rules", "an array of objects");
     if (JsonContainerSize(value.val.binary.data) > max_rules)
-        raise_field(invalid, "replay_rules", "Let one rule stand for several.", "replay_rules holds more than %zu rules", max_rules);
+        raise_field(invalid, "replay_rules", "Let one rule stand for several.",
+                    "replay_rules holds more than %zu rules", max_rules);
     each_element(value.val.binary.data, [&](const JsonbValue &rule) {
         std::string_view name = read_rule(rule).name;
         if (std::find(names.begin(), names.begin() + n, name) != names.begin() + n)
-            raise_field(invalid, "replay_rules.name", "Give each rule a name of its own.", "replay_rules.name is there twice: \"%s\"", clipped(name));
+            raise_field(invalid, "replay_rules.name", "Give each rule a name of its own.",
+                        "replay_rules.name is there twice: \"%s\"", clipped(name));
         names[n++] = name;
     });
 }

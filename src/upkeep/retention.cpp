@@ -1,8 +1,8 @@
 /*
  * retention.cpp: see retention.h.
  *
- * Equivalent SQL: with gone as (delete from ojs_store.finished d where d.ctid … and finished_at + retention <= now and not
- * (still counted by its unique policy) returning job_id) select ojs_store.remove_jobs(array_agg(job_id)) from gone;
+ * Equivalent SQL: with gone as (delete from ojs_store.finished d where d.ctid … and finished_at + retention <= now and
+ * not (still counted by its unique policy) returning job_id) select ojs_store.remove_jobs(array_agg(job_id)) from gone;
  *
  * The row of `finished` is taken first, without waiting: whoever has it is alone with the job, as a manual retry is.
  */
@@ -74,7 +74,9 @@ in_use(Tables &tables, const pg_uuid_t &id)
     return busy;
 }
 
-/* Removes a finished job, whose row of `finished` is at tid, unless somebody is at it or its unique policy counts it. */
+/*
+ * Removes a finished job, whose row of `finished` is at tid, unless somebody is at it or its unique policy counts it.
+ */
 bool
 let_go(Tables &tables, const FinishedBrief &done, ItemPointerData tid, TimestampTz now)
 {
@@ -102,9 +104,9 @@ outlived(const FinishedBrief &done, TimestampTz now)
 /* --- names of dropped queues --- */
 
 /*
- * A queue that was dropped is forgotten when nothing is left of it. No index says which jobs a queue has, so the scan of
- * `finished` looks: a dropped queue that has no open job at the beginning of a round, no finished one during the round and
- * again no open one at its end, has none.
+ * A queue that was dropped is forgotten when nothing is left of it. No index says which jobs a queue has, so the scan
+ * of `finished` looks: a dropped queue that has no open job at the beginning of a round, no finished one during the
+ * round and again no open one at its end, has none.
  */
 struct Round {
     static constexpr int most = 100;
@@ -120,7 +122,9 @@ constinit Statement dropped_queues = {R"sql(
         and not exists (select from ojs_store.lease l where l.queue = q.id)
         and not exists (select from ojs_store.delayed l where l.queue = q.id)
     limit $2
-)sql", {TIMESTAMPTZOID, INT4OID}, nullptr};
+)sql",
+                                      {TIMESTAMPTZOID, INT4OID},
+                                      nullptr};
 
 constinit Statement forget_queues = {R"sql(
     delete from ojs_store.queue where ctid = any (array(
@@ -130,7 +134,9 @@ constinit Statement forget_queues = {R"sql(
             and not exists (select from ojs_store.lease l where l.queue = q.id)
             and not exists (select from ojs_store.delayed l where l.queue = q.id)
         for update skip locked))
-)sql", {TIMESTAMPTZOID, INT8ARRAYOID}, nullptr};
+)sql",
+                                     {TIMESTAMPTZOID, INT8ARRAYOID},
+                                     nullptr};
 
 /* The lease log names queues for as long as it is kept. */
 TimestampTz
@@ -144,7 +150,8 @@ begin_round(TimestampTz now)
 {
     forgetting.n = 0;
     with_spi([&] {
-        auto n = static_cast<int>(execute_latest(dropped_queues, {TimestampTzGetDatum(dropped_before(now)), Int32GetDatum(Round::most)}));
+        auto n = static_cast<int>(
+            execute_latest(dropped_queues, {TimestampTzGetDatum(dropped_before(now)), Int32GetDatum(Round::most)}));
         for (int i = 0; i < n; i++) {
             bool null;
             forgetting.dropped[i] = DatumGetInt64(cell(i, 1, &null));
@@ -167,7 +174,8 @@ end_round(TimestampTz now)
         return;
     with_spi([&] {
         Datum ids[Round::most];
-        std::transform(forgetting.dropped, forgetting.dropped + forgetting.n, ids, [](int64 id) { return Int64GetDatum(id); });
+        std::transform(forgetting.dropped, forgetting.dropped + forgetting.n, ids,
+                       [](int64 id) { return Int64GetDatum(id); });
         ArrayType *array = construct_array(ids, forgetting.n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
         execute_latest(forget_queues, {TimestampTzGetDatum(dropped_before(now)), PointerGetDatum(array)});
     });
@@ -226,20 +234,27 @@ constinit Statement queues_of_dead_letters = {R"sql(
         from of where of.queue is not null
     )
     select queue from of where queue is not null
-)sql", {}, nullptr};
+)sql",
+                                              {},
+                                              nullptr};
 
 /* Those that died by $2, and those beyond the newest $3; many may have died at the same time. */
 constinit Statement old_dead_letters = {R"sql(
     (select d.job_id from ojs_store.dead_letter d where d.queue = $1 and d.died_at <= $2 order by d.died_at limit $4)
     union
-    (select d.job_id from ojs_store.dead_letter d where d.queue = $1 and $3 > 0 order by d.died_at desc offset $3 limit $4)
+    (select d.job_id from ojs_store.dead_letter d where d.queue = $1 and $3 > 0 order by d.died_at desc offset $3
+        limit $4)
     limit $4
-)sql", {INT8OID, TIMESTAMPTZOID, INT8OID, INT4OID}, nullptr};
+)sql",
+                                        {INT8OID, TIMESTAMPTZOID, INT8OID, INT4OID},
+                                        nullptr};
 
 constinit Statement report_pruned = {R"sql(
     select ojs_store.record_event('dead_letter.pruned', q.name, jsonb_build_object('queue', q.name, 'count', $2))
     from ojs_store.queue q where q.id = $1 order by q.revised_at desc limit 1
-)sql", {INT8OID, INT4OID}, nullptr};
+)sql",
+                                     {INT8OID, INT4OID},
+                                     nullptr};
 
 /* Ids in memory of the caller's: tables must not be opened inside with_spi, whose memory goes first. */
 struct Old {
@@ -259,7 +274,8 @@ find_old(int64 queue_id, int limit, TimestampTz now)
         by_index();
         old.n = execute_latest(old_dead_letters, {Int64GetDatum(queue_id), TimestampTzGetDatum(now - kept_ms * 1000),
                                                   Int64GetDatum(most), Int32GetDatum(limit)});
-        old.ids = static_cast<pg_uuid_t *>(MemoryContextAllocHuge(caller, sizeof(pg_uuid_t) * std::max<uint64>(old.n, 1)));
+        old.ids =
+            static_cast<pg_uuid_t *>(MemoryContextAllocHuge(caller, sizeof(pg_uuid_t) * std::max<uint64>(old.n, 1)));
         for (uint64 i = 0; i < old.n; i++) {
             bool null;
             old.ids[i] = *DatumGetUUIDP(cell(i, 1, &null));
@@ -329,12 +345,17 @@ constinit Statement lock_keys_of_none = {R"sql(
                 where not exists (select from ojs_store.job j where j.id = named.id))
         for update skip locked
     ) k
-)sql", {TIDOID, TIDOID}, nullptr};
+)sql",
+                                         {TIDOID, TIDOID},
+                                         nullptr};
 
 constinit Statement forget_keys = {R"sql(
     delete from ojs_store.unique_key
-    where ctid = any ($1) and not exists (select from ojs_store.job j where j.id = any (unique_key.past || unique_key.job_id))
-)sql", {TIDARRAYOID}, nullptr};
+    where ctid = any ($1)
+        and not exists (select from ojs_store.job j where j.id = any (unique_key.past || unique_key.job_id))
+)sql",
+                                   {TIDARRAYOID},
+                                   nullptr};
 
 constinit Statement mend_keys = {R"sql(
     update ojs_store.unique_key set job_id = k.ids[cardinality(k.ids)], past = k.ids[:cardinality(k.ids) - 1]
@@ -345,10 +366,13 @@ constinit Statement mend_keys = {R"sql(
         from ojs_store.unique_key u where u.ctid = any ($1)
     ) k
     where unique_key.ctid = k.tid and k.ids <> '{}' and k.ids <> unique_key.past || unique_key.job_id
-)sql", {TIDARRAYOID}, nullptr};
+)sql",
+                                 {TIDARRAYOID},
+                                 nullptr};
 
-constinit Statement old_leases = {
-    "delete from ojs_store.lease_log where ctid >= $1 and ctid < $2 and at <= $3", {TIDOID, TIDOID, TIMESTAMPTZOID}, nullptr};
+constinit Statement old_leases = {"delete from ojs_store.lease_log where ctid >= $1 and ctid < $2 and at <= $3",
+                                  {TIDOID, TIDOID, TIMESTAMPTZOID},
+                                  nullptr};
 
 struct TidRange {
     ItemPointerData from, to;
@@ -432,7 +456,8 @@ prune_lease_log(TimestampTz now)
     uint64 n = 0;
     TimestampTz before = now - static_cast<int64>(settings.event_retention_s) * USECS_PER_SEC;
     with_spi([&] {
-        n = execute_latest(old_leases, {PointerGetDatum(&range.from), PointerGetDatum(&range.to), TimestampTzGetDatum(before)});
+        n = execute_latest(old_leases,
+                           {PointerGetDatum(&range.from), PointerGetDatum(&range.to), TimestampTzGetDatum(before)});
     });
     stretch_done(lease_log, stretch, stretch.first + stretch.n, n > stretch.n, std::nullopt, now);
 }

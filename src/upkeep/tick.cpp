@@ -132,9 +132,8 @@ run_duty(Duty duty, Pass &pass)
     constexpr Scope everywhere = {nullptr, 0};
     switch (duty) {
     case Duty::reap:
-        return add(pass, pass.reaped, in_batches(pass, [&](Tables &tables, int most) {
-                       return reap(tables, everywhere, most, pass.at);
-                   }));
+        return add(pass, pass.reaped,
+                   in_batches(pass, [&](Tables &tables, int most) { return reap(tables, everywhere, most, pass.at); }));
     case Duty::dead_workers:
         return take_from_dead_workers(pass);
     case Duty::promote:
@@ -210,9 +209,10 @@ OJS_FUNCTION(ojs_tick)
         if (!perform(static_cast<Duty>(i), pass))
             appendStringInfo(&failed, "%s\"%s\"", failed.len > 0 ? ", " : "", duty_name(static_cast<Duty>(i)));
     store::end_write();
-    char *json = psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"crons\": %d, \"keys_removed\": %d, "
-                          "\"events_removed\": %d, \"jobs_removed\": %d, \"replayed\": %d, \"more\": %s, \"failed\": [%s]}",
-                          pass.reaped, pass.dead_workers, pass.promoted, pass.crons, pass.keys, pass.records, pass.jobs,
-                          pass.replayed, pass.more ? "true" : "false", failed.data);
+    char *json =
+        psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"crons\": %d, \"keys_removed\": %d, "
+                 "\"events_removed\": %d, \"jobs_removed\": %d, \"replayed\": %d, \"more\": %s, \"failed\": [%s]}",
+                 pass.reaped, pass.dead_workers, pass.promoted, pass.crons, pass.keys, pass.records, pass.jobs,
+                 pass.replayed, pass.more ? "true" : "false", failed.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json));
 }

@@ -57,7 +57,11 @@ read_job_batch(FunctionCallInfo fcinfo, int worker_at, int ids_at, int lease_ids
     batch.ids = ids_arg(fcinfo, ids_at, "job_ids");
     batch.done = static_cast<bool *>(palloc0(sizeof(bool) * std::max(batch.ids.n, 1)));
     if (batch.ids.n > max_named)
-        raise(Code::batch_size_exceeded, Details().add("field", "job_ids").add("size", static_cast<int64>(batch.ids.n)).add("maximum", static_cast<int64>(max_named)),
+        raise(Code::batch_size_exceeded,
+              Details()
+                  .add("field", "job_ids")
+                  .add("size", static_cast<int64>(batch.ids.n))
+                  .add("maximum", static_cast<int64>(max_named)),
               "Split the call.", "a call may name %d jobs, not %d", max_named, batch.ids.n);
     if (lease_ids_at >= 0)
         batch.lease_ids = texts_arg(fcinfo, lease_ids_at, "lease_ids");

@@ -86,8 +86,9 @@ OJS_FUNCTION(ojs_get_checkpoint)
     if (!exists)
         raise_state(tables, id, "show", Needs::open, now());
     if (!saved)
-        raise(Code::not_found, Details().add("resource_type", "checkpoint").add("resource_id", id).add("job_id", id), "Nothing has been saved, or it was deleted: begin at the beginning.",
-              "job %s has no checkpoint", DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+        raise(Code::not_found, Details().add("resource_type", "checkpoint").add("resource_id", id).add("job_id", id),
+              "Nothing has been saved, or it was deleted: begin at the beginning.", "job %s has no checkpoint",
+              DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
     read(tables.checkpoint().slot, row);
     Datum answer = checkpoint_json(id, row.state, row.sequence, row.created_at);
     tables.close();

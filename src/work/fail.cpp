@@ -41,7 +41,8 @@ heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, const R
     JsonbValue until;
     if (find_member(root_of(error), "rate_limit_until", until))
         pause_limits(queue_name(lease.queue), job,
-                     std::min(parse_timestamp(text_value(until, Code::invalid_payload, field), now, field), now + longest_pause_us),
+                     std::min(parse_timestamp(text_value(until, Code::invalid_payload, field), now, field),
+                              now + longest_pause_us),
                      cstring_to_text_with_len(reported.type.data(), static_cast<int>(reported.type.size())), now);
 }
 
@@ -71,7 +72,7 @@ OJS_CHANGE(ojs_fail, "ojs.fail()")
     if (!requeue)
         heed_pause(lease, job, error, reported, at);
     Status status = requeue ? release(tables, lease, delay_ms.value_or(0), at)
-                                : fail_attempt(tables, job, lease, reported, delay_ms, at);
+                            : fail_attempt(tables, job, lease, reported, delay_ms, at);
     CommandCounterIncrement(); /* the history that is read next has the new event */
     Datum answer = job_answer(tables, job, status);
     attempt_ended(answer);

@@ -26,13 +26,15 @@ constexpr char report_sql[] = R"sql(
         message = coalesce(excluded.message, case when p.started_at = excluded.started_at then p.message end),
         data = coalesce(excluded.data, case when p.started_at = excluded.started_at then p.data end)
 )sql";
-constinit Statement report = {report_sql, {UUIDOID, TIMESTAMPTZOID, INT4OID, TIMESTAMPTZOID, NUMERICOID, TEXTOID, JSONBOID}, nullptr};
+constinit Statement report = {
+    report_sql, {UUIDOID, TIMESTAMPTZOID, INT4OID, TIMESTAMPTZOID, NUMERICOID, TEXTOID, JSONBOID}, nullptr};
 
 void
 check_report(bool number, const text *message, const Jsonb *data)
 {
     if (!number && message == nullptr && data == nullptr)
-        raise_field(Code::invalid_payload, "progress", "Give a number from 0 to 1, a message or data.", "progress, message and data are all null");
+        raise_field(Code::invalid_payload, "progress", "Give a number from 0 to 1, a message or data.",
+                    "progress, message and data are all null");
     int64 size = message != nullptr ? VARSIZE_ANY_EXHDR(message) : 0;
     if (data != nullptr)
         size += text_bytes(data);
@@ -46,8 +48,8 @@ check_report(bool number, const text *message, const Jsonb *data)
 } // namespace
 
 /*
- * ojs.progress(job_id, progress, message, data), and for HTTP with (…, lease_id, worker) behind. Whoever does not hold the
- * job is not told so, and changes nothing (PRG-01): the job may just have ended.
+ * ojs.progress(job_id, progress, message, data), and for HTTP with (…, lease_id, worker) behind. Whoever does not hold
+ * the job is not told so, and changes nothing (PRG-01): the job may just have ended.
  */
 OJS_CHANGE(ojs_progress, "ojs.progress()")
 {
@@ -70,9 +72,12 @@ OJS_CHANGE(ojs_progress, "ojs.progress()")
         lease.flags |= job_reported;
         extend_lease(tables, lease, &tid, lease.lease_ms, at, true);
         with_spi([&] {
-            auto or_null = [](const void *value) { return value != nullptr ? SpiArg(PointerGetDatum(value)) : SpiArg(nullptr); };
-            (void)execute_latest(report, {UUIDPGetDatum(&id), TimestampTzGetDatum(lease.claimed_at), Int32GetDatum(lease.deliveries),
-                                          TimestampTzGetDatum(at), number, or_null(message), or_null(data)});
+            auto or_null = [](const void *value) {
+                return value != nullptr ? SpiArg(PointerGetDatum(value)) : SpiArg(nullptr);
+            };
+            (void)execute_latest(report, {UUIDPGetDatum(&id), TimestampTzGetDatum(lease.claimed_at),
+                                          Int32GetDatum(lease.deliveries), TimestampTzGetDatum(at), number,
+                                          or_null(message), or_null(data)});
         });
     } else {
         JobRow job;

@@ -2,8 +2,8 @@
  * session.cpp: ojs.work_open, ojs.work_next, ojs.work_close: work bound to the session (Q-62 to Q-67).
  *
  * The session remembers what it was given. When it ends in whatever way, what it still holds of that, and nothing else,
- * is given back at once; should its process be killed, the server restarts and knows no such leases, and should the giving
- * back fail, the leases run out.
+ * is given back at once; should its process be killed, the server restarts and knows no such leases, and should the
+ * giving back fail, the leases run out.
  */
 #include "ojs/claim/request.h"
 #include "ojs/pg/args.h"
@@ -25,7 +25,7 @@ constexpr int64 longest_wait_ms = 30000;
 struct WorkSession {
     bool open;
     char queue[max_queue_name + 1];
-    text *worker; /* in TopMemoryContext, as is `given` */
+    text *worker;             /* in TopMemoryContext, as is `given` */
     char client[NAMEDATALEN]; /* the application_name that opened it */
     int max;
     std::optional<int64> lease_ms;
@@ -35,8 +35,8 @@ struct WorkSession {
 constinit WorkSession work = {};
 bool hooked; /* into the ends of transactions and of the session */
 
-/* Forgets deliveries that are finished, were lost, or never came to be because their claim rolled back; and those whose lease
- * has run out, which are anybody's, and so this session's again. */
+/* Forgets deliveries that are finished, were lost, or never came to be because their claim rolled back; and those whose
+ * lease has run out, which are anybody's, and so this session's again. */
 void
 forget_finished(Tables &tables)
 {
@@ -139,22 +139,24 @@ work_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
         opened_at_level = level - 1;
 }
 
-/* A pooler in transaction mode hands the server's session to one client after the other, and says so by application_name if
- * these differ. Else it goes unnoticed, unless the caller names its worker. */
+/* A pooler in transaction mode hands the server's session to one client after the other, and says so by
+ * application_name if these differ. Else it goes unnoticed, unless the caller names its worker. */
 bool
 is_of_another(const text *worker)
 {
     return strcmp(work.client, application_name) != 0 || (worker != nullptr && view(worker) != view(work.worker));
 }
 
-constexpr const char *pooler_hint = "A pooler in transaction mode hands sessions from client to client: connect directly, or use ojs.claim.";
+constexpr const char *pooler_hint =
+    "A pooler in transaction mode hands sessions from client to client: connect directly, or use ojs.claim.";
 
 void
 need_open(const text *worker = nullptr)
 {
     if (!work.open)
         raise(Code::invalid_payload, Details().add("reason", "no_work_session"),
-              "Call ojs.work_open(queue, worker) first. Behind a pooler in transaction mode the next call may come to another session.",
+              "Call ojs.work_open(queue, worker) first. Behind a pooler in transaction mode the next call may come to "
+              "another session.",
               "this session has no work session");
     if (is_of_another(worker))
         raise(Code::invalid_payload, Details().add("reason", "other_client"), pooler_hint,
@@ -180,7 +182,8 @@ OJS_FUNCTION(ojs_work_open)
     int max = PG_ARGISNULL(p_max) ? 1 : PG_GETARG_INT32(p_max);
     if (max < 1)
         raise_field(Code::invalid_payload, "max", "Give a number from 1 to 1000.", "max must be positive");
-    Request request = read_request(&queue, 1, text_or_null(fcinfo, p_worker), max, interval_or_null(fcinfo, p_lease), false);
+    Request request =
+        read_request(&queue, 1, text_or_null(fcinfo, p_worker), max, interval_or_null(fcinfo, p_lease), false);
 
     if (work.given == nullptr)
         work.given = static_cast<Delivery *>(MemoryContextAlloc(TopMemoryContext, sizeof(Delivery) * max_claim));

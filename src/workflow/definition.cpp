@@ -63,7 +63,8 @@ bool
 is_workflow(const JsonbContainer *object)
 {
     JsonbValue args;
-    return std::find(std::begin(kinds), std::end(kinds), type_of(object)) != std::end(kinds) && !find_member(object, "args", args);
+    return std::find(std::begin(kinds), std::end(kinds), type_of(object)) != std::end(kinds) &&
+           !find_member(object, "args", args);
 }
 
 void
@@ -74,7 +75,8 @@ note_queue(Check &check, std::string_view name)
     if (std::find(out.queues, out.queues + out.n_queues, id) != out.queues + out.n_queues)
         return;
     if (out.n_queues == max_workflow_queues)
-        refuse(check, "", "Split the workflow.", psprintf("the jobs of a workflow may go to %d queues", max_workflow_queues));
+        refuse(check, "", "Split the workflow.",
+               psprintf("the jobs of a workflow may go to %d queues", max_workflow_queues));
     out.queues[out.n_queues++] = id;
 }
 
@@ -90,9 +92,11 @@ check_job(Check &check, const JsonbValue &value)
     envelope_from_json(jsonb_of(value), check.now, false, envelope);
     validate(envelope);
     if (envelope.has_id)
-        refuse(check, "id", "Leave it out: a job of a workflow gets its id when its turn comes.", "the job brings an id");
+        refuse(check, "id", "Leave it out: a job of a workflow gets its id when its turn comes.",
+               "the job brings an id");
     if (!envelope.deduplication_key.empty())
-        refuse(check, "deduplication_key", "Leave it out, or give the job a unique policy.", "a job of a workflow has no deduplication key");
+        refuse(check, "deduplication_key", "Leave it out, or give the job a unique policy.",
+               "a job of a workflow has no deduplication key");
     if (envelope.unique_policy != nullptr)
         (void)uniqueness_of(envelope);
     check_push(envelope);
@@ -139,12 +143,14 @@ check_callbacks(Check &check, const JsonbContainer *def)
         each_member(callbacks.val.binary.data, [&](std::string_view name, const JsonbValue &job) {
             below(check, ".callbacks", [&] {
                 if (std::find(std::begin(callback_names), std::end(callback_names), name) == std::end(callback_names))
-                    refuse(check, clipped(name), "Name on_complete, on_success or on_failure.", "there is no such callback");
+                    refuse(check, clipped(name), "Name on_complete, on_success or on_failure.",
+                           "there is no such callback");
                 below(check, psprintf(".%s", pnstrdup(name.data(), name.size())), [&] {
                     if (job.type == jbvNull)
                         return;
                     if (!is_object(job) || is_workflow(job.val.binary.data))
-                        refuse(check, "", "Give a job such as {\"type\": \"email.send\", \"args\": []}.", "a callback is a job");
+                        refuse(check, "", "Give a job such as {\"type\": \"email.send\", \"args\": []}.",
+                               "a callback is a job");
                     check_job(check, job);
                     n++;
                 });
@@ -162,7 +168,8 @@ check_workflow(Check &check, const JsonbContainer *def, int depth)
 
     check_stack_depth();
     if (depth > max_workflow_depth)
-        refuse(check, "", "Make the inner workflows less deep.", psprintf("workflows may be nested %d deep", max_workflow_depth));
+        refuse(check, "", "Make the inner workflows less deep.",
+               psprintf("workflows may be nested %d deep", max_workflow_depth));
     if (find_member(def, "name", value) && (value.type != jbvString || value.val.string.len > max_workflow_name))
         refuse(check, "name", "Shorten it.", psprintf("a name is a string of at most %d bytes", max_workflow_name));
     if (type == "chain")
@@ -192,7 +199,8 @@ is_graph(const JsonbContainer *def)
 Definition
 check_definition(const Jsonb *json, TimestampTz now)
 {
-    Check check = {now, AllocSetContextCreate(CurrentMemoryContext, "ojs job of a workflow", ALLOCSET_DEFAULT_SIZES), {}, 0, {}};
+    Check check = {
+        now, AllocSetContextCreate(CurrentMemoryContext, "ojs job of a workflow", ALLOCSET_DEFAULT_SIZES), {}, 0, {}};
     JsonbValue id;
 
     initStringInfo(&check.path);
@@ -202,7 +210,10 @@ check_definition(const Jsonb *json, TimestampTz now)
         refuse(check, "", "Give a chain, a group or a batch.", "a workflow must be an object");
     if (VARSIZE(json) > max_workflow_bytes)
         raise(Code::payload_too_large,
-              Details().add("field", "def").add("actual_bytes", static_cast<int64>(VARSIZE(json))).add("maximum_bytes", static_cast<int64>(max_workflow_bytes)),
+              Details()
+                  .add("field", "def")
+                  .add("actual_bytes", static_cast<int64>(VARSIZE(json)))
+                  .add("maximum_bytes", static_cast<int64>(max_workflow_bytes)),
               "Split the workflow.", "the definition of a workflow may have %d bytes", max_workflow_bytes);
     if (is_graph(root_of(json)))
         raise(Code::unsupported_feature, Details().add("field", "$.steps"), "Nest chains and groups instead.",

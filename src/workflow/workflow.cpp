@@ -1,6 +1,7 @@
 /*
- * workflow.cpp: ojs.create_workflow, ojs.workflow, ojs.cancel_workflow, and what sql/workflow.sql needs to have jobs begin
- * and members end. Whether the caller may do so is asked here, of the caller; the work is done by SQL as the owner.
+ * workflow.cpp: ojs.create_workflow, ojs.workflow, ojs.cancel_workflow, and what sql/workflow.sql needs to have jobs
+ * begin and members end. Whether the caller may do so is asked here, of the caller; the work is done by SQL as the
+ * owner.
  */
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/job/hooks.h"
@@ -22,17 +23,21 @@ using namespace ojs;
 namespace
 {
 
-constinit Statement create = {"select ojs_store.create_workflow($1, $2, $3)", {UUIDOID, JSONBOID, INT8ARRAYOID}, nullptr};
+constinit Statement create = {
+    "select ojs_store.create_workflow($1, $2, $3)", {UUIDOID, JSONBOID, INT8ARRAYOID}, nullptr};
 constinit Statement queues_of = {R"sql(
     select r.queues from ojs_store.workflow w join ojs_store.workflow r on r.id = w.root where w.id = $1
-)sql", {UUIDOID}, nullptr};
+)sql",
+                                 {UUIDOID},
+                                 nullptr};
 constinit Statement tell = {"select ojs_store.workflow_json($1)", {UUIDOID}, nullptr};
 constinit Statement cancel = {"select ojs_store.cancel_workflow($1)", {UUIDOID}, nullptr};
 
 [[noreturn]] void
 raise_no_workflow(const pg_uuid_t &id)
 {
-    raise(Code::workflow_not_found, Details().add("resource_type", "workflow").add("resource_id", id).add("workflow_id", id),
+    raise(Code::workflow_not_found,
+          Details().add("resource_type", "workflow").add("resource_id", id).add("workflow_id", id),
           "Check the id; a workflow that has ended is removed after its retention.", "workflow %s does not exist",
           DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
 }
@@ -92,7 +97,8 @@ queue_array(const Definition &definition)
     auto *ids = static_cast<Datum *>(palloc(sizeof(Datum) * std::max(definition.n_queues, 1)));
     for (int i = 0; i < definition.n_queues; i++)
         ids[i] = Int64GetDatum(definition.queues[i]);
-    return PointerGetDatum(construct_array(ids, definition.n_queues, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+    return PointerGetDatum(
+        construct_array(ids, definition.n_queues, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
 /* --- beginning jobs --- */
@@ -239,7 +245,8 @@ begin(Beginning &beginning)
         Envelope &envelope = beginning.envelopes[i];
         Pushed existing;
         CHECK_FOR_INTERRUPTS();
-        if (envelope.unique_policy == nullptr || fresh[i] || admit(beginning.tables, envelope, beginning.keys[i], beginning.at, existing))
+        if (envelope.unique_policy == nullptr || fresh[i] ||
+            admit(beginning.tables, envelope, beginning.keys[i], beginning.at, existing))
             store_members(beginning, i, 1);
         else
             not_begun(beginning, beginning.positions[i], "duplicate", "another job has its uniqueness key");
@@ -296,7 +303,8 @@ OJS_FUNCTION(ojs_cancel_workflow)
     return workflow_json(id);
 }
 
-/* ojs_store.begin_jobs(workflow uuid, root uuid, first int, jobs jsonb, callback text, has_parents boolean) returns void */
+/* ojs_store.begin_jobs(workflow uuid, root uuid, first int, jobs jsonb, callback text, has_parents boolean) returns
+ * void */
 OJS_FUNCTION(ojs_begin_jobs)
 {
     enum { p_workflow, p_root, p_first, p_jobs, p_callback, p_has_parents };
@@ -338,14 +346,20 @@ OJS_FUNCTION(ojs_open_inner)
     PG_RETURN_VOID();
 }
 
-/* ojs_store.end_member(id uuid, state text, error jsonb, ended_at timestamptz) returns void: an inner workflow, or what was lost */
+/* ojs_store.end_member(id uuid, state text, error jsonb, ended_at timestamptz) returns void: an inner workflow, or what
+ * was lost */
 OJS_FUNCTION(ojs_end_member)
 {
     if (any_null(fcinfo, {0, 1, 3}))
         PG_RETURN_NULL();
     store::begin_write("ojs_store.end_member()");
     Tables tables;
-    MemberEnd end = {text_to_cstring(PG_GETARG_TEXT_PP(1)), PG_GETARG_TIMESTAMPTZ(3), 0, std::nullopt, nullptr, jsonb_or_null(fcinfo, 2)};
+    MemberEnd end = {text_to_cstring(PG_GETARG_TEXT_PP(1)),
+                     PG_GETARG_TIMESTAMPTZ(3),
+                     0,
+                     std::nullopt,
+                     nullptr,
+                     jsonb_or_null(fcinfo, 2)};
     member_ended(tables, *PG_GETARG_UUID_P(0), end);
     tables.close();
     store::end_write();
@@ -377,7 +391,8 @@ OJS_FUNCTION(ojs_members_left)
     PG_RETURN_INT32(static_cast<int32>(left));
 }
 
-/* ojs_store.cancel_unless_busy(job_id uuid) returns boolean: true if it waits no more; false if somebody has it at the moment */
+/* ojs_store.cancel_unless_busy(job_id uuid) returns boolean: true if it waits no more; false if somebody has it at the
+ * moment */
 OJS_FUNCTION(ojs_cancel_unless_busy)
 {
     store::begin_write("ojs.cancel_workflow()");

@@ -70,8 +70,8 @@ succeeds(Call call)
 /* --- inputs --- */
 
 /*
- * Reads JSON out of any bytes: what is missing is put in, what makes no sense is left out. So inputs look like JSON, and
- * each mutation of one is a value, too. What jsonb_in() accepts is read as it reads it.
+ * Reads JSON out of any bytes: what is missing is put in, what makes no sense is left out. So inputs look like JSON,
+ * and each mutation of one is a value, too. What jsonb_in() accepts is read as it reads it.
  */
 struct JsonReader {
     const char *at;
@@ -92,7 +92,7 @@ struct JsonReader {
     {
         StringInfoData text;
         initStringInfo(&text);
-        for (; !done() && *at != '"'; ) {
+        for (; !done() && *at != '"';) {
             unsigned char utf8[8] = {};
             int length = pg_utf_mblen(reinterpret_cast<const unsigned char *>(at));
             if (*at == '\\' && at + 1 < end) {
@@ -241,14 +241,16 @@ json_in(std::string_view text)
 Jsonb *
 element(const Jsonb *json, uint32 n)
 {
-    JsonbValue *value = is_array(json) ? getIthJsonbValueFromContainer(const_cast<JsonbContainer *>(root_of(json)), n) : nullptr;
+    JsonbValue *value =
+        is_array(json) ? getIthJsonbValueFromContainer(const_cast<JsonbContainer *>(root_of(json)), n) : nullptr;
     return value == nullptr || value->type == jbvNull ? nullptr : jsonb_of(*value);
 }
 
 bool
 same(const Jsonb *a, const Jsonb *b)
 {
-    return compareJsonbContainers(const_cast<JsonbContainer *>(root_of(a)), const_cast<JsonbContainer *>(root_of(b))) == 0;
+    return compareJsonbContainers(const_cast<JsonbContainer *>(root_of(a)), const_cast<JsonbContainer *>(root_of(b))) ==
+           0;
 }
 
 std::string_view
@@ -281,14 +283,16 @@ fuzz_envelope(std::string_view input)
     /* Hooks are given it as JSON, which reads the same. */
     Envelope again = empty_envelope();
     require(succeeds([&] { envelope_from_json(request, at, false, again); }) ||
-            text_bytes(request) > settings.max_envelope_size, "what request_json() makes is refused");
+                text_bytes(request) > settings.max_envelope_size,
+            "what request_json() makes is refused");
     if (text_bytes(request) <= settings.max_envelope_size)
         require(same(request, request_json(again)), "what request_json() makes reads differently");
 
     if (!succeeds([&] { validate(envelope); }))
         return;
     if (envelope.retry != nullptr)
-        require(succeeds([&] { (void)read_retry_policy(envelope.retry); }), "a retry policy is refused after validate()");
+        require(succeeds([&] { (void)read_retry_policy(envelope.retry); }),
+                "a retry policy is refused after validate()");
     if (envelope.unique_policy != nullptr)
         (void)succeeds([&] { (void)fingerprint(envelope, read_unique_policy(envelope.unique_policy)); });
 }
@@ -324,9 +328,11 @@ fuzz_canonical(std::string_view input)
         require(strlen(JsonbToCString(nullptr, &json->root, VARSIZE(json))) == static_cast<size_t>(bytes),
                 "text_bytes() differs from the length of the text");
     if (succeeds([&] { put_canonical(json, Numbers::rounded, &rounded); }))
-        require(succeeds([&] { require_canonical(&rounded, "canonical text is not canonical"); }), "canonical text is refused");
+        require(succeeds([&] { require_canonical(&rounded, "canonical text is not canonical"); }),
+                "canonical text is refused");
     if (succeeds([&] { put_canonical(json, Numbers::exact, &exact); }))
-        require(rounded.len == exact.len && memcmp(rounded.data, exact.data, exact.len) == 0, "exact differs from rounded");
+        require(rounded.len == exact.len && memcmp(rounded.data, exact.data, exact.len) == 0,
+                "exact differs from rounded");
 }
 
 /* [policy, args, meta, queue] */
@@ -397,7 +403,8 @@ fuzz_limit(std::string_view input)
         check_rate_limit(value);
         each_limit(value, [](const LimitPolicy &policy) {
             require(policy.concurrency >= -1 && policy.rate.limit >= 0 && policy.rate.period_us >= 0 &&
-                    policy.throttle.limit >= 0 && policy.throttle.period_us >= 0, "a limit is negative");
+                        policy.throttle.limit >= 0 && policy.throttle.period_us >= 0,
+                    "a limit is negative");
         });
     });
 }
@@ -413,7 +420,8 @@ fuzz_time(std::string_view input)
         for (bool plain : {true, false}) {
             std::string_view shown = format_timestamp(moment, plain, text);
             int year;
-            if (!shown.empty() && sscanf(text.text, "%4d-", &year) == 1 && year <= 9999 && moment >= -INT64CONST(63082281600) * 1000000 &&
+            if (!shown.empty() && sscanf(text.text, "%4d-", &year) == 1 && year <= 9999 &&
+                moment >= -INT64CONST(63082281600) * 1000000 &&
                 moment < INT64CONST(252455616000) * 1000000) { /* years 1 to 9999 */
                 require(succeeds([&] { ms = parse_timestamp(shown, at, "field"); }), "a timestamp of ours is refused");
                 require(ms == moment, "a timestamp of ours reads differently");
@@ -435,8 +443,15 @@ fuzz_time(std::string_view input)
 void
 fuzz_cron(std::string_view input)
 {
-    static const char *const zones[] = {"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia",
-                                        "America/Santiago", "Asia/Kolkata", "Africa/Casablanca", "Antarctica/Troll",
+    static const char *const zones[] = {"UTC",
+                                        "Europe/Berlin",
+                                        "America/New_York",
+                                        "Australia/Lord_Howe",
+                                        "Pacific/Apia",
+                                        "America/Santiago",
+                                        "Asia/Kolkata",
+                                        "Africa/Casablanca",
+                                        "Antarctica/Troll",
                                         "America/Nuuk"};
     std::string_view expression = line(input);
     std::string_view zone_text = line(input);
@@ -445,11 +460,13 @@ fuzz_cron(std::string_view input)
 
     std::from_chars(input.data(), input.data() + input.size(), after);
     after = std::clamp<int64>(after, MIN_TIMESTAMP, END_TIMESTAMP - 1);
-    const pg_tz *zone = pg_tzset(zones[zone_text.empty() ? 0 : static_cast<unsigned char>(zone_text[0]) % lengthof(zones)]);
+    const pg_tz *zone =
+        pg_tzset(zones[zone_text.empty() ? 0 : static_cast<unsigned char>(zone_text[0]) % lengthof(zones)]);
     if (!succeeds([&] { cron = parse_cron(expression); }))
         return;
     if (cron.every_us != 0) {
-        require(cron.every_us >= USECS_PER_SEC && cron.every_us <= max_duration_ms * 1000, "an interval is out of bounds");
+        require(cron.every_us >= USECS_PER_SEC && cron.every_us <= max_duration_ms * 1000,
+                "an interval is out of bounds");
         return;
     }
     (void)succeeds([&] {
@@ -458,7 +475,8 @@ fuzz_cron(std::string_view input)
             return;
         require(*next.run_at > after, "the next run is not later");
         require(!next.skip_at || *next.skip_at < *next.run_at, "skipped after the run");
-        require(next_run(cron, zone, *next.run_at - 1).run_at == next.run_at, "the next run depends on where one looks from");
+        require(next_run(cron, zone, *next.run_at - 1).run_at == next.run_at,
+                "the next run depends on where one looks from");
     });
 }
 

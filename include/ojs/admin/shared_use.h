@@ -19,7 +19,9 @@ constexpr int n_shared_uses = 7;
 /* Only where there is shared memory. */
 void read_shared_uses(SharedUse (&uses)[n_shared_uses]);
 
-/* Whether this database has its jobs counted as they come and go; else their rows are counted whenever somebody asks. */
+/*
+ * Whether this database has its jobs counted as they come and go; else their rows are counted whenever somebody asks.
+ */
 bool has_counters();
 
 } // namespace ojs

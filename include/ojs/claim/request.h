@@ -14,15 +14,16 @@ Request read_request(const std::string_view *queues, int n, text *worker, int ma
 
 /* Counts a claim against the claim_rate of its queues; RATE_LIMITED beyond. */
 void admit(const Request &request);
-/* Like admit(), but for work mode: beyond the rate it emits a NOTICE and waits for the next second. Returns false if that
- * second does not begin before `until`. */
+/* Like admit(), but for work mode: beyond the rate it emits a NOTICE and waits for the next second. Returns false if
+ * that second does not begin before `until`. */
 bool admit_or_tell(const Queue &queue, const text *worker, int64 until_us);
 
-/* For a request with claim_rules: waits for the window of its first queue that has one, and for its share of that queue's
- * jobs. Returns false if there is nothing to share. */
+/* For a request with claim_rules: waits for the window of its first queue that has one, and for its share of that
+ * queue's jobs. Returns false if there is nothing to share. */
 bool await_share(const Request &request, Share *share);
 
-/* For a call that was handed nothing and has written nothing: sleeps until there may be jobs for it, or `until_us` by the steady clock. */
+/* For a call that was handed nothing and has written nothing: sleeps until there may be jobs for it, or `until_us` by
+ * the steady clock. */
 void await_jobs(const Request &request, const HandedOut &out, int64 until_us, int round);
 
 /*

@@ -1,10 +1,10 @@
 /*
- * scan_hints.h: what a session remembers of the index of `ready`: per queue, priority and class the position of the first row
- * that may count (a hint), and rows that a limit keeps back.
+ * scan_hints.h: what a session remembers of the index of `ready`: per queue, priority and class the position of the
+ * first row that may count (a hint), and rows that a limit keeps back.
  *
- * Within a class positions only grow, so nothing comes in below a hint, except what took long from drawing its number to
- * being stored: that is found by the walk from the start which every claim makes before it comes back short, and by every
- * claim after half a second. A rollback brings rows back, and forgets all hints.
+ * Within a class positions only grow, so nothing comes in below a hint, except what took long from drawing its number
+ * to being stored: that is found by the walk from the start which every claim makes before it comes back short, and by
+ * every claim after half a second. A rollback brings rows back, and forgets all hints.
  */
 #pragma once
 
@@ -16,8 +16,9 @@ namespace ojs
 enum { returned, fresh, n_classes }; /* served in this order */
 
 /*
- * Rows that a walk passed over one after the other, all for the same limit. As long as that keeps one of them back, it keeps
- * back the others, so the next walk need not look at them; now and then it does, since a row may have come in between.
+ * Rows that a walk passed over one after the other, all for the same limit. As long as that keeps one of them back, it
+ * keeps back the others, so the next walk need not look at them; now and then it does, since a row may have come in
+ * between.
  */
 struct HeldBack {
     uint64 limit; /* which; 0: this is none */
@@ -48,8 +49,8 @@ Level &add_level(Levels &levels, int at, int16 npriority);
 bool hints_are_old(const Levels &levels, TimestampTz now);
 void start_anew(Levels &levels, TimestampTz now);
 
-/* The walk, in the stretch `current`, passes over the row at `position` for `limit`: up to which position it need not look at
- * others. */
+/* The walk, in the stretch `current`, passes over the row at `position` for `limit`: up to which position it need not
+ * look at others. */
 int64 passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 position, TimestampTz now);
 
 /* The stretch that the walk was in is over. */
@@ -60,7 +61,8 @@ void hints_init(); /* once, at load */
 /* Keys for the entries of a queue whose priority is within two bounds, each with how it is compared. */
 void set_keys(ScanKey keys, int64 queue, StrategyNumber low_strategy, RegProcedure low_proc, int16 low,
               StrategyNumber high_strategy, RegProcedure high_proc, int16 high);
-/* The first priority strictly between two that any entry of the queue has, dead ones included. Returns false if none has. */
+/* The first priority strictly between two that any entry of the queue has, dead ones included. Returns false if none
+ * has. */
 bool level_between(store::Scan &scan, int64 queue, int16 above, int16 below, int16 *found);
 
 } // namespace ojs

@@ -22,7 +22,7 @@ struct Counter {
     pg_atomic_uint64 reserved;       /* slots of open transactions (reservation.cpp); not part of n */
     pg_atomic_uint64 since[n_where]; /* by commits that the snapshot of the running recount does not see */
     pg_atomic_uint64 bytes, reserved_bytes, bytes_since; /* the same of sizes, where the queue bounds them */
-    Alarm warned, refused;           /* under the lock, exclusively */
+    Alarm warned, refused;                               /* under the lock, exclusively */
 };
 
 /* The recount that runs; one at a time. */
@@ -62,9 +62,9 @@ struct Alarms {
 extern Alarms *alarms;
 
 /*
- * The counter of a queue of this database, which has a slot, made if need be; under the lock, exclusively. Where there is no
- * room, the database with most counters gives its own up, and its rows are counted from now on. If that is this one, returns
- * null.
+ * The counter of a queue of this database, which has a slot, made if need be; under the lock, exclusively. Where there
+ * is no room, the database with most counters gives its own up, and its rows are counted from now on. If that is this
+ * one, returns null.
  */
 Counter *counter_of(int64 queue);
 /* Under the lock, in any mode; null: there is none. */
@@ -94,8 +94,7 @@ struct Change {
 
     bool same(const Change &o) const { return queue == o.queue; }
     bool before(const Change &o) const { return queue < o.queue; }
-    void
-    add(const Change &o)
+    void add(const Change &o)
     {
         for (int w = 0; w < n_where; w++)
             n[w] += o.n[w];
@@ -136,8 +135,8 @@ bool settled(Database &database, Part part);
 bool recount_rows(Part part, bool again);
 /* At the end of a transaction: a recount that it has not finished. */
 void recount_given_up();
-/* What is being committed, for the counts that this session remembers without preload: room for it, while a failure may still
- * end the transaction, and the counts once it has committed. */
+/* What is being committed, for the counts that this session remembers without preload: room for it, while a failure may
+ * still end the transaction, and the counts once it has committed. */
 void prepare_to_remember();
 void remember_changes();
 

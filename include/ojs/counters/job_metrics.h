@@ -1,9 +1,10 @@
 /*
- * job_metrics.h: what has happened to jobs since the server started, by queue and type: ojs.metrics(), and the last hour of
- * ojs.queue_stats().
+ * job_metrics.h: what has happened to jobs since the server started, by queue and type: ojs.metrics(), and the last
+ * hour of ojs.queue_stats().
  *
- * A call notes what it does with the running (sub)transaction; the commit adds it up in shared memory, a rollback forgets
- * it, and so does PREPARE TRANSACTION. Nothing here is needed by anything but reports. Without preload there is none of it.
+ * A call notes what it does with the running (sub)transaction; the commit adds it up in shared memory, a rollback
+ * forgets it, and so does PREPARE TRANSACTION. Nothing here is needed by anything but reports. Without preload there is
+ * none of it.
  */
 #pragma once
 
@@ -19,8 +20,8 @@ enum Cell : int {
     cell_enqueued,
     cell_retried,
     cell_expired,
-    cell_wait,                                                           /* by how long it waited for its first delivery */
-    cell_completed = cell_wait + n_wait_buckets,                         /* by how long it ran */
+    cell_wait,                                   /* by how long it waited for its first delivery */
+    cell_completed = cell_wait + n_wait_buckets, /* by how long it ran */
     cell_discarded = cell_completed + n_duration_buckets + 1,
     cell_cancelled = cell_discarded + n_duration_buckets + 1,
     n_cells = cell_cancelled + n_duration_buckets + 1

@@ -1,5 +1,6 @@
 /*
- * metric_table.h: what job_metrics.cpp and metrics_read.cpp share: the metrics in shared memory, and what this transaction adds.
+ * metric_table.h: what job_metrics.cpp and metrics_read.cpp share: the metrics in shared memory, and what this
+ * transaction adds.
  */
 #pragma once
 
@@ -19,10 +20,12 @@ constexpr int64 part_us = 300 * USECS_PER_SEC;
 constexpr int parts_of_hour = 12;
 
 /* Upper ends of the buckets, in µs, as OJS recommends them. */
-constexpr int64 wait_bounds[n_wait_buckets - 1] = {10000,    50000,     100000,    500000,     1000000,    5000000,   10000000,
-                                                   30000000, 60000000, 300000000, 600000000, 1800000000, 3600000000};
-constexpr int64 duration_bounds[n_duration_buckets - 1] = {5000,    10000,    25000,    50000,    100000,   250000,    500000,   1000000,
-                                                           2500000, 5000000, 10000000, 30000000, 60000000, 120000000, 300000000};
+constexpr int64 wait_bounds[n_wait_buckets - 1] = {10000,     50000,      100000,    500000,   1000000,
+                                                   5000000,   10000000,   30000000,  60000000, 300000000,
+                                                   600000000, 1800000000, 3600000000};
+constexpr int64 duration_bounds[n_duration_buckets - 1] = {5000,     10000,    25000,    50000,     100000,
+                                                           250000,   500000,   1000000,  2500000,   5000000,
+                                                           10000000, 30000000, 60000000, 120000000, 300000000};
 
 /* What happened to a queue's jobs in five minutes. */
 struct PartOfHour {
@@ -33,8 +36,8 @@ struct PartOfHour {
 struct QueueMetrics {
     slock_t mutex; /* of all the following, and of the queue's series; what this is of changes under the lock as well */
     uint32 generation; /* how often it was freed: what was noted before is of another queue */
-    Oid database;  /* 0: free */
-    Oid table;     /* of the extension that is in that database now */
+    Oid database;      /* 0: free */
+    Oid table;         /* of the extension that is in that database now */
     int64 queue;
     int n_types;
     PartOfHour parts[parts_of_hour + 1];
@@ -47,7 +50,7 @@ struct QueueMetrics {
 };
 
 struct Series {
-    int queue; /* among the queues; -1: free */
+    int queue;   /* among the queues; -1: free */
     uint64 hash; /* of the type; 0: all others */
     char type[max_type_name + 1];
     int64 cells[n_cells];
@@ -75,21 +78,18 @@ struct MetricDelta {
     int64 n;
     int64 sum; /* µs; of pushes the last number instead */
 
-    bool
-    same(const MetricDelta &o) const
+    bool same(const MetricDelta &o) const
     {
         return series == o.series && cell == o.cell && part == o.part && generation == o.generation;
     }
-    bool
-    before(const MetricDelta &o) const
+    bool before(const MetricDelta &o) const
     {
         return series != o.series ? series < o.series
                : cell != o.cell   ? cell < o.cell
                : part != o.part   ? part < o.part
                                   : generation < o.generation;
     }
-    void
-    add(const MetricDelta &o)
+    void add(const MetricDelta &o)
     {
         n += o.n;
         sum = cell == cell_enqueued ? std::max(sum, o.sum) : sum + o.sum;
@@ -97,8 +97,8 @@ struct MetricDelta {
 };
 extern Notes<MetricDelta> metric_deltas;
 
-/* Under the lock, exclusively: this database's metrics are those of the extension whose table `ready` this is. Since `at`, if
- * that is new. */
+/* Under the lock, exclusively: this database's metrics are those of the extension whose table `ready` this is. Since
+ * `at`, if that is new. */
 void begin_metrics(Database &database, Oid table, TimestampTz at);
 /* Whether what was noted is of the queue that the series is of now. */
 bool is_current(const MetricDelta &what);

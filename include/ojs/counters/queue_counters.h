@@ -3,7 +3,8 @@
  *
  * Every row that goes into or out of ready, lease, delayed and finished is noted with the running (sub)transaction; the
  * commit adds the notes up in shared memory, and a rollback forgets them. So a commit is counted before it is reported.
- * The rows remain what counts: they are counted once after a start (recount.cpp), while commits go on, and now and then.
+ * The rows remain what counts: they are counted once after a start (recount.cpp), while commits go on, and now and
+ * then.
  *
  * Without preload there is nothing shared, and who asks counts the rows.
  */
@@ -59,8 +60,7 @@ struct Load {
     Load operator+(const Load &more) const { return {jobs + more.jobs, bytes + more.bytes}; }
     bool within(const Load &bound) const { return jobs <= bound.jobs && bytes <= bound.bytes; }
     /* Of the bound that is nearer. */
-    double
-    part_of(const Load &bound) const
+    double part_of(const Load &bound) const
     {
         return std::max(static_cast<double>(jobs) / static_cast<double>(bound.jobs),
                         static_cast<double>(bytes) / static_cast<double>(bound.bytes));
@@ -70,9 +70,9 @@ constexpr Load unbounded = {PG_INT64_MAX, PG_INT64_MAX};
 
 /*
  * Slots for jobs that this transaction is about to push to a queue in which no more than `bound` may wait
- * (reservation.cpp). They are the transaction's until it ends; a rollback, of a savepoint too, gives them back. `depth`:
- * what waits now, that included which open transactions have places for. From the part `warn_at` of the bound on it is told
- * as an event (pressure.h). none: there are no shared counters to go by.
+ * (reservation.cpp). They are the transaction's until it ends; a rollback, of a savepoint too, gives them back.
+ * `depth`: what waits now, that included which open transactions have places for. From the part `warn_at` of the bound
+ * on it is told as an event (pressure.h). none: there are no shared counters to go by.
  */
 enum class Reservation { made, full, none };
 Reservation reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load *depth);

@@ -13,8 +13,8 @@ namespace ojs
 
 /*
  * The hot set is valid before anything reads or writes it: checked once per session, and again after whatever empties
- * `hot_set_state`. Where it is not, has it rebuilt by a process of its own and waits for that; in the transaction that created the
- * extension, or where no process can be had, rebuilds in place.
+ * `hot_set_state`. Where it is not, has it rebuilt by a process of its own and waits for that; in the transaction that
+ * created the extension, or where no process can be had, rebuilds in place.
  */
 void ensure_hot_set();
 
@@ -33,9 +33,9 @@ bool rebuild_hot_set(const char *cause);
 bool rebuild_under_way();
 
 /*
- * Safety net: reinserts open jobs, created before `created_before`, that are missing from the hot set, and removes hot rows of
- * jobs that are finished or gone; logs a WARNING of each. Returns the number of jobs, or -1 if another process is already
- * doing so.
+ * Safety net: reinserts open jobs, created before `created_before`, that are missing from the hot set, and removes hot
+ * rows of jobs that are finished or gone; logs a WARNING of each. Returns the number of jobs, or -1 if another process
+ * is already doing so.
  */
 int64 reconcile_hot_set(TimestampTz created_before);
 /* Calls it every five minutes, or more rarely where a pass takes long. For every tick. */
@@ -44,20 +44,21 @@ void reconcile_if_due();
 } // namespace ojs
 
 /*
- * Defines the SQL-callable function NAME, a call `what` that changes jobs; the body follows in braces and sees fcinfo and tables,
- * which are closed behind it; then workflows go on of which it has ended the last open member. An error leaves all of it to the end of the transaction.
+ * Defines the SQL-callable function NAME, a call `what` that changes jobs; the body follows in braces and sees fcinfo
+ * and tables, which are closed behind it; then workflows go on of which it has ended the last open member. An error
+ * leaves all of it to the end of the transaction.
  */
-#define OJS_CHANGE(name, what)                                                                     \
-    static Datum name##_change(FunctionCallInfo fcinfo, ojs::Tables &tables);                      \
-    OJS_FUNCTION(name)                                                                             \
-    {                                                                                              \
-        ojs::store::begin_write(what);                                                             \
-        ojs::ensure_hot_set();                                                                     \
-        ojs::Tables tables;                                                                        \
-        Datum answer = name##_change(fcinfo, tables);                                              \
-        tables.close();                                                                            \
-        ojs::store::end_write();                                                                   \
-        ojs::advance_workflows();                                                                  \
-        return answer;                                                                             \
-    }                                                                                              \
+#define OJS_CHANGE(name, what)                                                                                         \
+    static Datum name##_change(FunctionCallInfo fcinfo, ojs::Tables &tables);                                          \
+    OJS_FUNCTION(name)                                                                                                 \
+    {                                                                                                                  \
+        ojs::store::begin_write(what);                                                                                 \
+        ojs::ensure_hot_set();                                                                                         \
+        ojs::Tables tables;                                                                                            \
+        Datum answer = name##_change(fcinfo, tables);                                                                  \
+        tables.close();                                                                                                \
+        ojs::store::end_write();                                                                                       \
+        ojs::advance_workflows();                                                                                      \
+        return answer;                                                                                                 \
+    }                                                                                                                  \
     static Datum name##_change([[maybe_unused]] FunctionCallInfo fcinfo, [[maybe_unused]] ojs::Tables &tables)

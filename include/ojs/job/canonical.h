@@ -10,8 +10,8 @@ namespace ojs
 
 /*
  * What the canonical text is for. `rounded` takes numbers as RFC 8785 does, as doubles. `exact` is for what is hashed:
- * it refuses, with UNIQUE_KEY_INVALID, an integer beyond 2^53-1 and every number whose canonical form has another value,
- * since two jobs would merge (R-13).
+ * it refuses, with UNIQUE_KEY_INVALID, an integer beyond 2^53-1 and every number whose canonical form has another
+ * value, since two jobs would merge (R-13).
  */
 enum class Numbers { rounded, exact };
 
@@ -45,7 +45,9 @@ struct UniquePolicy {
 static_assert(std::is_trivially_destructible_v<UniquePolicy>);
 UniquePolicy read_unique_policy(const Jsonb *policy);
 
-/* The canonical object of the policy's dimensions, in UTF-8, and its SHA-256; of an envelope that validate() has seen. */
+/*
+ * The canonical object of the policy's dimensions, in UTF-8, and its SHA-256; of an envelope that validate() has seen.
+ */
 void fingerprint_input(const Envelope &envelope, const UniquePolicy &policy, StringInfo out);
 struct Fingerprint {
     uint8 bytes[32];

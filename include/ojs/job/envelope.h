@@ -29,11 +29,11 @@ struct Envelope {
     std::optional<TimestampTz> expires_at;
     std::optional<int64> timeout_ms;
     bool pending;
-    Jsonb *args;    /* always an array once validated; null before: none was given */
+    Jsonb *args;          /* always an array once validated; null before: none was given */
     Jsonb *received_args; /* as the producer gave them, where a hook has changed them; else null */
-    Jsonb *meta;    /* an object, or null for none; never {} once validated */
-    Jsonb *retry;   /* as given (null: none); checked by validate(), which also sees to at-most-once in it */
-    Jsonb *unique_policy;    /* as given; validate() only sees that it is an object */
+    Jsonb *meta;          /* an object, or null for none; never {} once validated */
+    Jsonb *retry;         /* as given (null: none); checked by validate(), which also sees to at-most-once in it */
+    Jsonb *unique_policy; /* as given; validate() only sees that it is an object */
     Jsonb *options; /* every other attribute as one object, null for none. Unknown ones as they came; of the known ones
                        specversion (unless "1.0"), schema, tags, version, tag, delivery, rate_limit as they came,
                        visibility_timeout_ms clamped, and grace_period, heartbeat_timeout, enqueue_ttl, total_timeout as
@@ -135,8 +135,7 @@ struct TimeoutFacts {
     int64 elapsed_ms;
 };
 /* The server's own errors (ERR-05), in the same form. */
-Jsonb *server_error(const char *type, const char *message, int attempt, TimestampTz now,
-                    TimeoutFacts facts = {});
+Jsonb *server_error(const char *type, const char *message, int attempt, TimestampTz now, TimeoutFacts facts = {});
 
 /* --- what a stored job says of its times (deadlines.cpp); each looks into options only if the flags say so --- */
 
@@ -149,7 +148,8 @@ struct Expiry {
     int64 limit_ms;
 };
 
-/* When a job that waits is discarded: the soonest of expires_at, total_timeout, and enqueue_ttl if it was never delivered. */
+/* When a job that waits is discarded: the soonest of expires_at, total_timeout, and enqueue_ttl if it was never
+ * delivered. */
 std::optional<Expiry> expiry_of(const JobRow &job, int32 deliveries = 0);
 std::optional<Expiry> total_expiry_of(const JobRow &job); /* only total_timeout, which also ends a job that runs */
 
@@ -158,7 +158,8 @@ int64 execution_timeout_ms_of(const JobRow &job); /* without grace */
 /* When an attempt that started then is ended: its execution timeout and grace, or the total timeout. */
 TimestampTz stop_at_of(const JobRow &job, TimestampTz started_at);
 int64 heartbeat_timeout_ms_of(const JobRow &job); /* TMO-03 */
-std::optional<int64> result_ttl_ms_of(const JobRow &job); /* how long its result is shown; nothing: as long as it is kept */
+std::optional<int64>
+result_ttl_ms_of(const JobRow &job); /* how long its result is shown; nothing: as long as it is kept */
 constexpr int64 default_heartbeat_timeout_ms = 60 * 1000;
 
 /* --- rendering (render.cpp, to_json.cpp) --- */
@@ -174,13 +175,13 @@ struct Status {
     std::optional<TimestampTz> started_at;
     std::optional<TimestampTz> finished_at;
     std::optional<TimestampTz> next_attempt_at;
-    std::optional<int64> retry_delay_ms; /* from the last failure to the attempt after it (RET-13) */
+    std::optional<int64> retry_delay_ms;     /* from the last failure to the attempt after it (RET-13) */
     std::optional<TimestampTz> activated_at; /* from pending (SM-05) */
     std::optional<State> previous_state;     /* in the answer to a cancel only: what the job was (OP-20) */
     Jsonb *result;
     std::optional<TimestampTz> result_expires_at; /* then it is no longer shown; or never (RES-02) */
     Jsonb *error;
-    Jsonb *errors; /* array, oldest first */
+    Jsonb *errors;   /* array, oldest first */
     Jsonb *reported; /* or null: members that stand beside the options (reported.h) */
     text *worker;
     int64 token; /* of the lease, where active */

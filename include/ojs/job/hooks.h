@@ -14,7 +14,8 @@ struct Hook {
     const char *name;
     const char *function; /* as it is written: schema.name(jsonb) */
     const char *role;
-    const char *stranger; /* who owns the function now, if that is not who owned it when it was registered; else empty */
+    const char
+        *stranger;    /* who owns the function now, if that is not who owned it when it was registered; else empty */
     Oid function_oid; /* invalid: there is no such function, or role */
     Oid role_oid;
     int failures; /* in this call; of execution hooks only */

@@ -17,10 +17,10 @@ struct StartRate {
 };
 
 struct LimitPolicy {
-    std::string_view key;   /* points into the JSON; empty: that of the job's queue */
-    int32 concurrency;      /* -1: no limit */
-    StartRate rate;         /* within any stretch of the period */
-    StartRate throttle;     /* evenly spaced */
+    std::string_view key; /* points into the JSON; empty: that of the job's queue */
+    int32 concurrency;    /* -1: no limit */
+    StartRate rate;       /* within any stretch of the period */
+    StartRate throttle;   /* evenly spaced */
     OnLimit on_limit;
 };
 static_assert(std::is_trivially_destructible_v<LimitPolicy>);
@@ -29,7 +29,9 @@ constexpr LimitPolicy no_limit = {{}, -1, {0, 0}, {0, 0}, OnLimit::wait};
 
 constexpr int max_limits = 16; /* of one job */
 
-/* Lays the members of `object` over `base`; a member that is null lifts that limit. Raises INVALID_PAYLOAD on bad ones. */
+/*
+ * Lays the members of `object` over `base`; a member that is null lifts that limit. Raises INVALID_PAYLOAD on bad ones.
+ */
 LimitPolicy read_limit(const JsonbContainer *object, const LimitPolicy &base = no_limit);
 
 /* Calls visit(policy) for each limit of `rate_limit`, an object or an array of objects. */

@@ -1,6 +1,6 @@
 /*
- * rate_limit_events.h: the events rate_limit.exceeded and rate_limit.released. They tell of keys, not of jobs: a key that holds jobs
- * back all the time emits one event a minute.
+ * rate_limit_events.h: the events rate_limit.exceeded and rate_limit.released. They tell of keys, not of jobs: a key
+ * that holds jobs back all the time emits one event a minute.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /*
- * rate_limits.h: rate limits, as claims keep them: how many jobs with a key run at once, start within a time, or start at
- * what distance. What counts stands in rows (ojs_store.limit_use) that come and go with the claims' own transactions; a
- * place in a concurrency limit is taken only as long as the lease that it names exists. So nothing can leak, and nothing
- * has to be given back.
+ * rate_limits.h: rate limits, as claims keep them: how many jobs with a key run at once, start within a time, or start
+ * at what distance. What counts stands in rows (ojs_store.limit_use) that come and go with the claims' own
+ * transactions; a place in a concurrency limit is taken only as long as the lease that it names exists. So nothing can
+ * leak, and nothing has to be given back.
  *
  * Claims that meet a limit take turns, from the first limited job they look at until their leases are stored: what is
  * counted is what is taken. They count the uses of open transactions, and do not wait for them.
@@ -28,13 +28,13 @@ struct LimitOnJob {
 struct Limits {
     Tables &tables;
     TimestampTz now;
-    TimestampTz free_at = DT_NOEND;  /* when a job that was passed over may start, as far as that is known */
-    HTAB *keys = nullptr;            /* of LimitUsed; made when it is our turn */
-    LimitOnJob *current = nullptr;   /* of the job that may_start() looked at last */
+    TimestampTz free_at = DT_NOEND; /* when a job that was passed over may start, as far as that is known */
+    HTAB *keys = nullptr;           /* of LimitUsed; made when it is our turn */
+    LimitOnJob *current = nullptr;  /* of the job that may_start() looked at last */
     int n_current = 0;
-    uint64 closed = 0;               /* names the limit that it must wait for; 0: none */
-    List *pending = nullptr;         /* of LimitUseRow, to be stored after their leases */
-    List *over = nullptr;            /* of ItemPointer: uses that count no more */
+    uint64 closed = 0;       /* names the limit that it must wait for; 0: none */
+    List *pending = nullptr; /* of LimitUseRow, to be stored after their leases */
+    List *over = nullptr;    /* of ItemPointer: uses that count no more */
 };
 static_assert(std::is_trivially_destructible_v<Limits>);
 
@@ -46,19 +46,19 @@ LimitVerdict may_start(Limits &limits, const Queue &queue, const JobRow &job, Ti
 /* The job that may_start() was asked about last does start. */
 void starts(Limits &limits, LeaseRow &lease);
 
-/* A lease from before a crash takes its slots again; to be called before it is stored, then store_limit_uses(). It started
- * then, not now: rates are not asked. */
+/* A lease from before a crash takes its slots again; to be called before it is stored, then store_limit_uses(). It
+ * started then, not now: rates are not asked. */
 void retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease);
 
-/* At the end of the claim, its leases stored: writes down what they use, and lets others go on. Without `writes` (the claim
- * has started nothing and will wait) it only does the latter. */
+/* At the end of the claim, its leases stored: writes down what they use, and lets others go on. Without `writes` (the
+ * claim has started nothing and will wait) it only does the latter. */
 void store_limit_uses(Limits &limits, bool writes = true);
 
 /* A job is held no more: if it took a slot, who waits for its queue looks again after the commit. */
 void slot_freed(const LeaseRow &lease);
 
-/* A worker was told to let go for a while (RL-06), by what it says was a `reason`: no job with the keys of this one (or without
- * a key, of this queue) starts before `until`. */
+/* A worker was told to let go for a while (RL-06), by what it says was a `reason`: no job with the keys of this one (or
+ * without a key, of this queue) starts before `until`. */
 void pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const text *reason, TimestampTz now);
 
 /* Now and then, in a tick: removes uses and overrides whose time is over. Waits for nobody. */

@@ -73,8 +73,8 @@ void tell(Code code, const Details &details, const char *hint, const char *messa
     pg_attribute_printf(4, 5);
 
 /*
- * An error that was caught, as JSON: its code, message, details, whether a repetition may help, and the hint. One that is
- * not of the catalogue (a hook raised it) has its SQLSTATE, and the code HOOK_ERROR.
+ * An error that was caught, as JSON: its code, message, details, whether a repetition may help, and the hint. One that
+ * is not of the catalogue (a hook raised it) has its SQLSTATE, and the code HOOK_ERROR.
  */
 Jsonb *error_json(const ErrorData *error);
 

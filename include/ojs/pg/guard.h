@@ -14,7 +14,6 @@
 namespace ojs
 {
 
-
 template <typename Body>
 auto
 guarded(Body body) -> decltype(body())
@@ -39,14 +38,14 @@ guarded(Body body) -> decltype(body())
 } // namespace ojs
 
 /* Defines the SQL-callable function NAME; the body follows in braces and sees fcinfo. */
-#define OJS_FUNCTION(name)                                                                         \
-    static Datum name##_body(FunctionCallInfo fcinfo);                                             \
-    extern "C" {                                                                                   \
-    PGDLLEXPORT Datum name(PG_FUNCTION_ARGS);                                                      \
-    PG_FUNCTION_INFO_V1(name);                                                                     \
-    Datum name(PG_FUNCTION_ARGS)                                                                   \
-    {                                                                                              \
-        return ojs::guarded([fcinfo] { return name##_body(fcinfo); });                             \
-    }                                                                                              \
-    }                                                                                              \
+#define OJS_FUNCTION(name)                                                                                             \
+    static Datum name##_body(FunctionCallInfo fcinfo);                                                                 \
+    extern "C" {                                                                                                       \
+    PGDLLEXPORT Datum name(PG_FUNCTION_ARGS);                                                                          \
+    PG_FUNCTION_INFO_V1(name);                                                                                         \
+    Datum name(PG_FUNCTION_ARGS)                                                                                       \
+    {                                                                                                                  \
+        return ojs::guarded([fcinfo] { return name##_body(fcinfo); });                                                 \
+    }                                                                                                                  \
+    }                                                                                                                  \
     static Datum name##_body([[maybe_unused]] FunctionCallInfo fcinfo)

@@ -62,8 +62,8 @@ double double_of(const JsonbValue &value);
 bool same_json(const JsonbValue &a, const JsonbValue &b);
 
 /*
- * How large a value is: its nesting, the values in it at all levels, and the lengths of its text and of the longest number
- * in it. Makes no text: a jsonb of nine bytes may hold a number of 131,072 digits.
+ * How large a value is: its nesting, the values in it at all levels, and the lengths of its text and of the longest
+ * number in it. Makes no text: a jsonb of nine bytes may hold a number of 131,072 digits.
  */
 struct Extent {
     int depth; /* 1 for [] and {} */
@@ -74,7 +74,8 @@ struct Extent {
 Extent extent_of(const JsonbContainer *json);
 int64 text_bytes(const Jsonb *json); /* the length of a value's text */
 int64 number_length(Numeric number);
-constexpr int64 longest_number = 400; /* of text, for numbers that are read or stored in a job: more than any double has */
+constexpr int64 longest_number =
+    400; /* of text, for numbers that are read or stored in a job: more than any double has */
 /* The length of a string's JSON text, quotes included. */
 int64 text_length(std::string_view text);
 

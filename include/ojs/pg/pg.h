@@ -205,8 +205,8 @@ update_tuple(Relation table, ItemPointer tid, TupleTableSlot *slot)
 #endif
 }
 
-/* All index entries of a row. With `conflict`, an entry that may be there already in one of `keys` is no error. 16 added an
- * argument. */
+/* All index entries of a row. With `conflict`, an entry that may be there already in one of `keys` is no error. 16
+ * added an argument. */
 inline void
 insert_index_tuples(ResultRelInfo *indexes, TupleTableSlot *slot, EState *state, bool *conflict, List *keys)
 {

@@ -19,9 +19,7 @@ struct SessionCache {
     bool holds(uint64 generation) const { return valid && noted == generation; }
 
     /* Reads anew unless what is there holds. */
-    template <typename Read>
-    void
-    refresh(uint64 generation, Read read)
+    template <typename Read> void refresh(uint64 generation, Read read)
     {
         if (holds(generation))
             return;

@@ -10,7 +10,8 @@ namespace ojs
 
 constexpr int max_block_ms = 30000; /* a statement that waits keeps its snapshot */
 
-/* One variable per setting, in the order of settings.cpp; times in milliseconds, sizes in the unit that the name's documentation gives. */
+/* One variable per setting, in the order of settings.cpp; times in milliseconds, sizes in the unit that the name's
+ * documentation gives. */
 struct Settings {
     int block_timeout_ms; /* -1: as the queue says */
     double clock_offset_ms;
@@ -25,9 +26,9 @@ struct Settings {
     int max_batch_size;
     int max_envelope_size; /* bytes */
     int max_events;
-    int max_meta_size;     /* bytes */
-    int max_result_size;   /* bytes */
-    int max_workers;       /* -1: half of max_worker_processes */
+    int max_meta_size;   /* bytes */
+    int max_result_size; /* bytes */
+    int max_workers;     /* -1: half of max_worker_processes */
     bool notify;
     int notify_interval_ms;
     bool redact_backtrace;

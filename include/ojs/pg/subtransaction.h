@@ -12,8 +12,8 @@ ErrorData *attempt_call(void (*body)(void *), void *arg);
 
 /*
  * Runs body() in a subtransaction. Returns null if it succeeded; what it did stays. Otherwise nothing of it stays, and
- * it returns the error, which the caller judges: ReThrowError() for one that it cannot answer for. Tables that the body opens must be
- * closed by it; what it allocates stays.
+ * it returns the error, which the caller judges: ReThrowError() for one that it cannot answer for. Tables that the body
+ * opens must be closed by it; what it allocates stays.
  */
 template <typename Body>
 ErrorData *

@@ -13,8 +13,7 @@
 namespace ojs
 {
 
-template <typename Note>
-struct Notes {
+template <typename Note> struct Notes {
     static constexpr int look_back = 8; /* so far a new note looks for one to be added to */
     static constexpr int first_room = 8;
 
@@ -23,8 +22,7 @@ struct Notes {
     int room;
 
     /* Returns the note that it has become or been added to; good until the next one. */
-    Note &
-    add(const Note &note)
+    Note &add(const Note &note)
     {
         for (int i = n - 1; i >= 0 && i >= n - look_back && all[i].level == note.level; i--)
             if (all[i].same(note)) {
@@ -35,10 +33,9 @@ struct Notes {
         return all[n++] = note;
     }
 
-    /* The subtransaction at `level` has ended. Its notes are added to those of its parent, or else a loop of savepoints would
-     * pile them up. */
-    void
-    hand_up(int level)
+    /* The subtransaction at `level` has ended. Its notes are added to those of its parent, or else a loop of savepoints
+     * would pile them up. */
+    void hand_up(int level)
     {
         int from = n;
         while (from > 0 && all[from - 1].level >= level)
@@ -52,28 +49,26 @@ struct Notes {
         }
     }
 
-    void
-    drop(int level)
+    void drop(int level)
     {
         while (n > 0 && all[n - 1].level >= level)
             n--;
     }
 
     /* The memory has gone with the transaction. */
-    void
-    forget()
+    void forget()
     {
         all = nullptr;
         n = room = 0;
     }
 
     /* Down to one note for each thing and level. */
-    void
-    merge()
+    void merge()
     {
         if (n < 2)
             return;
-        std::sort(all, all + n, [](const Note &a, const Note &b) { return a.level != b.level ? a.level < b.level : a.before(b); });
+        std::sort(all, all + n,
+                  [](const Note &a, const Note &b) { return a.level != b.level ? a.level < b.level : a.before(b); });
         int kept = 0;
         for (int i = 1; i < n; i++) {
             if (all[kept].level == all[i].level && all[kept].same(all[i]))
@@ -85,8 +80,7 @@ struct Notes {
     }
 
 private:
-    void
-    make_room()
+    void make_room()
     {
         if (n < room)
             return;

@@ -1,8 +1,9 @@
 /*
- * capacity.h: bounds of queues (BP-01 to BP-06): how many jobs may wait in one, how large they may be together, and what becomes of a push beyond that.
+ * capacity.h: bounds of queues (BP-01 to BP-06): how many jobs may wait in one, how large they may be together, and
+ * what becomes of a push beyond that.
  *
- * Only pushes ask. Jobs that come back (retries, lapsed leases, releases, dead letters) are never refused, and may make a
- * queue longer than its bound; then it takes nothing new until it is shorter again.
+ * Only pushes ask. Jobs that come back (retries, lapsed leases, releases, dead letters) are never refused, and may make
+ * a queue longer than its bound; then it takes nothing new until it is shorter again.
  */
 #pragma once
 
@@ -16,8 +17,8 @@ namespace ojs
 void begin_push();
 
 /*
- * Room for those of the jobs, all about to be stored, whose queues have a bound: for all of them, or it raises QUEUE_FULL.
- * The answer is the time when there was room: `now`, or later where the call had to wait.
+ * Room for those of the jobs, all about to be stored, whose queues have a bound: for all of them, or it raises
+ * QUEUE_FULL. The answer is the time when there was room: `now`, or later where the call had to wait.
  */
 TimestampTz find_room(Tables &tables, const Envelope *envelopes, int n, TimestampTz now);
 

@@ -16,9 +16,9 @@ struct RequestKey {
 };
 
 /*
- * Returns null if this call now has the key; it ends with keep_answer(). Otherwise returns the answer of the call that had
- * the key before.
- * Waits for a transaction that is using the same key; raises if that key was used for another request.
+ * Returns null if this call now has the key; it ends with keep_answer(). Otherwise returns the answer of the call that
+ * had the key before. Waits for a transaction that is using the same key; raises if that key was used for another
+ * request.
  */
 Jsonb *take_idempotency_key(const RequestKey &key);
 /* Or with this, where nothing came of it: then it may be sent again. */

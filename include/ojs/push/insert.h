@@ -15,10 +15,10 @@ struct Pushed {
 };
 
 /*
- * Refuses a batch that brings an id twice. Jobs with ids of their own are stored in id order, so that two batches do not
- * wait for each other; one whose jobs are stored in another order (unique jobs, partial batches) asks for `lock`: until
- * the transaction ends, no other such batch stores ids that share one of 64 hash values with its own.
- * With `repeated`, marks the later ones instead of refusing.
+ * Refuses a batch that brings an id twice. Jobs with ids of their own are stored in id order, so that two batches do
+ * not wait for each other; one whose jobs are stored in another order (unique jobs, partial batches) asks for `lock`:
+ * until the transaction ends, no other such batch stores ids that share one of 64 hash values with its own. With
+ * `repeated`, marks the later ones instead of refusing.
  */
 void check_ids(const Envelope *envelopes, int n, bool lock, bool *repeated = nullptr);
 [[noreturn]] void raise_repeated_id(const pg_uuid_t &id);

@@ -1,5 +1,6 @@
 /*
- * unique.h: uniqueness of jobs, and deduplication keys. What both promise, and why it holds: docs/how-to/unique-jobs.md.
+ * unique.h: uniqueness of jobs, and deduplication keys. What both promise, and why it holds:
+ * docs/how-to/unique-jobs.md.
  */
 #pragma once
 
@@ -18,8 +19,8 @@ Uniqueness uniqueness_of(const Envelope &envelope);
 
 /*
  * For a policy that only rejects or ignores, without a lock and without writing. in_the_way: a committed job is, and it
- * is `existing` (ignore; reject raises DUPLICATE_JOB). Otherwise nothing is decided yet: the key is free, so that taking
- * it may begin with an insert, or known.
+ * is `existing` (ignore; reject raises DUPLICATE_JOB). Otherwise nothing is decided yet: the key is free, so that
+ * taking it may begin with an insert, or known.
  */
 enum class ConflictCheck { free, known, in_the_way };
 ConflictCheck check_conflict(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &existing);
@@ -45,8 +46,8 @@ void hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh,
 bool admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz now, Pushed &existing);
 
 /*
- * The newest open job that has the uniqueness key of another one (INT-09): false, there is none. Where a hook has changed
- * what the key was made of, that is not found.
+ * The newest open job that has the uniqueness key of another one (INT-09): false, there is none. Where a hook has
+ * changed what the key was made of, that is not found.
  */
 bool live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &twin, State &state);
 
@@ -55,7 +56,7 @@ bool live_twin(Tables &tables, const JobRow &job, TimestampTz now, pg_uuid_t &tw
  * that push. Waits for a transaction that is taking the same key.
  */
 struct DeduplicationKey {
-    bool taken;  /* by this call */
+    bool taken;       /* by this call */
     pg_uuid_t job_id; /* of who took it before */
 };
 DeduplicationKey take_deduplication_key(int64 queue, std::string_view key, const pg_uuid_t &job_id, int64 ttl_ms);

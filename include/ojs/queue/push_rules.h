@@ -28,7 +28,8 @@ void check_producer(const Queue &queue);
  * about jobs that are there. */
 void check_push(const Envelope &envelope);
 
-/* For a queue with push_rules: refuses a type or a role that it does not allow, and fills in what the job leaves to the queue. */
+/* For a queue with push_rules: refuses a type or a role that it does not allow, and fills in what the job leaves to the
+ * queue. */
 void apply_push_rules(const Queue &queue, Envelope &envelope);
 
 /* Now and then, in a tick: merges rows of one name, adds up counters, revives a dropped queue that was pushed to while

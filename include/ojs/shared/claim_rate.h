@@ -9,8 +9,8 @@ namespace ojs
 {
 
 /*
- * Counts a call, in seconds that begin with a call. 0: it may go on; else in how many milliseconds the next second begins,
- * and the call does not count. Among all sessions; without preload, in this one.
+ * Counts a call, in seconds that begin with a call. 0: it may go on; else in how many milliseconds the next second
+ * begins, and the call does not count. Among all sessions; without preload, in this one.
  */
 int64 throttle(int64 queue, const text *worker, int64 calls_per_second);
 

@@ -2,9 +2,9 @@
  * claim_window.h: claims that share out a queue's jobs (claim_jitter_ms, Q-48 to Q-50).
  *
  * The first claim of a queue opens a window; those that arrive before it closes share that window. Whoever of them
- * first finds it closed divides: it counts the jobs, holding no lock, and gives each member its quota. Each then claims up
- * to that in its own transaction, as any claim. What the members are at lives in shared memory; without it there are no
- * cohorts.
+ * first finds it closed divides: it counts the jobs, holding no lock, and gives each member its quota. Each then claims
+ * up to that in its own transaction, as any claim. What the members are at lives in shared memory; without it there are
+ * no cohorts.
  */
 #pragma once
 
@@ -26,7 +26,8 @@ void claim_window_divide(int64 jobs);
 /* What this claim may take. */
 int claim_window_quota();
 
-/* Whether nobody else gathers for this queue or has yet to claim: what this claim makes available for all, nobody lacks. */
+/* Whether nobody else gathers for this queue or has yet to claim: what this claim makes available for all, nobody
+ * lacks. */
 bool claim_window_is_over();
 
 /* This claim has taken what it took, or is given up. Where it was to divide, another does. */

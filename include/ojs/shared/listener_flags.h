@@ -5,7 +5,8 @@
  *
  * Rows are read dirty on both sides. A push stores its jobs and then, about to commit, looks for the flag; a claim
  * raises the flag and then looks for jobs once more. So one of them sees the other: where the claim sees a job that is
- * still arriving, its push may have looked too early, and the claim looks again in a moment, or has listeners claim again.
+ * still arriving, its push may have looked too early, and the claim looks again in a moment, or has listeners claim
+ * again.
  */
 #pragma once
 

@@ -1,10 +1,11 @@
 /*
  * shmem.h: what the processes of a cluster share when the library is preloaded: per database its worker and who
- * wants what, per queue whether somebody may be listening, the claims that wait, those that share a queue's jobs, and how
- * often workers claimed. All of it hints: the tables are what counts, and everything here is empty after a restart.
+ * wants what, per queue whether somebody may be listening, the claims that wait, those that share a queue's jobs, and
+ * how often workers claimed. All of it hints: the tables are what counts, and everything here is empty after a restart.
  * Without preload there is none of it, and nothing needs it.
  *
- * One LWLock (`lock`) guards everything but the atomics, and another the counters (counter_table.h). It is held for look-ups in memory only.
+ * One LWLock (`lock`) guards everything but the atomics, and another the counters (counter_table.h). It is held for
+ * look-ups in memory only.
  */
 #pragma once
 
@@ -13,9 +14,9 @@
 namespace ojs
 {
 
-constexpr int max_databases = 1000; /* one beyond works as if not preloaded */
-constexpr int max_listener_flags = 4096;     /* queues somebody may listen to; beyond, transactions notify themselves */
-constexpr int max_waiter_queues = 16; /* that a waiting claim names; of more it keeps a filter */
+constexpr int max_databases = 1000;      /* one beyond works as if not preloaded */
+constexpr int max_listener_flags = 4096; /* queues somebody may listen to; beyond, transactions notify themselves */
+constexpr int max_waiter_queues = 16;    /* that a waiting claim names; of more it keeps a filter */
 constexpr int waiter_filter_words = 16;
 constexpr int max_flag_name = 128;
 constexpr int max_calls = 4096; /* workers of queues with a claim_rate, in a second; beyond, sessions count */
@@ -25,25 +26,25 @@ enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::pr
 /* Slots are taken at first use, and freed by the launcher once it finds that the database is gone. */
 struct Database {
     Oid oid;
-    pg_atomic_uint32 worker;  /* number of the upkeep worker's process, plus 1; 0: none runs */
-    pg_atomic_uint32 waiters; /* claims that wait here */
-    pg_atomic_uint32 wanted;  /* flags of this database that are `wanted` */
-    pg_atomic_uint32 pending; /* … that are `pending` */
-    pg_atomic_uint32 crowded; /* some flags found no room: the tick notifies whatever queue has work */
-    pg_atomic_uint32 asked;   /* a session wants a worker here */
-    pg_atomic_uint32 absent;  /* the last worker found no extension */
-    pg_atomic_uint32 poked;   /* something is due sooner than the worker thinks */
-    pg_atomic_uint32 active;  /* a transaction has called ojs since the worker's last pass began */
-    pg_atomic_uint32 turn_over; /* the last worker left to let another database have one */
-    pg_atomic_uint64 visit_us;  /* where databases take turns: when the next worker is due, by the steady clock */
-    pg_atomic_uint64 left_us;   /* … and when the last one left */
+    pg_atomic_uint32 worker;      /* number of the upkeep worker's process, plus 1; 0: none runs */
+    pg_atomic_uint32 waiters;     /* claims that wait here */
+    pg_atomic_uint32 wanted;      /* flags of this database that are `wanted` */
+    pg_atomic_uint32 pending;     /* … that are `pending` */
+    pg_atomic_uint32 crowded;     /* some flags found no room: the tick notifies whatever queue has work */
+    pg_atomic_uint32 asked;       /* a session wants a worker here */
+    pg_atomic_uint32 absent;      /* the last worker found no extension */
+    pg_atomic_uint32 poked;       /* something is due sooner than the worker thinks */
+    pg_atomic_uint32 active;      /* a transaction has called ojs since the worker's last pass began */
+    pg_atomic_uint32 turn_over;   /* the last worker left to let another database have one */
+    pg_atomic_uint64 visit_us;    /* where databases take turns: when the next worker is due, by the steady clock */
+    pg_atomic_uint64 left_us;     /* … and when the last one left */
     pg_atomic_uint32 uncountable; /* some queues found no room among the counters: all are counted by their rows */
     pg_atomic_uint32 prepared;    /* prepared transactions have changed rows: see queue_counters.cpp */
     Oid counted[2];               /* by Part: the counters hold the rows of this table `ready`; under their lock */
-    Oid metrics_of;               /* the table `ready` of the extension that job_metrics.cpp counts for; under its lock */
-    TimestampTz metrics_since;    /* … since when */
-    bool hour_known;              /* … and knows what the hour before that was like */
-    int64 recount_us;             /* when the worker counts again, by the steady clock */
+    Oid metrics_of;            /* the table `ready` of the extension that job_metrics.cpp counts for; under its lock */
+    TimestampTz metrics_since; /* … since when */
+    bool hour_known;           /* … and knows what the hour before that was like */
+    int64 recount_us;          /* when the worker counts again, by the steady clock */
     int worker_pid;
     TimestampTz worker_started_at;
 };
@@ -57,10 +58,10 @@ struct QueueKey {
 /* A queue somebody may be listening to. */
 struct ListenerFlag {
     QueueKey key;
-    bool wanted;         /* a claim came back short since the last NOTIFY */
-    bool pending;        /* a NOTIFY is due */
-    uint64 changes;      /* commits that met this flag */
-    int64 sent_us; /* the last NOTIFY, by the steady clock */
+    bool wanted;    /* a claim came back short since the last NOTIFY */
+    bool pending;   /* a NOTIFY is due */
+    uint64 changes; /* commits that met this flag */
+    int64 sent_us;  /* the last NOTIFY, by the steady clock */
     int name_length;
     char name[max_flag_name]; /* known once pending */
 };
@@ -107,9 +108,9 @@ struct Calls {
 
 struct Shared {
     LWLock *lock;
-    HTAB *listener_flags;               /* of ListenerFlag */
-    HTAB *calls;               /* of Calls */
-    pg_atomic_uint32 launcher; /* process number plus 1 */
+    HTAB *listener_flags;        /* of ListenerFlag */
+    HTAB *calls;                 /* of Calls */
+    pg_atomic_uint32 launcher;   /* process number plus 1 */
     pg_atomic_uint32 take_turns; /* there are more databases than workers may be */
     int n_waiting;
     Database databases[max_databases];
@@ -139,7 +140,7 @@ void sleep_ms(int64 ms, const char *what, uint32 *event);
 /* The session wants an upkeep worker in its database, now or once its transaction has committed; then one that runs
  * already looks at once. */
 void ask_for_worker();
-void note_activity(); /* the transaction may leave something for upkeep to do */
+void note_activity();            /* the transaction may leave something for upkeep to do */
 void ask_for_worker_at_commit(); /* wakeup.cpp */
 
 /* --- waking (waiters.cpp) --- */
@@ -147,9 +148,10 @@ void ask_for_worker_at_commit(); /* wakeup.cpp */
 /* Whether somebody may be listening to this queue. */
 bool is_wanted(int64 queue);
 
-/* A queue has work, as everybody can see by now; under the lock. `notified`: listeners are being told, by the worker where
- * `by_worker`. Returns true if the worker has a NOTIFY to send. */
-bool tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool notified, bool by_worker);
+/* A queue has work, as everybody can see by now; under the lock. `notified`: listeners are being told, by the worker
+ * where `by_worker`. Returns true if the worker has a NOTIFY to send. */
+bool tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool notified,
+                bool by_worker);
 
 /* Adds the NOTIFYs for a queue to the transaction. */
 void notify_queue(const char *name, int name_length);
@@ -165,7 +167,8 @@ bool worker_running();
 /* Sets the worker's latch: something is due sooner than it thinks. Does nothing without a worker. */
 void worker_poke();
 
-/* For module.cpp: asks for shared memory, and lays it out under AddinShmemInitLock. Returns whether it was there already. */
+/* For module.cpp: asks for shared memory, and lays it out under AddinShmemInitLock. Returns whether it was there
+ * already. */
 void shmem_request();
 bool shmem_startup(LWLock *lock);
 

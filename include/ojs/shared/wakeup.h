@@ -31,9 +31,9 @@ void wake_queue(int64 queue, std::string_view name, int jobs);
 void wake_wanted(const int64 *queues, int n, bool waits);
 
 /*
- * Waits until one of the queues may have work, `until_us` (by the steady clock) has passed, or a while has; the caller looks again and decides.
- * Registers as a waiter on entry and leaves on exit (also on error). Holds no locks.
- * Without preload it sleeps a short while (growing from 5 ms to 100 ms with `round`).
+ * Waits until one of the queues may have work, `until_us` (by the steady clock) has passed, or a while has; the caller
+ * looks again and decides. Registers as a waiter on entry and leaves on exit (also on error). Holds no locks. Without
+ * preload it sleeps a short while (growing from 5 ms to 100 ms with `round`).
  */
 void wake_wait(const int64 *queues, int n, int64 until_us, int round);
 

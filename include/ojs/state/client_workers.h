@@ -20,8 +20,8 @@ struct Beat {
     bool for_jobs;         /* an earlier beat has named a job that it held */
 };
 Beat note_beat(text *worker, text *state, Jsonb *info, TimestampTz now);
-/* A beat has named a job that its worker holds. Whoever knows only a worker's name cannot do that, and so cannot have its jobs
- * taken back by a beat that nobody goes on with. */
+/* A beat has named a job that its worker holds. Whoever knows only a worker's name cannot do that, and so cannot have
+ * its jobs taken back by a beat that nobody goes on with. */
 void note_beat_for_jobs(text *worker);
 
 /* Removes workers that nothing was heard of for long; looks once a minute. */

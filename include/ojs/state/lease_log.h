@@ -1,7 +1,7 @@
 /*
  * lease_log.h: what the logged tables remember of a lease, in queues that ask for it: that it is held, so that it
- * survives a crash (leases_durable), and what happened to it, for those who look (lease_log). Leases of other queues have
- * neither flag, and cost a test of it.
+ * survives a crash (leases_durable), and what happened to it, for those who look (lease_log). Leases of other queues
+ * have neither flag, and cost a test of it.
  */
 #pragma once
 
@@ -13,7 +13,17 @@ namespace ojs
 {
 
 /* ojs_store.lease_log.event; names in sql/lease_log.sql. */
-enum class LeaseStep : int16 { claimed = 1, extended, released, acked, failed, lapsed, cancelled, purged, discarded }; /* the last two by SQL */
+enum class LeaseStep : int16 {
+    claimed = 1,
+    extended,
+    released,
+    acked,
+    failed,
+    lapsed,
+    cancelled,
+    purged,
+    discarded
+}; /* the last two by SQL */
 
 void write_trace(Tables &tables, const LeaseRow &lease, LeaseStep step, TimestampTz now);
 
@@ -25,8 +35,8 @@ trace(Tables &tables, const LeaseRow &lease, LeaseStep step, TimestampTz now)
         write_trace(tables, lease, step, now);
 }
 
-/* A lease that stood when the server crashed stands again, from the event that write_trace() left of it; one that has run
- * out meanwhile is left to the reaper, and so is one whose session has gone. `deadline` as that event has it. */
+/* A lease that stood when the server crashed stands again, from the event that write_trace() left of it; one that has
+ * run out meanwhile is left to the reaper, and so is one whose session has gone. `deadline` as that event has it. */
 void restore_lease(Limits &limits, LeaseRow &lease, std::optional<TimestampTz> deadline, const Jsonb *data);
 
 } // namespace ojs

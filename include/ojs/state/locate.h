@@ -13,7 +13,7 @@ struct Location {
     store::Table *table; /* null: it is in neither */
     ItemPointerData tid;
     store::Row seen; /* live, arriving or leaving */
-    DelayedRow row;    /* kind only where it is in delayed */
+    DelayedRow row;  /* kind only where it is in delayed */
 };
 
 Location locate(Tables &tables, const pg_uuid_t &id);
@@ -33,20 +33,21 @@ constexpr int open_states = state_bit(State::scheduled) | state_bit(State::avail
 bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, State &was, int64 &queue,
                const pg_uuid_t *replaced_by = nullptr);
 
-/* Like cancel_in(), but for every open state, with its queue in `status`. Returns false if the job has ended, or does not
- * exist; then `status` is its status, and `exists` says whether it exists. */
+/* Like cancel_in(), but for every open state, with its queue in `status`. Returns false if the job has ended, or does
+ * not exist; then `status` is its status, and `exists` says whether it exists. */
 bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status, bool &exists,
                  State &was);
 
-/* Cancels a job that waits, if no other transaction has it: for who may not wait. Returns false if another transaction is moving it. */
+/* Cancels a job that waits, if no other transaction has it: for who may not wait. Returns false if another transaction
+ * is moving it. */
 bool cancel_unless_busy(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 
 /* Locks the row of an open job where it is, waiting if need be, so that it moves no more until this transaction ends.
  * Nothing for one that has ended. */
 void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);
 
-/* Locks the row that says where the job is, if it is in one of `states`. Returns false if another transaction has it and
- * `wait` is false. */
+/* Locks the row that says where the job is, if it is in one of `states`. Returns false if another transaction has it
+ * and `wait` is false. */
 bool hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait);
 
 /* As hold_open(), and from then on its hot rows bear `flag`. Returns false if the job has ended, or does not exist. */

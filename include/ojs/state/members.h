@@ -1,6 +1,6 @@
 /*
- * members.h: jobs that belong to a workflow, as the end of a job sees them: job_in_workflow in their rows says so. What a
- * workflow is, and what follows from an end: docs/how-to/workflows.md and sql/workflow.sql.
+ * members.h: jobs that belong to a workflow, as the end of a job sees them: job_in_workflow in their rows says so. What
+ * a workflow is, and what follows from an end: docs/how-to/workflows.md and sql/workflow.sql.
  */
 #pragma once
 
@@ -43,12 +43,13 @@ void store_end(Tables &tables, const pg_uuid_t &id, const pg_uuid_t &workflow, i
                const MemberEnd &end);
 
 /*
- * At the end of a call that may have ended jobs, when its tables are closed: has the workflows go on of which it ended the
- * last open member. What cannot be done now is left to the tick.
+ * At the end of a call that may have ended jobs, when its tables are closed: has the workflows go on of which it ended
+ * the last open member. What cannot be done now is left to the tick.
  */
 void advance_workflows();
 
-/* Around what has workflows begin or go on, so that no hook inside of it does so with the same ones. The answer is for the end. */
+/* Around what has workflows begin or go on, so that no hook inside of it does so with the same ones. The answer is for
+ * the end. */
 bool begin_workflow_work();
 void end_workflow_work(bool begun);
 

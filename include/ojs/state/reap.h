@@ -14,29 +14,21 @@ struct Scope {
     const int64 *queues; /* null: all */
     int n;
 
-    bool
-    all() const
-    {
-        return queues == nullptr;
-    }
-    bool
-    has(int64 queue) const
-    {
-        return all() || std::find(queues, queues + n, queue) != queues + n;
-    }
+    bool all() const { return queues == nullptr; }
+    bool has(int64 queue) const { return all() || std::find(queues, queues + n, queue) != queues + n; }
 };
 
 /*
- * Ends leases that are past their deadline or their execution timeout, at most `limit`, and returns their number. With all
- * queues in scope it also makes the index entries of extended leases agree with their deadlines, which locks leases that are
- * held: so only for a caller whose transaction ends at once.
+ * Ends leases that are past their deadline or their execution timeout, at most `limit`, and returns their number. With
+ * all queues in scope it also makes the index entries of extended leases agree with their deadlines, which locks leases
+ * that are held: so only for a caller whose transaction ends at once.
  */
 int reap(Tables &tables, Scope scope, int limit, TimestampTz now);
 
 /*
- * Makes jobs that fell due claimable, at most `limit`, the first in claim order first (of the earliest `upkeep_batch` due),
- * and returns their number. With all queues in scope it also discards those that expired. With some queues in scope it may
- * stop before their jobs where very many of other queues are due; the next call goes on there.
+ * Makes jobs that fell due claimable, at most `limit`, the first in claim order first (of the earliest `upkeep_batch`
+ * due), and returns their number. With all queues in scope it also discards those that expired. With some queues in
+ * scope it may stop before their jobs where very many of other queues are due; the next call goes on there.
  */
 int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
 
@@ -44,8 +36,8 @@ int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
 int64 count_due(Tables &tables, int64 queue, int64 most, TimestampTz now);
 
 /*
- * Since when a lease has been over that nobody has ended, or a waiting job due that nobody has made available; DT_NOEND if
- * there is none. What another transaction has locked does not count. Looks at a bounded number of rows.
+ * Since when a lease has been over that nobody has ended, or a waiting job due that nobody has made available; DT_NOEND
+ * if there is none. What another transaction has locked does not count. Looks at a bounded number of rows.
  */
 TimestampTz lapsed_since(Tables &tables, TimestampTz now);
 TimestampTz due_since(Tables &tables, TimestampTz now);

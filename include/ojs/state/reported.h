@@ -1,6 +1,6 @@
 /*
- * reported.h: what workers report of their jobs on the way: progress, which belongs to an attempt, and checkpoints, which
- * belong to the job. Jobs without any are never looked up: their hot rows lack job_reported.
+ * reported.h: what workers report of their jobs on the way: progress, which belongs to an attempt, and checkpoints,
+ * which belong to the job. Jobs without any are never looked up: their hot rows lack job_reported.
  */
 #pragma once
 

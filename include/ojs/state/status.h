@@ -26,13 +26,14 @@ void read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Status
 /* What must be looked up of a job that is handed out, by the flags of its hot row: its history, its checkpoint. */
 void read_past(Tables &tables, const pg_uuid_t &id, int32 flags, Status &status);
 
-/* Leaves the row of job `id` in the slot of `job`, whose tts_tid says where it is; by the location that a hot row remembers.
- * Returns false if there is none: a caller that does not have the hot row locked may come when the job has ended and gone. */
+/* Leaves the row of job `id` in the slot of `job`, whose tts_tid says where it is; by the location that a hot row
+ * remembers. Returns false if there is none: a caller that does not have the hot row locked may come when the job has
+ * ended and gone. */
 bool try_find_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid);
 /* Likewise, and reads it. */
 bool try_read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job);
-/* For upkeep and claims, which have taken the hot row: without an envelope it stood for no job. Then a WARNING says that it is
- * gone, and one broken row does not stop all others. */
+/* For upkeep and claims, which have taken the hot row: without an envelope it stood for no job. Then a WARNING says
+ * that it is gone, and one broken row does not stop all others. */
 bool read_taken_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job);
 /* For calls that name the job: NOT_FOUND if there is none. */
 void read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job);

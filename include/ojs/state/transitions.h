@@ -35,7 +35,7 @@ void forget_expiry(Tables &tables, const pg_uuid_t &id);
  * end. How it came out is the answer.
  */
 Status fail_attempt(Tables &tables, const JobRow &job, const LeaseRow &lease, const ReportedError &error,
-                      std::optional<int64> delay_ms, TimestampTz now);
+                    std::optional<int64> delay_ms, TimestampTz now);
 
 /* A lease that ran out: the job is available again at once, or at its end when its budget is spent. */
 void lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *error_type, const char *message,
@@ -54,7 +54,8 @@ FinishedRow expire(Tables &tables, const JobRow &job, FinishedRow row, const Exp
 bool end_if_timed_out(Tables &tables, const JobRow &job, const LeaseRow &lease, TimestampTz now);
 
 /* Ends a job that never ran, or not now. */
-void discard(Tables &tables, const JobRow &job, const HotRow &row, const char *error_type, const char *message, TimestampTz now);
+void discard(Tables &tables, const JobRow &job, const HotRow &row, const char *error_type, const char *message,
+             TimestampTz now);
 
 /* --- leases, as the calls that name a job see them (lease.cpp) --- */
 
@@ -73,7 +74,8 @@ bool take_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, Lease
 /* Like take_lease(), but leaves the row: locks it and returns its location, for extend. */
 bool lock_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease, ItemPointer tid);
 
-/* When its worker, which has sent heartbeats for this job, counts as stalled (TMO-03); never for one that has sent none. */
+/* When its worker, which has sent heartbeats for this job, counts as stalled (TMO-03); never for one that has sent
+ * none. */
 TimestampTz stall_at(Tables &tables, const LeaseRow &lease);
 
 /* When upkeep will end the lease unless it hears of its worker: at its deadline, an execution timeout or a stall. */

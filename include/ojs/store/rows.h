@@ -1,9 +1,9 @@
 /*
  * rows.h: the rows of the tables in sql/tables.sql, as structs.
  *
- * Each struct lists its columns() once, in the order of the table: what forms rows, reads them, and finds a column in the bytes
- * of one goes by that list. store/catalog.cpp compares the columns' types with what the database has. Pointers inside a
- * struct point into the slot it was read from.
+ * Each struct lists its columns() once, in the order of the table: what forms rows, reads them, and finds a column in
+ * the bytes of one goes by that list. store/catalog.cpp compares the columns' types with what the database has.
+ * Pointers inside a struct point into the slot it was read from.
  */
 #pragma once
 
@@ -28,7 +28,7 @@ enum job_flag : int32 {
     job_expires = 1 << 2,      /* has a row of kind `expiry` in delayed: expires_at, enqueue_ttl, total_timeout */
     job_own_lease = 1 << 3,    /* options.visibility_timeout_ms */
     job_unique = 1 << 4,       /* has a row among the unique claims */
-    job_has_history = 1 << 5,   /* hot rows only: there are rows in job_history */
+    job_has_history = 1 << 5,  /* hot rows only: there are rows in job_history */
     job_timeouts = 1 << 6,     /* options hold grace_period, heartbeat_timeout or total_timeout */
     job_limits = 1 << 7,       /* options hold a rate limit */
     job_bare_object = 1 << 8,  /* args was pushed as one bare object */
@@ -40,7 +40,9 @@ enum job_flag : int32 {
     job_in_workflow = 1 << 13, /* a member of a workflow: its end is recorded there */
     job_has_parents = 1 << 14, /* with results of members before it, which a claim hands out */
 
-    /* Leases only, by their queue's settings when they were made; kept in ready and delayed, and not looked at there. */
+    /*
+     * Leases only, by their queue's settings when they were made; kept in ready and delayed, and not looked at there.
+     */
     lease_durable = 1 << 16, /* survives a crash */
     lease_logged = 1 << 17,  /* what happens to it goes to lease_log */
     lease_flags = lease_durable | lease_logged,
@@ -77,16 +79,15 @@ struct JobRow {
     int16 priority;
     text *type;
     Jsonb *args;
-    Jsonb *meta;    /* null: {} */
+    Jsonb *meta; /* null: {} */
     std::optional<TimestampTz> scheduled_at;
     std::optional<TimestampTz> expires_at;
     std::optional<int64> timeout_ms;
-    Jsonb *retry;   /* null: the system's default */
-    Jsonb *unique_policy;    /* null: none */
-    Jsonb *options; /* null: none */
+    Jsonb *retry;         /* null: the system's default */
+    Jsonb *unique_policy; /* null: none */
+    Jsonb *options;       /* null: none */
 
-    static constexpr auto
-    columns(auto &r, auto use)
+    static constexpr auto columns(auto &r, auto use)
     {
         return use(r.id, r.seq, r.queue, r.created_at, r.flags, r.max_attempts, r.priority, r.type, r.args, r.meta,
                    r.scheduled_at, r.expires_at, r.timeout_ms, r.retry, r.unique_policy, r.options);
@@ -104,8 +105,7 @@ struct HistoryRow {
     text *worker; /* or null */
     Jsonb *data;  /* or null */
 
-    static constexpr auto
-    columns(auto &r, auto use)
+    static constexpr auto columns(auto &r, auto use)
     {
         return use(r.job_id, r.at, r.due_at, r.kind, r.attempt, r.deliveries, r.started_at, r.worker, r.data);
     }
@@ -124,8 +124,7 @@ struct FinishedRow {
     Jsonb *result; /* or null */
     Jsonb *error;  /* or null */
 
-    static constexpr auto
-    columns(auto &r, auto use)
+    static constexpr auto columns(auto &r, auto use)
     {
         return use(r.job_id, r.finished_at, r.queue, r.attempt, r.deliveries, r.started_at, r.state, r.flags, r.worker,
                    r.result, r.error);
@@ -153,8 +152,7 @@ hot_row_of(const JobRow &job, const ItemPointerData &tid)
 struct ReadyRow : HotRow {
     int64 position;
 
-    static constexpr auto
-    columns(auto &r, auto use)
+    static constexpr auto columns(auto &r, auto use)
     {
         return use(r.job_id, r.queue, r.position, r.job_tid, r.npriority, r.flags, r.attempt, r.deliveries);
     }
@@ -171,8 +169,7 @@ struct LeaseRow : HotRow {
     int32 session;
     text *worker;
 
-    static constexpr auto
-    columns(auto &r, auto use)
+    static constexpr auto columns(auto &r, auto use)
     {
         return use(r.job_id, r.reap_at, r.deadline, r.token, r.queue, r.claimed_at, r.stop_at, r.beat_at, r.lease_ms,
                    r.job_tid, r.npriority, r.flags, r.attempt, r.deliveries, r.session, r.worker);
@@ -183,8 +180,7 @@ struct DelayedRow : HotRow {
     TimestampTz due_at;
     DelayedKind kind;
 
-    static constexpr auto
-    columns(auto &r, auto use)
+    static constexpr auto columns(auto &r, auto use)
     {
         return use(r.job_id, r.queue, r.due_at, r.job_tid, r.npriority, r.kind, r.flags, r.attempt, r.deliveries);
     }
@@ -196,11 +192,7 @@ struct CheckpointRow {
     TimestampTz created_at;
     Jsonb *state;
 
-    static constexpr auto
-    columns(auto &r, auto use)
-    {
-        return use(r.job_id, r.sequence, r.created_at, r.state);
-    }
+    static constexpr auto columns(auto &r, auto use) { return use(r.job_id, r.sequence, r.created_at, r.state); }
 };
 
 struct ProgressRow {
@@ -212,8 +204,7 @@ struct ProgressRow {
     text *message;    /* or null */
     Jsonb *data;      /* or null */
 
-    static constexpr auto
-    columns(auto &r, auto use)
+    static constexpr auto columns(auto &r, auto use)
     {
         return use(r.job_id, r.started_at, r.deliveries, r.at, r.progress, r.message, r.data);
     }
@@ -234,8 +225,8 @@ struct FinishedBrief {
 };
 
 /*
- * The size of a job (BP-02): a fixed part, and its type and JSON values as they are stored, before compression. The same
- * of what a push brings as of its row, of which nothing large is read.
+ * The size of a job (BP-02): a fixed part, and its type and JSON values as they are stored, before compression. The
+ * same of what a push brings as of its row, of which nothing large is read.
  */
 int64 size_of(std::string_view type, std::initializer_list<const Jsonb *> values);
 int64 size_of_stored(TupleTableSlot *slot);
@@ -253,8 +244,7 @@ struct LimitUseRow {
     int64 token; /* of the lease */
     text *name;
 
-    static constexpr auto
-    columns(auto &r, auto use)
+    static constexpr auto columns(auto &r, auto use)
     {
         return use(r.key, r.kind, r.at, r.number, r.until, r.job_id, r.token, r.name);
     }

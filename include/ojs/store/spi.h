@@ -36,11 +36,12 @@ struct SpiArg {
 /* Runs a statement and answers how many rows it handled; rows it returns are in SPI_tuptable. */
 uint64 execute(Statement &statement, std::initializer_list<SpiArg> args = {});
 
-/* Like execute(), but with a snapshot of this moment, whatever the caller's isolation level: for repairs, which must see what
- * others have committed. */
+/* Like execute(), but with a snapshot of this moment, whatever the caller's isolation level: for repairs, which must
+ * see what others have committed. */
 uint64 execute_latest(Statement &statement, std::initializer_list<SpiArg> args = {});
 
-/* Like execute_latest(), but for a query whose rows go to a receiver, one by one. Planned anew each time: for passes over whole tables. */
+/* Like execute_latest(), but for a query whose rows go to a receiver, one by one. Planned anew each time: for passes
+ * over whole tables. */
 void execute_latest_into(Statement &statement, std::initializer_list<SpiArg> args, DestReceiver *receiver);
 
 /* A column (from 1) of a row (from 0) that the last statement returned. */

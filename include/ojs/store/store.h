@@ -19,8 +19,34 @@
 namespace ojs::store
 {
 
-enum class Rel { job, job_history, finished, ready, lease, delayed, hot_set_state, queue, worker, unique_key, rate_limit, limit_use, lease_log, hook, checkpoint, progress, dead_letter, maintenance, name_key,
-                 deduplication, idempotency, listener_flag, workflow_open, workflow_end, workflow_due, count };
+enum class Rel {
+    job,
+    job_history,
+    finished,
+    ready,
+    lease,
+    delayed,
+    hot_set_state,
+    queue,
+    worker,
+    unique_key,
+    rate_limit,
+    limit_use,
+    lease_log,
+    hook,
+    checkpoint,
+    progress,
+    dead_letter,
+    maintenance,
+    name_key,
+    deduplication,
+    idempotency,
+    listener_flag,
+    workflow_open,
+    workflow_end,
+    workflow_due,
+    count
+};
 
 enum class Idx {
     job_id,
@@ -49,9 +75,9 @@ enum class Idx {
 };
 
 /*
- * Where a thing was made: its memory context, and who answers for what it holds. What is added to it later, inside SPI or
- * a subtransaction that ends earlier, must be made there as well. An error on the way needs no leave(): whoever catches
- * it sets both.
+ * Where a thing was made: its memory context, and who answers for what it holds. What is added to it later, inside SPI
+ * or a subtransaction that ends earlier, must be made there as well. An error on the way needs no leave(): whoever
+ * catches it sets both.
  */
 struct Home {
     MemoryContext context;
@@ -62,8 +88,7 @@ struct Home {
     {
         CurrentResourceOwner = its_owner;
     }
-    void
-    leave() const
+    void leave() const
     {
         MemoryContextSwitchTo(context);
         CurrentResourceOwner = owner;
@@ -77,9 +102,9 @@ struct Table {
     ResourceOwner owner;
     Relation rel;
     Rel which;
-    TupleTableSlot *slot;      /* what the last read left here */
-    List *indexes;             /* open relations, from the first insert on */
-    bool all_plain;            /* these need no executor (indexes.cpp) */
+    TupleTableSlot *slot; /* what the last read left here */
+    List *indexes;        /* open relations, from the first insert on */
+    bool all_plain;       /* these need no executor (indexes.cpp) */
 };
 static_assert(std::is_trivially_destructible_v<Table>);
 
@@ -87,11 +112,11 @@ static_assert(std::is_trivially_destructible_v<Table>);
 
 Oid relation_oid(Rel rel);
 Oid index_oid(Idx index);
-Oid owner();                       /* who owns the extension's objects */
-Oid composite_type(bool claimed);  /* ojs.job, ojs.claimed_job */
+Oid owner();                      /* who owns the extension's objects */
+Oid composite_type(bool claimed); /* ojs.job, ojs.claimed_job */
 int64 next_seq();
-bool installed();                  /* false: no such extension in this database */
-void catalog_init();               /* once, at load: hears of changes to these relations */
+bool installed();                   /* false: no such extension in this database */
+void catalog_init();                /* once, at load: hears of changes to these relations */
 uint64 catalog_generation(Rel rel); /* grows whenever that relation's cached description was dropped */
 
 /* --- calls that write --- */
@@ -102,8 +127,8 @@ void end_write();
 
 /*
  * What the call that is under way has written: to be waited for at commit, or (`durable` false) such that a crash may
- * take it back. A call whose writes are all of that kind, in a transaction without other writes, commits without waiting
- * for the disk; one that notes nothing follows the caller's setting. async_commit.cpp.
+ * take it back. A call whose writes are all of that kind, in a transaction without other writes, commits without
+ * waiting for the disk; one that notes nothing follows the caller's setting. async_commit.cpp.
  */
 void note_write(bool durable);
 void begin_noting_writes(); /* by begin_write and end_write */
@@ -111,19 +136,15 @@ void end_noting_writes();
 void commit_init(); /* once, at load */
 
 /*
- * How far this transaction has come with writing. Two marks are equal only if it has neither written nor locked a row between
- * them; a row that was busy or gone does not count. So a call that must not sleep with a lock compares marks, and nothing that
- * it calls can forget to say that it wrote.
+ * How far this transaction has come with writing. Two marks are equal only if it has neither written nor locked a row
+ * between them; a row that was busy or gone does not count. So a call that must not sleep with a lock compares marks,
+ * and nothing that it calls can forget to say that it wrote.
  */
 struct WriteMark {
     TransactionId xid;
     CommandId command;
 
-    bool
-    operator==(const WriteMark &other) const
-    {
-        return xid == other.xid && command == other.command;
-    }
+    bool operator==(const WriteMark &other) const { return xid == other.xid && command == other.command; }
 };
 WriteMark write_mark();
 
@@ -135,7 +156,7 @@ WriteMark write_mark();
  */
 Relation open_relation(Rel rel, LOCKMODE mode);
 Table open(Rel rel, LOCKMODE mode);
-void close(Table &table); /* keeps the lock until the transaction ends */
+void close(Table &table);                           /* keeps the lock until the transaction ends */
 void close_and_unlock(Table &table, LOCKMODE mode); /* for a caller that has written nothing */
 
 /* --- writing --- */
@@ -163,16 +184,17 @@ Outcome lock(Table &table, ItemPointer tid, bool wait);
 void replace(Table &table, ItemPointer tid, HeapTuple tuple);
 
 /*
- * For a table of which our only index is unique, on its first column, and may be partial, as long as all rows written here
- * are ones that it holds. insert_unless_there() is INSERT … ON CONFLICT DO NOTHING without the wait: false, and nothing is
- * there, if a row with that key is there, or arriving. replace_keyed() leaves the key as it is, in a row locked before.
+ * For a table of which our only index is unique, on its first column, and may be partial, as long as all rows written
+ * here are ones that it holds. insert_unless_there() is INSERT … ON CONFLICT DO NOTHING without the wait: false, and
+ * nothing is there, if a row with that key is there, or arriving. replace_keyed() leaves the key as it is, in a row
+ * locked before.
  */
 bool insert_unless_there(Table &table, Idx index, HeapTuple tuple);
 void replace_keyed(Table &table, Idx index, ItemPointer tid, HeapTuple tuple);
 
-/* For these verbs (indexes.cpp): whether the table has only the index that we made; the entries of a row in all indexes of the
- * table; and the same for any kind of index, by the executor: returns false if, `unless_there`, a row with the same first
- * column may be there in a unique one. */
+/* For these verbs (indexes.cpp): whether the table has only the index that we made; the entries of a row in all indexes
+ * of the table; and the same for any kind of index, by the executor: returns false if, `unless_there`, a row with the
+ * same first column may be there in a unique one. */
 bool only_ours(Relation rel);
 void insert_entries(Table &table, HeapTuple tuple, ItemPointer tid);
 bool insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there);
@@ -189,10 +211,10 @@ struct Scan {
     Relation index;
     IndexScanDesc desc;
     SnapshotData dirty;
-    ItemPointerData tid;  /* of the row in the table's slot */
+    ItemPointerData tid;     /* of the row in the table's slot */
     ScanDirection direction; /* forward unless changed before the first next() */
     bool kill_dead;
-    bool saw_dead;       /* an entry that led nowhere was passed */
+    bool saw_dead; /* an entry that led nowhere was passed */
 };
 
 /*
@@ -200,7 +222,8 @@ struct Scan {
  *
  * With kill_dead, entries that lead nowhere (their deleter has committed, or their inserter aborted) are marked dead
  * now, and not only when no snapshot could see the row any more: that is what keeps claims flat under a long-running
- * snapshot. Only for indexes of unlogged tables that nobody reads with an older snapshot, and of which no standby hears.
+ * snapshot. Only for indexes of unlogged tables that nobody reads with an older snapshot, and of which no standby
+ * hears.
  */
 void begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead);
 void rescan(Scan &scan, ScanKey keys, int n);
@@ -225,8 +248,8 @@ void key_uuid(ScanKey key, const pg_uuid_t &id);
 /* The row of job `id` as `snapshot` sees it, in the slot. */
 bool read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot);
 
-/* The committed (or own) row at tid, in the slot. The caller compares the id: rows of a table move, and where it is written
- * anew there may be no such block any more. */
+/* The committed (or own) row at tid, in the slot. The caller compares the id: rows of a table move, and where it is
+ * written anew there may be no such block any more. */
 bool read_at(Table &table, ItemPointer tid);
 
 /* A walk through a stretch of a table's blocks, by a snapshot of its beginning; the rows come in a slot of its own. */

@@ -1,6 +1,6 @@
 /*
- * tables.h: the tables that one call works on, each opened when it is first asked for. They live as long as this struct's
- * maker, even where they are first asked for inside SPI or a subtransaction.
+ * tables.h: the tables that one call works on, each opened when it is first asked for. They live as long as this
+ * struct's maker, even where they are first asked for inside SPI or a subtransaction.
  */
 #pragma once
 
@@ -17,8 +17,7 @@ struct Tables {
 
     explicit Tables(LOCKMODE lock_mode = RowExclusiveLock) : mode(lock_mode) {}
 
-    store::Table &
-    get(store::Rel rel)
+    store::Table &get(store::Rel rel)
     {
         store::Table &table = tables[static_cast<int>(rel)];
         if (table.rel == nullptr) {
@@ -39,16 +38,14 @@ struct Tables {
     store::Table &progress() { return get(store::Rel::progress); }
 
     /* Locks stay until the transaction ends. */
-    void
-    close()
+    void close()
     {
         for (store::Table &table : tables)
             if (table.rel != nullptr)
                 store::close(table);
     }
     /* For a call that has written nothing, before it waits. */
-    void
-    close_and_unlock()
+    void close_and_unlock()
     {
         for (store::Table &table : tables)
             if (table.rel != nullptr)

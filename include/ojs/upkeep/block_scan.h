@@ -1,7 +1,7 @@
 /*
- * block_scan.h: going through a table for what has outlived its time, without an index on time: block by block, round and
- * round, a little at a time. Where much is found the next step follows at once; so what waits to be removed stays a small
- * part of the table, and a push or an ack pays nothing for it.
+ * block_scan.h: going through a table for what has outlived its time, without an index on time: block by block, round
+ * and round, a little at a time. Where much is found the next step follows at once; so what waits to be removed stays a
+ * small part of the table, and a push or an ack pays nothing for it.
  */
 #pragma once
 
@@ -14,11 +14,11 @@ namespace ojs
 struct BlockScan {
     const char *what;
     store::Rel rel;
-    BlockNumber most;       /* blocks in one step */
-    TimestampTz look_at;    /* there is nothing to do before this, … */
-    TimestampTz looked_at;  /* … seen then, … */
-    uint64 queues;          /* … by these settings of queues … */
-    uint64 clock;           /* … and this clock */
+    BlockNumber most;      /* blocks in one step */
+    TimestampTz look_at;   /* there is nothing to do before this, … */
+    TimestampTz looked_at; /* … seen then, … */
+    uint64 queues;         /* … by these settings of queues … */
+    uint64 clock;          /* … and this clock */
 };
 
 struct Stretch {
@@ -31,13 +31,14 @@ struct Stretch {
 Stretch next_stretch(BlockScan &scan, TimestampTz now);
 
 /*
- * They have been, up to block `next`. `dense`: much was found, so that it is worth going on at once. `newest` is the time
- * of the newest row that was removed.
+ * They have been, up to block `next`. `dense`: much was found, so that it is worth going on at once. `newest` is the
+ * time of the newest row that was removed.
  */
-void stretch_done(BlockScan &scan, const Stretch &stretch, BlockNumber next, bool dense, std::optional<TimestampTz> newest,
-                  TimestampTz now);
+void stretch_done(BlockScan &scan, const Stretch &stretch, BlockNumber next, bool dense,
+                  std::optional<TimestampTz> newest, TimestampTz now);
 
-/* Like the functions above, but for what is found by an index, inside with_spi: whether this session may remove it, and what it has removed. */
+/* Like the functions above, but for what is found by an index, inside with_spi: whether this session may remove it, and
+ * what it has removed. */
 bool alone_with(const char *what);
 void note_removed(const char *what, TimestampTz newest, TimestampTz now);
 

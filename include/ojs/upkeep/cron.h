@@ -44,8 +44,9 @@ CronNext next_run(const CronExpression &cron, const pg_tz *zone, TimestampTz aft
 
 /* --- entries (cron.cpp) --- */
 
-/* Runs at most `limit` entries that are due, and releases jobs that waited for the run before theirs. Returns the number of
- * entries that were due. A transaction with one snapshot for all of it (repeatable read) leaves them to others. */
+/* Runs at most `limit` entries that are due, and releases jobs that waited for the run before theirs. Returns the
+ * number of entries that were due. A transaction with one snapshot for all of it (repeatable read) leaves them to
+ * others. */
 int run_crons(TimestampTz now, int limit);
 
 /* When the next entry falls due, by the clock of ojs; DT_NOEND: none does. */

@@ -50,9 +50,9 @@ struct Pass {
     int dead_workers; /* whose heartbeats stopped; their jobs count as reaped */
     int promoted;
     int crons;
-    int keys;    /* deduplication and idempotency keys whose time was over */
-    int records; /* events with rows of their own, too old or too many */
-    int jobs;    /* finished ones that are not kept any longer */
+    int keys;     /* deduplication and idempotency keys whose time was over */
+    int records;  /* events with rows of their own, too old or too many */
+    int jobs;     /* finished ones that are not kept any longer */
     int replayed; /* dead letters, by a rule */
 };
 static_assert(std::is_trivially_destructible_v<Pass>);

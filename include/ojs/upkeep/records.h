@@ -8,8 +8,8 @@
 namespace ojs
 {
 
-/* Removes at most `limit` of those with rows of their own that are too old, and now and then of those that are too many.
- * Returns the number of rows removed. */
+/* Removes at most `limit` of those with rows of their own that are too old, and now and then of those that are too
+ * many. Returns the number of rows removed. */
 int prune_records(int limit, TimestampTz now);
 
 /* Notifies listeners of at most `limit` new events, where an administrator wants that. */

@@ -1,6 +1,6 @@
 /*
- * retention.h: removing what has been kept long enough. What is kept how long, and why: docs/how-to/retention.md. Whoever is at
- * a row is not waited for.
+ * retention.h: removing what has been kept long enough. What is kept how long, and why: docs/how-to/retention.md.
+ * Whoever is at a row is not waited for.
  */
 #pragma once
 
@@ -10,8 +10,8 @@ namespace ojs
 {
 
 /*
- * Removes finished jobs that their queue keeps no longer, with all that belongs to them; at most `limit`. Never one that
- * its unique policy still counts (UNQ-23). Returns the number of jobs removed.
+ * Removes finished jobs that their queue keeps no longer, with all that belongs to them; at most `limit`. Never one
+ * that its unique policy still counts (UNQ-23). Returns the number of jobs removed.
  */
 int prune_jobs(int limit, TimestampTz now);
 

@@ -25,7 +25,9 @@ JobBatch read_job_batch(FunctionCallInfo fcinfo, int worker_at, int ids_at, int 
 /* Positions of the ids in the order in which their rows are locked. */
 int *locking_order(const Ids &ids);
 
-/* The jobs whose attempt a call ends, for the after_execute hooks and its answer; nothing is noted where nobody asks. */
+/*
+ * The jobs whose attempt a call ends, for the after_execute hooks and its answer; nothing is noted where nobody asks.
+ */
 struct EndedJobs {
     Hooks hooks;
     Datum *jobs; /* of type ojs.job; null: nobody asks */
@@ -39,7 +41,8 @@ void note_ended(EndedJobs &ended, Tables &tables, const LeaseRow &lease, Status 
 void attempts_ended(const EndedJobs &ended);
 void attempt_ended(Datum job);
 
-/* Completes the named jobs that the worker holds, and returns their number. Strict: raises for the first it does not hold. */
+/* Completes the named jobs that the worker holds, and returns their number. Strict: raises for the first it does not
+ * hold. */
 int complete(Tables &tables, const JobBatch &batch, bool strict, TimestampTz now, EndedJobs &ended);
 
 inline Holder

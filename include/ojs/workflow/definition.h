@@ -8,10 +8,10 @@
 namespace ojs
 {
 
-constexpr int max_workflow_depth = 8;      /* a chain of jobs has 1 */
-constexpr int max_workflow_steps = 10000;  /* of one chain */
-constexpr int max_workflow_jobs = 100000;  /* in all, callbacks and inner workflows included */
-constexpr int max_workflow_queues = 1000;  /* that its jobs go to */
+constexpr int max_workflow_depth = 8;     /* a chain of jobs has 1 */
+constexpr int max_workflow_steps = 10000; /* of one chain */
+constexpr int max_workflow_jobs = 100000; /* in all, callbacks and inner workflows included */
+constexpr int max_workflow_queues = 1000; /* that its jobs go to */
 constexpr int max_workflow_bytes = 64 * 1024 * 1024;
 constexpr int max_workflow_name = 255;
 
@@ -23,7 +23,8 @@ struct Definition {
 };
 static_assert(std::is_trivially_destructible_v<Definition>);
 
-/* Raises INVALID_WORKFLOW, or what a push of one of the jobs would raise. The current user must be allowed to push each. */
+/* Raises INVALID_WORKFLOW, or what a push of one of the jobs would raise. The current user must be allowed to push
+ * each. */
 Definition check_definition(const Jsonb *json, TimestampTz now);
 
 } // namespace ojs
