@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <strings.h>
 
 #include <boost/beast/http/basic_parser.hpp>
@@ -143,7 +144,7 @@ RequestReader::read_head(Request &request, Clock::time_point idle_until, Clock::
 {
     parser = std::make_unique<Parser>(request);
     parser->header_limit(static_cast<uint32_t>(max_head));
-    parser->body_limit(boost::none);
+    parser->body_limit(std::numeric_limits<uint64_t>::max()); /* without one, Boost 1.74 refuses every body */
 
     if (pending.empty())
         if (fill(idle_until) != Reading::done)
