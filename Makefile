@@ -29,6 +29,7 @@ SQL_CODE = \
 	sql/limits.sql \
 	sql/maintenance.sql \
 	sql/events.sql \
+	sql/event_stream.sql \
 	sql/workflow.sql \
 	sql/workflow_read.sql \
 	sql/results.sql \

@@ -4,7 +4,8 @@ create function ojs.ack(job_id uuid, result jsonb default null, lease_id text de
 returns ojs.job
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ack';
 comment on function ojs.ack(uuid, jsonb, text, text)
-    is 'Completes a job that is held, in the caller''s transaction; raises if lease_id or worker is given and does not hold it';
+    is 'Completes a job that is held, in the caller''s transaction; raises if lease_id or worker is given and does not '
+       'hold it';
 
 create function ojs.ack_many(
     worker text, job_ids uuid[], results jsonb[] default null, lease_ids text[] default null,

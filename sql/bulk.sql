@@ -7,44 +7,58 @@ declare
     wrong text;
 begin
     if filter is null or jsonb_typeof(filter) <> 'object' then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'filter must be an object', '{"field": "filter"}', 'Give {"ids": […]}, or some of queue, type, state, error_type, priority, meta, since, until.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'filter must be an object', '{"field": "filter"}',
+            'Give {"ids": […]}, or some of queue, type, state, error_type, priority, meta, since, until.');
     end if;
     select k into wrong from jsonb_object_keys(filter) k
-    where k not in ('ids', 'queue', 'type', 'state', 'error_type', 'priority', 'meta', 'since', 'until', 'dead_letter') limit 1;
+    where k not in ('ids', 'queue', 'type', 'state', 'error_type', 'priority', 'meta', 'since', 'until',
+        'dead_letter') limit 1;
     if found then
-        perform ojs_store.raise('INVALID_PAYLOAD', format('filter cannot hold "%s"', left(wrong, 64)), '{"field": "filter"}',
+        perform ojs_store.raise('INVALID_PAYLOAD', format('filter cannot hold "%s"', left(wrong, 64)),
+            '{"field": "filter"}',
             'Filter by ids, or by queue, type, state, error_type, priority, meta, since, until and dead_letter.');
     end if;
     if filter ? 'ids' and filter - 'ids' <> '{}' then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'filter holds ids and more', '{"field": "filter"}', 'Name jobs by their ids, or by what they are, not both.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'filter holds ids and more', '{"field": "filter"}',
+            'Name jobs by their ids, or by what they are, not both.');
     end if;
     if filter ? 'ids' and (jsonb_typeof(filter -> 'ids') <> 'array' or exists (
         select from jsonb_array_elements(filter -> 'ids') as a(id)
         where jsonb_typeof(id) <> 'string' or id #>> '{}' !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')) then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'filter.ids must be an array of job ids', '{"field": "filter"}', 'Give ids as ojs.push returned them.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'filter.ids must be an array of job ids', '{"field": "filter"}',
+            'Give ids as ojs.push returned them.');
     end if;
     if filter ? 'ids' and jsonb_array_length(filter -> 'ids') > current_setting('ojs.max_batch_size')::int then
-        perform ojs_store.raise('BATCH_SIZE_EXCEEDED', format('a call may name %s jobs, not %s', current_setting('ojs.max_batch_size'), jsonb_array_length(filter -> 'ids')),
-            jsonb_build_object('field', 'filter', 'size', jsonb_array_length(filter -> 'ids'), 'maximum', current_setting('ojs.max_batch_size')::int), 'Split the call.');
+        perform ojs_store.raise('BATCH_SIZE_EXCEEDED',
+            format('a call may name %s jobs, not %s', current_setting('ojs.max_batch_size'),
+            jsonb_array_length(filter -> 'ids')),
+            jsonb_build_object('field', 'filter', 'size', jsonb_array_length(filter -> 'ids'), 'maximum',
+                current_setting('ojs.max_batch_size')::int), 'Split the call.');
     end if;
     select key into wrong from jsonb_each(filter) e
     where key in ('queue', 'type', 'error_type', 'since', 'until') and jsonb_typeof(value) <> 'string'
         or key = 'dead_letter' and jsonb_typeof(value) <> 'boolean' or key = 'meta' and jsonb_typeof(value) <> 'object'
-        or key = 'priority' and (jsonb_typeof(value) <> 'number' or value::numeric <> trunc(value::numeric)) or key = 'state' and jsonb_typeof(value) not in ('string', 'array')
+        or key = 'priority' and (jsonb_typeof(value) <> 'number' or value::numeric <> trunc(value::numeric))
+            or key = 'state' and jsonb_typeof(value) not in ('string', 'array')
     limit 1;
     if found then
         perform ojs_store.raise('INVALID_PAYLOAD', format('filter.%s has the wrong type', wrong), '{"field": "filter"}',
-            'Texts for queue, type, error_type, since and until; a text or an array for state; a boolean for dead_letter; a whole number for priority; an object for meta.');
+            'Texts for queue, type, error_type, since and until; a text or an array for state; a boolean for '
+            'dead_letter; a whole number for priority; an object for meta.');
     end if;
     select s into wrong from unnest(ojs_store.states_of(filter, '{}')) s
-    where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded') limit 1;
+    where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled',
+        'discarded') limit 1;
     if found then
-        perform ojs_store.raise('INVALID_PAYLOAD', format('filter.state holds "%s", which is no state', left(wrong, 64)), '{"field": "filter"}',
+        perform ojs_store.raise('INVALID_PAYLOAD', format('filter.state holds "%s", which is no state',
+            left(wrong, 64)), '{"field": "filter"}',
             'Name states such as available, scheduled, retryable, discarded.');
     end if;
-    perform ojs_store.time_value(value #>> '{}', 'filter.' || key) from jsonb_each(filter) where key in ('since', 'until');
+    perform ojs_store.time_value(value #>> '{}', 'filter.' || key) from jsonb_each(filter)
+        where key in ('since', 'until');
     if not filter ? 'ids' and confirm is not true then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'confirm must be true where filter does not name jobs by ids', '{"field": "confirm"}', 'Call it with confirm => true.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'confirm must be true where filter does not name jobs by ids',
+            '{"field": "confirm"}', 'Call it with confirm => true.');
     end if;
 end $$;
 
@@ -61,19 +75,22 @@ language c stable strict parallel restricted as 'MODULE_PATHNAME', 'ojs_time_val
 
 -- Whether a job is what a filter describes; `at`: its end, or its creation if it has not ended.
 -- Called for each job: without SET, so that it can be part of the query.
-create function ojs_store.fits(filter jsonb, type text, priority int, meta jsonb, error jsonb, at timestamptz) returns boolean
+create function ojs_store.fits(filter jsonb, type text, priority int, meta jsonb, error jsonb, at timestamptz)
+    returns boolean
 language sql stable parallel safe
 begin atomic
-    select (not filter ? 'type' or case when filter ->> 'type' like '%*' then starts_with(type, left(filter ->> 'type', -1))
+    select (not filter ? 'type' or case when filter ->> 'type' like '%*'
+        then starts_with(type, left(filter ->> 'type', -1))
             else type = filter ->> 'type' end)
         and (not filter ? 'error_type' or error ->> 'type' is not distinct from filter ->> 'error_type')
         and (not filter ? 'priority' or priority = (filter -> 'priority')::numeric)
         and (not filter ? 'meta' or coalesce(meta, '{}') @> (filter -> 'meta'))
-        and at between coalesce(ojs_store.time_value(filter ->> 'since', 'since'), '-infinity') and coalesce(ojs_store.time_value(filter ->> 'until', 'until'), 'infinity');
+        and at between coalesce(ojs_store.time_value(filter ->> 'since', 'since'), '-infinity')
+            and coalesce(ojs_store.time_value(filter ->> 'until', 'until'), 'infinity');
 end;
 
--- Jobs in these states that a filter describes, by id, at most `most`. For finished jobs since and until speak of their end,
--- for others of their creation. Numbers as in ojs_store.queue_counts().
+-- Jobs in these states that a filter describes, by id, at most `most`. For finished jobs since and until speak of their
+-- end, for others of their creation. Numbers as in ojs_store.queue_counts().
 create function ojs_store.described(filter jsonb, states text[], most int) returns setof uuid
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -82,18 +99,23 @@ declare
 begin
     return query
     with place as (
-        select r.job_id, r.queue, 'available' as state, null::timestamptz as ended, null::jsonb as error, false as dead_letter
+        select r.job_id, r.queue, 'available' as state, null::timestamptz as ended, null::jsonb as error,
+            false as dead_letter
         from ojs_store.ready r where 'available' = any (states)
         union all
         select l.job_id, l.queue, 'active', null, null, false from ojs_store.lease l where 'active' = any (states)
         union all
-        select l.job_id, l.queue, case when l.kind = DelayedKind.released or l.due_at <= due then 'available' when l.kind = DelayedKind.scheduled then 'scheduled'
+        select l.job_id, l.queue, case when l.kind = DelayedKind.released or l.due_at <= due then 'available'
+            when l.kind = DelayedKind.scheduled then 'scheduled'
             when l.kind = DelayedKind.retryable then 'retryable' else 'pending' end, null,
-            case when filter ? 'error_type' then (select e.data from ojs_store.job_history e where e.job_id = l.job_id and e.kind in (HistoryKind.failed, HistoryKind.lapsed)
+            case when filter ? 'error_type' then (select e.data from ojs_store.job_history e where e.job_id = l.job_id
+                and e.kind in (HistoryKind.failed, HistoryKind.lapsed)
                 order by e.deliveries desc, e.at desc limit 1) end, false
-        from ojs_store.delayed l where l.kind <> DelayedKind.expiry and states && '{available,scheduled,retryable,pending}'
+        from ojs_store.delayed l where l.kind <> DelayedKind.expiry
+            and states && '{available,scheduled,retryable,pending}'
         union all
-        select d.job_id, d.queue, case d.state when State.completed then 'completed' when State.cancelled then 'cancelled' else 'discarded' end, d.finished_at,
+        select d.job_id, d.queue, case d.state when State.completed then 'completed' when State.cancelled
+            then 'cancelled' else 'discarded' end, d.finished_at,
             d.error, d.flags & finished_flag.finished_dead_letter <> 0
         from ojs_store.finished d where states && '{completed,cancelled,discarded}'
     )
@@ -107,8 +129,8 @@ begin
     limit most;
 end $$;
 
--- Cancels a job if it is in one of these states: bits by their numbers in rows.h. Looked at once the job is locked, so a job
--- that was claimed meanwhile stays with its worker.
+-- Cancels a job if it is in one of these states: bits by their numbers in rows.h. Looked at once the job is locked, so
+-- a job that was claimed meanwhile stays with its worker.
 create function ojs_store.cancel_in(job_id uuid, states int) returns boolean
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_cancel_in';
 
@@ -122,16 +144,20 @@ language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_delete_fin
 
 create function ojs_store.state_bits(states text[]) returns int
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select coalesce(bit_or(1 << (array_position('{scheduled,available,pending,active,completed,retryable,cancelled,discarded}'::text[], s) - 1)), 0)
+    select coalesce(bit_or(1
+        << (array_position('{scheduled,available,pending,active,completed,retryable,cancelled,discarded}'::text[],
+        s) - 1)), 0)
     from unnest(states) s
 $$;
 
 /*
- * Carries out one operation on each job in turn, in the order of ids: so two calls do not deadlock. What cannot be done to a
- * job is a reason to pass it over, not to fail. The state is judged by what carries it out, which has locked the job. For jobs
- * that other transactions have locked it waits two seconds in all: while it waits, it holds those that it had before.
+ * Carries out one operation on each job in turn, in the order of ids: so two calls do not deadlock. What cannot be done
+ * to a job is a reason to pass it over, not to fail. The state is judged by what carries it out, which has locked the
+ * job. For jobs that other transactions have locked it waits two seconds in all: while it waits, it holds those that it
+ * had before.
  */
-create function ojs_store.do_many(operation text, filter jsonb, confirm boolean, states text[], eligible text[]) returns jsonb
+create function ojs_store.do_many(operation text, filter jsonb, confirm boolean, states text[], eligible text[])
+    returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
 #variable_conflict use_variable
 declare
@@ -157,7 +183,8 @@ begin
     perform ojs_store.check_filter(filter, confirm);
     most := current_setting('ojs.max_batch_size')::int;
     if filter ? 'ids' then
-        ids := array(select a.id::uuid from jsonb_array_elements_text(filter -> 'ids') with ordinality as a(id, n) order by a.n);
+        ids := array(select a.id::uuid from jsonb_array_elements_text(filter -> 'ids') with ordinality as a(id, n)
+            order by a.n);
     else
         ids := array(select ojs_store.described(filter, states, most + 1));
         more := cardinality(ids) > most;
@@ -215,10 +242,12 @@ begin
             || case when code is not null then jsonb_build_object('code', code, 'reason', reason) else twin end;
         succeeded := succeeded + (code is null)::int;
     end loop;
-    perform ojs_store.record_event(format('bulk.%s.completed', operation), operation, jsonb_build_object('total', cardinality(ids),
+    perform ojs_store.record_event(format('bulk.%s.completed', operation), operation,
+        jsonb_build_object('total', cardinality(ids),
         case operation when 'cancel' then 'cancelled' when 'retry' then 'retried' else 'deleted' end, succeeded,
         'skipped', cardinality(ids) - succeeded, 'by', session_user));
-    return jsonb_build_object('matched', cardinality(ids), 'succeeded', succeeded, 'failed', cardinality(ids) - succeeded, 'more', more,
+    return jsonb_build_object('matched', cardinality(ids), 'succeeded', succeeded, 'failed',
+        cardinality(ids) - succeeded, 'more', more,
         'items', to_jsonb(coalesce(items, '{}')));
 end $$;
 
@@ -231,34 +260,42 @@ begin
         case when filter ? 'ids' then '{available,scheduled,retryable,pending,active}'::text[]
             else ojs_store.states_of(filter, '{available,scheduled,retryable,pending}') end);
 end $$;
-comment on function ojs.cancel_many(jsonb, boolean) is 'Cancels open jobs, named by ids or described; a running one only where it is named or asked for by state';
+comment on function ojs.cancel_many(jsonb, boolean)
+    is 'Cancels open jobs, named by ids or described; a running one only where it is named or asked for by state';
 
 create function ojs.retry_many(filter jsonb, confirm boolean default false) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    return ojs_store.do_many('retry', filter, confirm, ojs_store.states_of(filter, '{discarded,retryable}'), '{discarded,retryable}');
+    return ojs_store.do_many('retry', filter, confirm, ojs_store.states_of(filter, '{discarded,retryable}'),
+        '{discarded,retryable}');
 end $$;
-comment on function ojs.retry_many(jsonb, boolean) is 'Makes discarded and retryable jobs, named by ids or described, available again';
+comment on function ojs.retry_many(jsonb, boolean)
+    is 'Makes discarded and retryable jobs, named by ids or described, available again';
 
 create function ojs.delete_many(filter jsonb, confirm boolean default false) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    return ojs_store.do_many('delete', filter, confirm, ojs_store.states_of(filter, '{completed,cancelled,discarded}'), '{completed,cancelled,discarded}');
+    return ojs_store.do_many('delete', filter, confirm, ojs_store.states_of(filter, '{completed,cancelled,discarded}'),
+        '{completed,cancelled,discarded}');
 end $$;
 comment on function ojs.delete_many(jsonb, boolean) is 'Removes finished jobs, named by ids or described';
 
 create function ojs.dead_letter_stats(queue text default null) returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     with dead as (
-        select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue, coalesce(d.error ->> 'type', 'unknown') as error_type, d.finished_at
+        select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue,
+            coalesce(d.error ->> 'type', 'unknown') as error_type, d.finished_at
         from ojs_store.dead_letter l join ojs_store.finished d on d.job_id = l.job_id
         where (dead_letter_stats.queue is null or l.queue = ojs_store.queue_id(dead_letter_stats.queue))
     )
     select jsonb_build_object(
         'total', (select count(*) from dead),
-        'by_queue', coalesce((select jsonb_object_agg(q.queue, q.n) from (select dead.queue, count(*) as n from dead group by 1) q), '{}'),
-        'by_error_type', coalesce((select jsonb_object_agg(e.error_type, e.n) from (select dead.error_type, count(*) as n from dead group by 1) e), '{}'),
+        'by_queue', coalesce((select jsonb_object_agg(q.queue, q.n)
+            from (select dead.queue, count(*) as n from dead group by 1) q), '{}'),
+        'by_error_type', coalesce((select jsonb_object_agg(e.error_type, e.n)
+            from (select dead.error_type, count(*) as n from dead group by 1) e), '{}'),
         'oldest_at', (select ojs_store.time_text(min(finished_at)) from dead),
         'newest_at', (select ojs_store.time_text(max(finished_at)) from dead))
 $$;
-comment on function ojs.dead_letter_stats(text) is 'How many dead letters there are, of which queues and errors, and how old';
+comment on function ojs.dead_letter_stats(text)
+    is 'How many dead letters there are, of which queues and errors, and how old';

@@ -1,5 +1,5 @@
--- cron.sql: jobs by the clock. An entry is a row of ojs_store.cron; ticks run those that are due. C++: src/upkeep/cron.cpp,
--- src/upkeep/cron_expression.cpp.
+-- cron.sql: jobs by the clock. An entry is a row of ojs_store.cron; ticks run those that are due. C++:
+-- src/upkeep/cron.cpp, src/upkeep/cron_expression.cpp.
 
 create function ojs_store.cron_zone(name text) returns text
 language c strict stable parallel safe as 'MODULE_PATHNAME', 'ojs_cron_zone';
@@ -13,10 +13,12 @@ create function ojs_store.cron_next(
 -- REGISTRATION -----------------------------------------------------------------------------------------------------
 
 -- What a run pushes: the job, with whose it is and when in its meta.
-create function ojs_store.cron_envelope(entry ojs_store.cron, scheduled_at timestamptz, triggered_at timestamptz) returns jsonb
+create function ojs_store.cron_envelope(entry ojs_store.cron, scheduled_at timestamptz, triggered_at timestamptz)
+    returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select (entry).job #- '{options,meta}' || jsonb_build_object('meta',
-        coalesce(nullif((entry).job -> 'meta', 'null'), nullif((entry).job #> '{options,meta}', 'null'), '{}') || jsonb_build_object(
+        coalesce(nullif((entry).job -> 'meta', 'null'), nullif((entry).job #> '{options,meta}', 'null'),
+            '{}') || jsonb_build_object(
             'cron_name', (entry).name, 'cron_triggered_at', ojs_store.cron_time(triggered_at),
             'cron_scheduled_at', ojs_store.cron_time(scheduled_at)))
 $$;
@@ -36,7 +38,8 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
         'timezone', (entry).timezone,
         'type', (entry).job -> 'type',
         'args', coalesce((entry).job -> 'args', '[]'),
-        'options', (entry).job - '{type,args,options}'::text[] || coalesce(nullif((entry).job -> 'options', 'null'), '{}'),
+        'options', (entry).job - '{type,args,options}'::text[] || coalesce(nullif((entry).job -> 'options',
+            'null'), '{}'),
         'job_template', (entry).job,
         'overlap_policy', (entry).overlap_policy,
         'enabled', (entry).enabled,
@@ -51,7 +54,8 @@ $$;
 create function ojs_store.cron_with(entry ojs_store.cron, options jsonb) returns ojs_store.cron
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    policies constant jsonb := '{"skip": "skip", "allow": "allow", "cancel_previous": "cancel_previous", "enqueue": "enqueue",
+    policies constant jsonb
+        := '{"skip": "skip", "allow": "allow", "cancel_previous": "cancel_previous", "enqueue": "enqueue",
         "queue": "enqueue", "replace": "cancel_previous"}';
     field text;
     value jsonb;
@@ -66,8 +70,10 @@ begin
         if field in ('name', 'next_run_at', 'last_run_at', 'run_count', 'created_at') then
             continue;
         elsif field not in ('timezone', 'enabled', 'overlap_policy', 'description') then
-            perform ojs_store.raise('INVALID_PAYLOAD', format('options holds "%s", which is no option of a cron entry', left(field, 64)),
-                jsonb_build_object('field', left(field, 64)), 'Options are timezone, enabled, overlap_policy and description.');
+            perform ojs_store.raise('INVALID_PAYLOAD',
+                format('options holds "%s", which is no option of a cron entry', left(field, 64)),
+                jsonb_build_object('field', left(field, 64)),
+                    'Options are timezone, enabled, overlap_policy and description.');
         elsif jsonb_typeof(value) not in ('null', wanted) then
             perform ojs_store.raise('INVALID_PAYLOAD', format('%s must be a %s', field, wanted),
                 jsonb_build_object('field', field), format('Give a JSON %s, or leave it out.', wanted));
@@ -81,7 +87,8 @@ begin
     if options ->> 'overlap_policy' is not null then
         entry.overlap_policy := policies ->> (options ->> 'overlap_policy');
         if entry.overlap_policy is null then
-            perform ojs_store.raise('INVALID_PAYLOAD', format('overlap_policy is not known: "%s"', left(options ->> 'overlap_policy', 64)),
+            perform ojs_store.raise('INVALID_PAYLOAD',
+                format('overlap_policy is not known: "%s"', left(options ->> 'overlap_policy', 64)),
                 '{"field": "overlap_policy"}', 'Give skip, allow, cancel_previous or enqueue.');
         end if;
     end if;
@@ -99,7 +106,8 @@ declare
     at timestamptz := ojs_store.now();
 begin
     if name is null or name !~ '^[a-z0-9][a-z0-9.-]{0,254}$' then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'name must be 1 to 255 characters of a-z, 0-9, "-" and ".", and begin with a letter or a digit',
+        perform ojs_store.raise('INVALID_PAYLOAD',
+            'name must be 1 to 255 characters of a-z, 0-9, "-" and ".", and begin with a letter or a digit',
             '{"field": "name"}', 'Give a name such as daily-report.');
     end if;
     loop
@@ -121,9 +129,11 @@ begin
         entry.expression := coalesce(cron, entry.expression);
         entry.job := coalesce(job, entry.job);
         if entry.expression is null then
-            perform ojs_store.raise('INVALID_CRON_EXPRESSION', 'cron must not be null', '{"field": "cron"}', 'Give an expression such as 0 9 * * *.');
+            perform ojs_store.raise('INVALID_CRON_EXPRESSION', 'cron must not be null', '{"field": "cron"}',
+                'Give an expression such as 0 9 * * *.');
         elsif entry.job is null then
-            perform ojs_store.raise('INVALID_PAYLOAD', 'job must not be null', '{"field": "job"}', 'Give a job such as {"type": "report.generate", "args": []}.');
+            perform ojs_store.raise('INVALID_PAYLOAD', 'job must not be null', '{"field": "job"}',
+                'Give a job such as {"type": "report.generate", "args": []}.');
         end if;
         entry := ojs_store.cron_with(entry, coalesce(options, '{}'));
         if job is not null then
@@ -133,13 +143,15 @@ begin
             -- As a push would see it; first as it was given, so that errors speak of what the caller knows.
             perform ojs.fingerprint(entry.job);
             if coalesce(entry.job ->> 'id', entry.job #>> '{options,id}') is not null then
-                perform ojs_store.raise('INVALID_PAYLOAD', 'id cannot be chosen for a job that is pushed again and again', '{"field": "id"}', 'Leave it out.');
+                perform ojs_store.raise('INVALID_PAYLOAD',
+                    'id cannot be chosen for a job that is pushed again and again', '{"field": "id"}', 'Leave it out.');
             end if;
             perform ojs.fingerprint(ojs_store.cron_envelope(entry, at, at));
         end if;
         next := ojs_store.cron_next(entry.expression, entry.timezone, at, at);
         -- Registered anew as it is, as an application does at each start, it keeps its time.
-        if not existed or (entry.expression, entry.timezone, entry.enabled) is distinct from (before.expression, before.timezone, before.enabled) then
+        if not existed or (entry.expression, entry.timezone, entry.enabled) is distinct from (before.expression,
+            before.timezone, before.enabled) then
             entry.anchor_at := at;
             entry.next_run_at := case when entry.enabled then next.run_at end;
             entry.skip_at := case when entry.enabled then next.skip_at end;
@@ -149,7 +161,8 @@ begin
             update ojs_store.cron c set
                 expression = entry.expression, timezone = entry.timezone, enabled = entry.enabled,
                 overlap_policy = entry.overlap_policy, description = entry.description, job = entry.job,
-                anchor_at = entry.anchor_at, next_run_at = entry.next_run_at, skip_at = entry.skip_at, due_at = entry.due_at
+                anchor_at = entry.anchor_at, next_run_at = entry.next_run_at, skip_at = entry.skip_at,
+                    due_at = entry.due_at
             where c.name = schedule.name;
             exit;
         end if;
@@ -157,7 +170,8 @@ begin
         exit when found;
     end loop;
     if not existed or entry is distinct from before then
-        perform ojs_store.record_act('cron_set', name, jsonb_build_object('cron_name', name, 'cron_expr', entry.expression, 'enabled', entry.enabled));
+        perform ojs_store.record_act('cron_set', name,
+            jsonb_build_object('cron_name', name, 'cron_expr', entry.expression, 'enabled', entry.enabled));
     end if;
     perform ojs_store.ask_for_worker();
     return ojs_store.cron_json(entry) || jsonb_build_object('created', not existed);
@@ -180,7 +194,8 @@ end $$;
 comment on function ojs.unschedule(text) is 'Removes a cron entry and leaves its jobs alone; false if there is none';
 
 create view ojs.crons as
-select name, expression, timezone, enabled, overlap_policy, description, job, next_run_at, last_run_at, run_count, created_at
+select name, expression, timezone, enabled, overlap_policy, description, job, next_run_at, last_run_at, run_count,
+    created_at
 from ojs_store.cron;
 comment on view ojs.crons is 'Jobs by the clock: what is pushed when, and when it was last';
 
@@ -191,8 +206,10 @@ create function ojs_store.cron_event(entry ojs_store.cron, type text, data jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.record_event(type, entry.name, jsonb_build_object('cron_name', entry.name,
-        'cron_expr', entry.expression, 'cron_expression', entry.expression, 'timezone', entry.timezone, 'job_type', entry.job -> 'type')
-        || data || jsonb_strip_nulls(jsonb_build_object('scheduled_at', data -> 'scheduled_time', 'existing_job_id', data -> 'active_job_id')));
+        'cron_expr', entry.expression, 'cron_expression', entry.expression, 'timezone', entry.timezone, 'job_type',
+            entry.job -> 'type')
+        || data || jsonb_strip_nulls(jsonb_build_object('scheduled_at', data -> 'scheduled_time', 'existing_job_id',
+            data -> 'active_job_id')));
 end $$;
 
 create function ojs_store.is_open(job_id uuid) returns boolean
@@ -211,12 +228,14 @@ declare
     pushed jsonb;
 begin
     if entry.overlap_policy <> 'allow' then
-        open := array(select r.job_id from ojs_store.cron_run r where r.cron = entry.name and ojs_store.is_open(r.job_id) order by r.scheduled_at);
+        open := array(select r.job_id from ojs_store.cron_run r where r.cron = entry.name
+            and ojs_store.is_open(r.job_id) order by r.scheduled_at);
     end if;
     if open <> '{}' then
         case entry.overlap_policy
         when 'skip' then
-            perform ojs_store.cron_event(entry, 'cron.skipped', scheduled || jsonb_build_object('reason', 'overlap_skip', 'active_job_id', open[1]));
+            perform ojs_store.cron_event(entry, 'cron.skipped',
+                scheduled || jsonb_build_object('reason', 'overlap_skip', 'active_job_id', open[1]));
             return;
         when 'cancel_previous' then
             perform ojs.cancel(j, true) from unnest(open) j;
@@ -233,7 +252,8 @@ begin
     pushed := ojs.push_job(envelope);
     if pushed is null or pushed -> 'dropped' = 'true' or pushed -> 'deduplicated' = 'true' then
         perform ojs_store.cron_event(entry, 'cron.skipped', scheduled || jsonb_strip_nulls(jsonb_build_object(
-            'reason', case when pushed -> 'deduplicated' = 'true' then 'duplicate' else 'dropped' end, 'job_id', pushed -> 'id')));
+            'reason', case when pushed -> 'deduplicated' = 'true' then 'duplicate' else 'dropped' end, 'job_id',
+                pushed -> 'id')));
         return;
     end if;
     delete from ojs_store.cron_run r
@@ -251,13 +271,15 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     first uuid;
 begin
-    select r.job_id into first from ojs_store.cron_run r where r.cron = name and r.waiting order by r.scheduled_at limit 1;
+    select r.job_id into first from ojs_store.cron_run r where r.cron = name and r.waiting
+        order by r.scheduled_at limit 1;
     perform from ojs_store.cron_run r where r.job_id = first and r.waiting for update skip locked;
     if not found then
         return;
     end if;
     if exists (select from ojs_store.cron_run r where r.cron = name and not r.waiting and ojs_store.is_open(r.job_id))
-        and not exists (select from ojs_store.cron c where c.name = release_cron_job.name and c.overlap_policy = 'allow') then
+        and not exists (select from ojs_store.cron c where c.name = release_cron_job.name
+            and c.overlap_policy = 'allow') then
         return;
     end if;
     begin
@@ -276,10 +298,10 @@ begin
 end $$;
 
 /*
- * Runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. A run that met a
- * lock or a shortage of the server is tried again after a second. Whatever else fails in a run, that run is over. An entry
- * that cannot be read any more, since its time zone is gone, is disabled. Nobody waits here for long for a lock that an
- * open transaction has.
+ * Runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. A run that
+ * met a lock or a shortage of the server is tried again after a second. Whatever else fails in a run, that run is over.
+ * An entry that cannot be read any more, since its time zone is gone, is disabled. Nobody waits here for long for a
+ * lock that an open transaction has.
  */
 create function ojs_store.run_crons(at timestamptz, budget int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp
@@ -324,7 +346,8 @@ begin
         end if;
         if entry.skip_at <= at and readable then
             perform ojs_store.cron_event(entry, 'cron.skipped', jsonb_build_object('reason', 'dst_skip',
-                'scheduled_time', ojs_store.cron_time(entry.skip_at), 'local_time', skipped.skipped_local, 'occurrences', skipped.skipped));
+                'scheduled_time', ojs_store.cron_time(entry.skip_at), 'local_time', skipped.skipped_local,
+                    'occurrences', skipped.skipped));
         end if;
         if failed then
             if state !~ '^OJ[36]' then -- neither a duplicate nor a full queue: something is wrong
@@ -333,13 +356,16 @@ begin
             perform ojs_store.cron_event(entry, 'cron.skipped', jsonb_build_object(
                 'reason', case when readable then 'push_failed' else 'disabled' end,
                 'scheduled_time', ojs_store.cron_time(entry.next_run_at), 'message', message,
-                'code', coalesce(case when state like 'OJ%' then substring(detail from '"code": *"([A-Z_]+)"') end, state)));
+                'code', coalesce(case when state like 'OJ%' then substring(detail from '"code": *"([A-Z_]+)"')
+                    end, state)));
         end if;
         if readable then
-            update ojs_store.cron c set next_run_at = next.run_at, skip_at = next.skip_at, due_at = least(next.run_at, next.skip_at)
+            update ojs_store.cron c set next_run_at = next.run_at, skip_at = next.skip_at,
+                due_at = least(next.run_at, next.skip_at)
             where c.name = entry.name;
         else
-            update ojs_store.cron c set enabled = false, next_run_at = null, skip_at = null, due_at = null where c.name = entry.name;
+            update ojs_store.cron c set enabled = false, next_run_at = null, skip_at = null,
+                due_at = null where c.name = entry.name;
         end if;
     end loop;
 
@@ -348,7 +374,8 @@ begin
         from ojs_store.cron_run r
         where r.waiting
             and (exists (select from ojs_store.cron c where c.name = r.cron and c.overlap_policy = 'allow')
-                or not exists (select from ojs_store.cron_run p where p.cron = r.cron and not p.waiting and ojs_store.is_open(p.job_id)))
+                or not exists (select from ojs_store.cron_run p where p.cron = r.cron and not p.waiting
+                    and ojs_store.is_open(p.job_id)))
         limit most_released
     loop
         begin

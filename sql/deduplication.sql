@@ -4,7 +4,8 @@ create view ojs.deduplication_keys as
 select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue, d.key, d.job_id, d.expires_at
 from ojs_store.deduplication d
 where d.expires_at > ojs_store.now();
-comment on view ojs.deduplication_keys is 'The deduplication keys that are held: by the push of which job, and until when';
+comment on view ojs.deduplication_keys
+    is 'The deduplication keys that are held: by the push of which job, and until when';
 
 create function ojs.free_deduplication_key(queue text, key text) returns boolean
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
@@ -14,9 +15,11 @@ declare
     freed uuid;
 begin
     if key is null then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'key must not be null', '{"field": "key"}', 'Name the key; ojs.deduplication_keys shows them.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'key must not be null', '{"field": "key"}',
+            'Name the key; ojs.deduplication_keys shows them.');
     end if;
-    delete from ojs_store.deduplication d where d.queue = found_queue.id and d.key = key and d.expires_at > ojs_store.now()
+    delete from ojs_store.deduplication d where d.queue = found_queue.id and d.key = key
+        and d.expires_at > ojs_store.now()
     returning d.job_id into freed;
     if freed is null then
         return false;
@@ -26,4 +29,5 @@ begin
     return true;
 end $$;
 comment on function ojs.free_deduplication_key(text, text)
-    is 'Frees a deduplication key before its time is over, so that the next push with it makes a job; false if nothing holds it';
+    is 'Frees a deduplication key before its time is over, so that the next push with it makes a job; false if nothing '
+       'holds it';

@@ -16,7 +16,8 @@ select pg_catalog.pg_extension_config_dump('ojs_store.rate_limit', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.maintenance', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.worker', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.stored_event', '');
-select pg_catalog.pg_extension_config_dump('ojs_store.event_notify_cursor', 'where false'); -- a cursor means nothing elsewhere
+-- a cursor means nothing elsewhere
+select pg_catalog.pg_extension_config_dump('ojs_store.event_notify_cursor', 'where false');
 select pg_catalog.pg_extension_config_dump('ojs_store.once_token', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.cron_run', '');

@@ -1,6 +1,6 @@
 -- events.sql: what happened, in the standard vocabulary of OJS events.
--- Most events are not stored: they follow from rows of job, event, done, lease, progress and workflow_end. Those that no other row
--- tells of are in ojs_store.stored_event.
+-- Most events are not stored: they follow from rows of job, event, done, lease, progress and workflow_end. Those that
+-- no other row tells of are in ojs_store.stored_event.
 
 -- Records such an event, in the caller's transaction. `data` holds what the vocabulary says of this type beyond the
 -- subject; its keys queue and job_type are what filters look at.
@@ -12,11 +12,13 @@ begin
     if octet_length(data::text) > 16384 then
         -- An event must stay readable for everybody: what is large in it goes.
         select jsonb_object_agg(key, value) || '{"truncated": true}' into data
-        from (select key, value from jsonb_each(data) where octet_length(value::text) <= 512 order by key limit 16) small;
+        from (select key, value from jsonb_each(data) where octet_length(value::text) <= 512 order by key
+            limit 16) small;
         data := coalesce(data, '{"truncated": true}');
     end if;
     if not ojs_store.matches(type, string_to_array(replace(current_setting('ojs.events_off'), ' ', ''), ',')) then
-        insert into ojs_store.stored_event (id, at, type, subject, data) values (gen_random_uuid(), at, type, subject, coalesce(data, '{}'));
+        insert into ojs_store.stored_event (id, at, type, subject, data)
+            values (gen_random_uuid(), at, type, subject, coalesce(data, '{}'));
     end if;
 end $$;
 
@@ -24,7 +26,8 @@ end $$;
 create function ojs_store.record_act(type text, subject text, data jsonb) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
-    perform ojs_store.record_event('admin.' || type, subject, data || jsonb_strip_nulls(jsonb_build_object('by', session_user,
+    perform ojs_store.record_event('admin.' || type, subject,
+        data || jsonb_strip_nulls(jsonb_build_object('by', session_user,
         'as', nullif(current_setting('role'), 'none'))));
 end $$;
 
@@ -35,8 +38,8 @@ begin atomic
     select type ~ '^(admin|queue|bulk\.(cancel|retry|delete))\.';
 end;
 
--- Functions that are called for each event have no SET, which costs more than they do: their bodies were parsed when they were
--- created, so the search_path of a caller means nothing to them.
+-- Functions that are called for each event have no SET, which costs more than they do: their bodies were parsed when
+-- they were created, so the search_path of a caller means nothing to them.
 
 -- Whether a name is one of these, of which job.* stands for job. and whatever follows.
 create function ojs_store.matches(name text, patterns text[]) returns boolean
@@ -83,12 +86,15 @@ language plpgsql stable parallel unsafe security definer set search_path = pg_ca
 begin
     if not pg_is_in_recovery() then
         return query
-            select k.at, l.xmin, l.job_id, l.deliveries, k.kind, l.attempt, l.claimed_at, l.deadline, l.worker, null::jsonb
-            from ojs_store.lease l, lateral (values (Origin.held, l.claimed_at), (Origin.beat, l.beat_at)) as k(kind, at)
+            select k.at, l.xmin, l.job_id, l.deliveries, k.kind, l.attempt, l.claimed_at, l.deadline, l.worker,
+                null::jsonb
+            from ojs_store.lease l, lateral (values (Origin.held, l.claimed_at),
+                (Origin.beat, l.beat_at)) as k(kind, at)
             where k.at is not null
             union all
             select p.at, p.xmin, l.job_id, l.deliveries, Origin.progress, l.attempt, l.claimed_at, l.deadline, l.worker,
-                jsonb_strip_nulls(jsonb_build_object('progress_percent', trim_scale(p.progress * 100), 'progress_message', p.message))
+                jsonb_strip_nulls(jsonb_build_object('progress_percent', trim_scale(p.progress * 100),
+                    'progress_message', p.message))
             from ojs_store.lease l join ojs_store.progress p on p.job_id = l.job_id and p.started_at = l.claimed_at
             where l.flags & job_flag.job_reported <> 0;
     end if;
@@ -96,7 +102,8 @@ end $$;
 
 -- What one row after the other tells of. Kinds: those of HistoryKind up to claimed; else
 -- enum Origin { pushed = 0, held = 8, beat = 9, progress = 10, completed = 14, cancelled = 16, discarded = 17 }
--- where the first is the envelope, the next three come from ojs_store.running(), and the last from the end: 10 and its state.
+-- where the first is the envelope, the next three come from ojs_store.running(), and the last from the end: 10 and its
+-- state.
 create view ojs_store.recorded as
 select created_at as written_at, xmin as xid, id as job_id, -1 as deliveries, Origin.pushed as kind, 0 as attempt,
     null::timestamptz as due_at, null::timestamptz as started_at, null::text as worker, null::jsonb as error,
@@ -114,29 +121,33 @@ union all
 select written_at, xid, job_id, deliveries, kind, attempt, deadline, started_at, worker, null, report, null, false
 from ojs_store.running();
 
--- All events of jobs, with what puts them in order. A job's transactions need not have ids in the order of its life (one
--- that began early may end the job that a later one pushed), so an event counts as written by the newest of those that
--- have led to it: `settled_by`, which for one job only grows.
+-- All events of jobs, with what puts them in order. A job's transactions need not have ids in the order of its life
+-- (one that began early may end the job that a later one pushed), so an event counts as written by the newest of those
+-- that have led to it: `settled_by`, which for one job only grows.
 create view ojs_store.job_events as
 select
     recorded.written_at, recorded.job_id, recorded.deliveries, happened.rank, happened.at, happened.type,
     greatest(
-        numbers.epoch + recorded.xid::text::bigint - case when recorded.xid::text::bigint > numbers.low then 4294967296 else 0 end,
+        numbers.epoch + recorded.xid::text::bigint - case when recorded.xid::text::bigint > numbers.low then 4294967296
+            else 0 end,
         case when recorded.kind <> Origin.pushed then
-            numbers.epoch + job.xmin::text::bigint - case when job.xmin::text::bigint > numbers.low then 4294967296 else 0 end
+            numbers.epoch + job.xmin::text::bigint - case when job.xmin::text::bigint > numbers.low then 4294967296
+                else 0 end
         end,
         case when recorded.kind <> Origin.pushed then (
-            select max(numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low then 4294967296 else 0 end)
+            select max(numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low
+                then 4294967296 else 0 end)
             from ojs_store.job_history e
             where e.job_id = recorded.job_id and e.deliveries <= recorded.deliveries and e.at <= recorded.written_at)
         end) as settled_by,
     (select q.name from ojs_store.queue q where q.id = coalesce(recorded.queue, job.queue) limit 1) as queue,
     job.type as job_type, job.meta ->> 'trace_id' as trace_id, job.created_at, job.scheduled_at, job.expires_at,
-    job.max_attempts, job.options, recorded.kind, recorded.attempt, recorded.due_at, recorded.started_at, recorded.worker, recorded.error, recorded.result,
+    job.max_attempts, job.options, recorded.kind, recorded.attempt, recorded.due_at, recorded.started_at,
+        recorded.worker, recorded.error, recorded.result,
     numbers.read_at
 from (
-    -- The next transaction id, in two parts: of a row, 32 bits are known. And the time: where the columns of the events call a
-    -- volatile function, a query that does not ask for them computes them all the same.
+    -- The next transaction id, in two parts: of a row, 32 bits are known. And the time: where the columns of the events
+    -- call a volatile function, a query that does not ask for them computes them all the same.
     select next & -4294967296 as epoch, next & 4294967295 as low, ojs_store.now() as read_at
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
     offset 0
@@ -145,33 +156,45 @@ ojs_store.recorded
 join ojs_store.job on job.id = recorded.job_id
 -- The delivery of a job that may be delivered only once is an event of its own.
 cross join lateral (
-    select job.flags & job_flag.job_pending <> 0 as pending, job.flags & job_flag.job_at_most_once <> 0 as once_only, coalesce(job.scheduled_at > job.created_at, false) as scheduled,
+    select job.flags & job_flag.job_pending <> 0 as pending, job.flags & job_flag.job_at_most_once <> 0 as once_only,
+        coalesce(job.scheduled_at > job.created_at, false) as scheduled,
         recorded.error ->> 'type' as error_type,
         case recorded.error ->> 'timeout_kind' when 'execution' then 'job.timeout' when 'stalled' then 'job.stalled'
             when 'enqueue_ttl' then 'job.ttl_expired' when 'total' then 'job.total_timeout' end as timeout
 ) as fact
 cross join lateral (values
-    (1, 'job.scheduled', recorded.written_at, recorded.kind = Origin.pushed and not fact.pending and fact.scheduled or recorded.kind = HistoryKind.activated and recorded.due_at > recorded.written_at),
+    (1, 'job.scheduled', recorded.written_at, recorded.kind = Origin.pushed and not fact.pending and fact.scheduled
+        or recorded.kind = HistoryKind.activated and recorded.due_at > recorded.written_at),
     -- Falling due writes nothing that lasts: the first delivery shows that it has been.
-    (2, 'job.enqueued', job.scheduled_at, recorded.started_at is not null and recorded.kind not in (Origin.beat, Origin.progress) and recorded.deliveries = 1 and fact.scheduled and not fact.pending),
-    (3, 'job.started', recorded.started_at, recorded.started_at is not null and recorded.kind not in (HistoryKind.claimed, Origin.beat, Origin.progress) and not fact.once_only),
+    (2, 'job.enqueued', job.scheduled_at, recorded.started_at is not null and recorded.kind
+        not in (Origin.beat, Origin.progress) and recorded.deliveries = 1 and fact.scheduled and not fact.pending),
+    (3, 'job.started', recorded.started_at, recorded.started_at is not null and recorded.kind
+        not in (HistoryKind.claimed, Origin.beat, Origin.progress) and not fact.once_only),
     (3, 'job.started', recorded.written_at, recorded.kind = HistoryKind.claimed),
     (4, 'job.heartbeat', recorded.written_at, recorded.kind = Origin.beat),
     (5, 'job.progress', recorded.written_at, recorded.kind = Origin.progress),
-    (6, fact.timeout, recorded.written_at, recorded.kind in (HistoryKind.failed, HistoryKind.lapsed, Origin.discarded) and fact.timeout is not null),
-    (6, fact.timeout, (recorded.error ->> 'occurred_at')::timestamptz, recorded.kind = HistoryKind.revived and fact.timeout is not null),
-    (7, 'job.failed', recorded.written_at, recorded.kind in (HistoryKind.failed, HistoryKind.lapsed) or recorded.kind = Origin.discarded and recorded.started_at is not null),
-    (7, 'job.failed', (recorded.error ->> 'occurred_at')::timestamptz, recorded.kind = HistoryKind.revived and recorded.started_at is not null),
-    (8, 'job.retrying', recorded.written_at, recorded.kind = HistoryKind.failed and recorded.due_at is not null), -- or no retry could fit into total_timeout
+    (6, fact.timeout, recorded.written_at, recorded.kind in (HistoryKind.failed, HistoryKind.lapsed, Origin.discarded)
+        and fact.timeout is not null),
+    (6, fact.timeout, (recorded.error ->> 'occurred_at')::timestamptz,
+        recorded.kind = HistoryKind.revived and fact.timeout is not null),
+    (7, 'job.failed', recorded.written_at, recorded.kind in (HistoryKind.failed, HistoryKind.lapsed)
+        or recorded.kind = Origin.discarded and recorded.started_at is not null),
+    (7, 'job.failed', (recorded.error ->> 'occurred_at')::timestamptz,
+        recorded.kind = HistoryKind.revived and recorded.started_at is not null),
+    -- or no retry could fit into total_timeout
+    (8, 'job.retrying', recorded.written_at, recorded.kind = HistoryKind.failed and recorded.due_at is not null),
     (8, 'backpressure.dropped', recorded.written_at, recorded.kind = Origin.discarded and fact.error_type = 'overflow'),
-    (8, 'job.expired', recorded.written_at, recorded.kind = Origin.discarded and fact.error_type in ('expired', 'enqueue_ttl_expired')),
-    (8, 'rate_limit.dropped', recorded.written_at, recorded.kind = Origin.discarded and recorded.started_at is null and fact.error_type = 'rate_limited'),
+    (8, 'job.expired', recorded.written_at, recorded.kind = Origin.discarded
+        and fact.error_type in ('expired', 'enqueue_ttl_expired')),
+    (8, 'rate_limit.dropped', recorded.written_at, recorded.kind = Origin.discarded
+        and recorded.started_at is null and fact.error_type = 'rate_limited'),
     (9, 'job.completed', recorded.written_at, recorded.kind = Origin.completed),
     (9, 'job.cancelled', recorded.written_at, recorded.kind = Origin.cancelled),
     (9, 'job.discarded', recorded.written_at, recorded.kind = Origin.discarded),
     (9, 'job.discarded', (recorded.error ->> 'occurred_at')::timestamptz, recorded.kind = HistoryKind.revived),
     (10, 'dead_letter.added', recorded.written_at, recorded.dead_letter),
-    (11, 'job.enqueued', recorded.written_at, recorded.kind = Origin.pushed and not fact.pending and not fact.scheduled or recorded.kind in (HistoryKind.released, HistoryKind.lapsed, HistoryKind.revived)
+    (11, 'job.enqueued', recorded.written_at, recorded.kind = Origin.pushed and not fact.pending and not fact.scheduled
+        or recorded.kind in (HistoryKind.released, HistoryKind.lapsed, HistoryKind.revived)
         or recorded.kind = HistoryKind.activated and (recorded.due_at > recorded.written_at) is not true)
 ) as happened(rank, type, at, so)
 where happened.so;
@@ -180,58 +203,77 @@ where happened.so;
 create view ojs_store.all_events as
 select
     e.written_at, e.settled_by, e.job_id as key, e.deliveries, e.rank, e.at, e.type, e.job_id::text as subject,
-    concat_ws(' ', e.type, e.job_id, e.deliveries) as identity, 'queues/' || e.queue as source, e.job_id, e.queue, e.job_type,
+    concat_ws(' ', e.type, e.job_id, e.deliveries) as identity, 'queues/' || e.queue as source, e.job_id, e.queue,
+        e.job_type,
     jsonb_build_object('job_id', e.job_id, 'job_type', e.job_type, 'queue', e.queue, 'state', case e.type
         when 'job.scheduled' then 'scheduled' when 'job.enqueued' then 'available' when 'job.retrying' then 'retryable'
         when 'job.started' then 'active' when 'job.heartbeat' then 'active' when 'job.progress' then 'active'
         when 'job.completed' then 'completed' when 'job.cancelled' then 'cancelled'
-        else case e.kind when HistoryKind.failed then 'retryable' when HistoryKind.lapsed then 'available' else 'discarded' end end)
+        else case e.kind when HistoryKind.failed then 'retryable' when HistoryKind.lapsed then 'available'
+            else 'discarded' end end)
     || case when e.trace_id is not null then jsonb_build_object('trace_id', e.trace_id) else '{}' end
-    || case when e.type in ('job.started', 'job.heartbeat', 'job.progress') and e.worker is not null then jsonb_build_object('worker_id', e.worker) else '{}' end
+    || case when e.type in ('job.started', 'job.heartbeat', 'job.progress')
+        and e.worker is not null then jsonb_build_object('worker_id', e.worker) else '{}' end
     || case
-        when e.type = 'job.scheduled' then jsonb_build_object('scheduled_at', ojs_store.time_text(coalesce(e.due_at, e.scheduled_at)))
+        when e.type = 'job.scheduled' then jsonb_build_object('scheduled_at',
+            ojs_store.time_text(coalesce(e.due_at, e.scheduled_at)))
         when e.type = 'job.started' then jsonb_build_object('attempt', n.attempt)
-        when e.type = 'job.heartbeat' then jsonb_build_object('attempt', n.attempt, 'visible_until', ojs_store.time_text(e.due_at))
+        when e.type = 'job.heartbeat' then jsonb_build_object('attempt', n.attempt, 'visible_until',
+            ojs_store.time_text(e.due_at))
         when e.type = 'job.progress' then jsonb_build_object('attempt', n.attempt) || e.result
-        when e.type in ('job.timeout', 'job.stalled', 'job.ttl_expired', 'job.total_timeout') then jsonb_build_object('attempt', n.attempt,
-            'timeout_kind', e.error -> 'timeout_kind', 'limit_seconds', e.error -> 'limit_seconds', 'elapsed_seconds', e.error -> 'elapsed_seconds')
+        when e.type in ('job.timeout', 'job.stalled', 'job.ttl_expired', 'job.total_timeout')
+            then jsonb_build_object('attempt', n.attempt,
+            'timeout_kind', e.error -> 'timeout_kind', 'limit_seconds', e.error -> 'limit_seconds', 'elapsed_seconds',
+                e.error -> 'elapsed_seconds')
         when e.type = 'job.completed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
             -- A result is shown as long as its job asks for: result_ttl in seconds, -1 for ever, 7 days by default.
             'result', case when coalesce((e.options ->> 'result_ttl')::numeric, 604800) < 0
-                or e.at + coalesce((e.options ->> 'result_ttl')::float8, 604800) * interval '1 second' > e.read_at then e.result end)
+                or e.at + coalesce((e.options ->> 'result_ttl')::float8, 604800) * interval '1 second' > e.read_at
+                    then e.result end)
         when e.type = 'job.failed' then jsonb_build_object('attempt', n.attempt, 'duration_ms', n.duration_ms,
-            'error', n.error || jsonb_build_object('retryable', e.kind in (HistoryKind.failed, HistoryKind.lapsed)) || n.stack_trace)
+            'error', n.error || jsonb_build_object('retryable',
+                e.kind in (HistoryKind.failed, HistoryKind.lapsed)) || n.stack_trace)
         when e.type = 'job.retrying' then jsonb_build_object('attempt', n.attempt, 'max_attempts', e.max_attempts,
             'next_retry_at', ojs_store.time_text(e.due_at), 'error', n.error)
-        when e.type = 'job.cancelled' and e.error ->> 'type' = 'replaced' then jsonb_build_object('reason', e.error ->> 'message')
+        when e.type = 'job.cancelled' and e.error ->> 'type' = 'replaced'
+            then jsonb_build_object('reason', e.error ->> 'message')
         when e.type = 'job.expired' then jsonb_build_object('created_at', ojs_store.time_text(e.created_at),
             'expired_at', ojs_store.time_text(e.at), 'ttl_ms', coalesce(
-                case when e.error ->> 'type' = 'enqueue_ttl_expired' then ((e.options ->> 'enqueue_ttl')::numeric * 1000)::bigint end,
+                case when e.error ->> 'type' = 'enqueue_ttl_expired'
+                    then ((e.options ->> 'enqueue_ttl')::numeric * 1000)::bigint end,
                 (extract(epoch from e.expires_at - e.created_at) * 1000)::bigint))
         when e.type = 'rate_limit.dropped' then jsonb_build_object('key', coalesce(
-            jsonb_path_query_first(e.options, '$.rate_limit ? (@.on_limit == "drop").key') #>> '{}', 'queue:' || e.queue))
-        when e.type in ('job.discarded', 'dead_letter.added') then jsonb_build_object('total_attempts', n.attempt, 'last_error', n.error)
+            jsonb_path_query_first(e.options, '$.rate_limit ? (@.on_limit == "drop").key') #>> '{}',
+                'queue:' || e.queue))
+        when e.type in ('job.discarded', 'dead_letter.added')
+            then jsonb_build_object('total_attempts', n.attempt, 'last_error', n.error)
         else '{}' end as data
 from ojs_store.job_events e
 cross join lateral (
     select
         -- A release gives its attempt back, a lapse may, and a manual retry starts anew; the error knows which it was.
-        case when e.kind = HistoryKind.released then e.attempt + 1 when e.kind in (HistoryKind.lapsed, HistoryKind.revived) then coalesce((e.error ->> 'attempt')::int, e.attempt)
+        case when e.kind = HistoryKind.released then e.attempt + 1
+            when e.kind in (HistoryKind.lapsed, HistoryKind.revived)
+            then coalesce((e.error ->> 'attempt')::int, e.attempt)
             else e.attempt end as attempt,
         (extract(epoch from e.at - e.started_at) * 1000)::bigint as duration_ms,
         jsonb_build_object('code', coalesce(e.error ->> 'code', e.error ->> 'type'), 'type', e.error ->> 'type',
             'message', e.error ->> 'message') as error,
         case when jsonb_typeof(e.error -> 'backtrace') = 'array' then jsonb_build_object('stack_trace', (
-            select string_agg(line, chr(10) order by i) from jsonb_array_elements_text(e.error -> 'backtrace') with ordinality as b(line, i)))
+            select string_agg(line, chr(10) order by i) from jsonb_array_elements_text(e.error -> 'backtrace')
+                with ordinality as b(line, i)))
             else '{}' end as stack_trace
 ) n
 union all
 select
-    r.at, numbers.epoch + r.xmin::text::bigint - case when r.xmin::text::bigint > numbers.low then 4294967296 else 0 end,
+    r.at, numbers.epoch + r.xmin::text::bigint - case when r.xmin::text::bigint > numbers.low then 4294967296
+        else 0 end,
     r.id, 0, 0, r.at, r.type, r.subject, r.id::text,
-    case split_part(r.type, '.', 1) when 'admin' then 'admin/' when 'worker' then 'workers/' when 'cron' then 'cron/' when 'workflow' then 'workflows/'
+    case split_part(r.type, '.', 1) when 'admin' then 'admin/' when 'worker' then 'workers/' when 'cron' then 'cron/'
+        when 'workflow' then 'workflows/'
         when 'bulk' then 'api/' when 'rate_limit' then 'rate-limits/' else 'queues/' end
-        || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit)\.' then r.data ->> 'queue' end, r.subject)),
+        || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit)\.'
+            then r.data ->> 'queue' end, r.subject)),
     null, r.data ->> 'queue', r.data ->> 'job_type', r.data
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
@@ -239,19 +281,25 @@ from (
     offset 0
 ) numbers, ojs_store.stored_event r
 union all
--- The steps, jobs and callbacks of workflows that have completed. What is still to come is told for chains, and counted up to
--- a thousand members.
+-- The steps, jobs and callbacks of workflows that have completed. What is still to come is told for chains, and counted
+-- up to a thousand members.
 select
-    e.ended_at, numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low then 4294967296 else 0 end,
-    e.workflow, e.position, 0, e.ended_at, 'workflow.step_completed', e.workflow::text, concat_ws(' ', 'workflow.step_completed', e.workflow, e.position),
+    e.ended_at, numbers.epoch + e.xmin::text::bigint - case when e.xmin::text::bigint > numbers.low then 4294967296
+        else 0 end,
+    e.workflow, e.position, 0, e.ended_at, 'workflow.step_completed', e.workflow::text,
+        concat_ws(' ', 'workflow.step_completed', e.workflow, e.position),
     'workflows/' || e.workflow, case when e.is_job then e.member end, null, m.type,
-    jsonb_build_object('workflow_id', e.workflow, 'workflow_name', coalesce(w.name, ''), 'step_id', e.position::text, 'step_type', m.type)
-        || case when e.is_job then jsonb_build_object('job_id', e.member) else jsonb_build_object('inner_workflow_id', e.member) end
-        || case when e.started_at is not null then jsonb_build_object('duration_ms', (extract(epoch from e.ended_at - e.started_at) * 1000)::bigint) else '{}' end
+    jsonb_build_object('workflow_id', e.workflow, 'workflow_name', coalesce(w.name, ''), 'step_id', e.position::text,
+        'step_type', m.type)
+        || case when e.is_job then jsonb_build_object('job_id', e.member)
+            else jsonb_build_object('inner_workflow_id', e.member) end
+        || case when e.started_at is not null then jsonb_build_object('duration_ms',
+            (extract(epoch from e.ended_at - e.started_at) * 1000)::bigint) else '{}' end
         || case when e.position >= w.members then jsonb_build_object('callback', m.callback)
             when w.type = 'chain' then jsonb_build_object('steps_remaining', w.members - e.position - 1)
             when w.members <= 1000 then jsonb_build_object('steps_remaining', w.members - (
-                select count(*) from ojs_store.workflow_end f where f.workflow = e.workflow and f.position < w.members and f.ended_at <= e.ended_at))
+                select count(*) from ojs_store.workflow_end f where f.workflow = e.workflow and f.position < w.members
+                    and f.ended_at <= e.ended_at))
             else '{}' end
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
@@ -269,226 +317,3 @@ select
     e.at as "time", e.subject, e.data, e.job_id, e.queue, e.job_type
 from ojs_store.all_events e;
 comment on view ojs.events is 'What happened: the standard OJS events, one row each, in no order';
-
-
--- A time as a number in a cursor.
-create function ojs_store.micros(at timestamptz) returns bigint
-language sql immutable strict parallel safe
-begin atomic
-    select (extract(epoch from at) * 1000000)::bigint;
-end;
-
-create function ojs_store.from_micros(n bigint) returns timestamptz
-language sql immutable strict parallel safe
-begin atomic
-    select timestamptz '1970-01-01 00:00:00+00' + n * interval '1 microsecond';
-end;
-
--- No row that a transaction may still store, or has stored since the last statement began, is older than this. Rows bear
--- times no earlier than the start of their transaction. `otherwise` where that cannot be known: a snapshot that stays, a
--- standby, a prepared transaction, a session whose activity is hidden.
-create function ojs_store.oldest_open(otherwise timestamptz) returns timestamptz
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    unknown boolean;
-    oldest timestamptz;
-begin
-    if pg_is_in_recovery() or current_setting('transaction_isolation') <> 'read committed'
-        or exists (select from pg_prepared_xacts where database = current_database()) then
-        return otherwise;
-    end if;
-    -- A transaction that began in the time to come has seen the clock being set back, and has rows from before and after that.
-    select bool_or(a.state = 'disabled' or a.query = '<insufficient privilege>' or a.xact_start > clock_timestamp()), min(a.xact_start)
-    into unknown, oldest
-    from pg_stat_activity a
-    where a.datname = current_database() and a.backend_type <> 'autovacuum worker';
-    -- A session has started its transaction a moment before it says so.
-    return case when unknown then otherwise else greatest(otherwise, oldest - interval '5 seconds') end;
-end $$;
-
--- The cursor after which everything is read that is not committed yet.
-create function ojs_store.cursor_now() returns text
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    since timestamptz := ojs_store.oldest_open(ojs_store.from_micros(0)); -- looked up before the snapshot below
-begin
-    return pg_snapshot_xmin(pg_current_snapshot()) || '.' || ojs_store.micros(since);
-end $$;
-
-/*
- * Rows are visible once they are committed; but a transaction that is still open may have stored rows before them. So a
- * reading ends below the oldest open transaction, `below`, and the next one begins there: it takes the events with
- * lowest <= settled_by < below, in the order of time. A page is a part of a reading.
- *
- * So that this need not look at all that is kept, a cursor knows a time that no row still to be read is older than,
- * `since`: the start of the oldest transaction that is open in this database (looked up before the snapshot that the rows
- * are read by), or the time of a row that this snapshot sees and that is not settled.
- *
- * A cursor is lowest.since, and in the middle of a reading .below.next_since and the last event's written_at.key.
- * deliveries.rank. Times are in microseconds.
- */
-create function ojs_store.read_events(after text, types text[], queues text[], job_types text[], max int, ids_only boolean) returns jsonb
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_variable
-declare
-    most int := least(greatest(coalesce(max, 100), 1), 1000);
-    most_bytes constant int := 8 * 1024 * 1024;
-    parts text[] := string_to_array(after, '.');
-    lowest bigint := 0;
-    below bigint;
-    since timestamptz := ojs_store.from_micros(0);
-    set_back boolean := false;
-    next_since timestamptz;
-    last_at timestamptz := '-infinity';
-    last_key uuid := '00000000-0000-0000-0000-000000000000';
-    last_deliveries int := -2;
-    last_rank int := 0;
-    slice_from timestamptz;
-    slice_to timestamptz;
-    slice interval := '1 second';
-    event record;
-    page jsonb[] := '{}';
-    bytes bigint := 0;
-    more boolean := false;
-begin
-    if after = 'now' then
-        return jsonb_build_object('events', '[]'::jsonb, 'cursor', ojs_store.cursor_now(), 'has_more', false);
-    end if;
-    if after !~ '^[0-9]{1,18}\.[0-9]{1,18}(\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9a-f]{32}\.-?[0-9]{1,9}\.[0-9]{1,2})?$' then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'after is no cursor', '{"field": "after"}',
-            'Give the cursor of an earlier answer of ojs.events, or null to read from the beginning.');
-    end if;
-    if after is not null then
-        lowest := parts[1];
-        since := ojs_store.from_micros(parts[2]::bigint);
-        -- As after a failover to a server that had not yet received all of it: what lies between would be passed over in silence.
-        if greatest(lowest, parts[3]::bigint) > pg_snapshot_xmax(pg_current_snapshot())::text::bigint then
-            perform ojs_store.raise('INVALID_PAYLOAD', 'after is a cursor of another server or of another history of this one', '{"field": "after"}',
-                'Read from the beginning (null), or from now on (''now'').');
-        end if;
-    end if;
-    slice_from := since;
-    if cardinality(parts) > 2 then
-        below := parts[3];
-        next_since := ojs_store.from_micros(parts[4]::bigint);
-        last_at := ojs_store.from_micros(parts[5]::bigint);
-        last_key := parts[6];
-        last_deliveries := parts[7];
-        last_rank := parts[8];
-        slice_from := last_at;
-    else
-        -- A cursor of a time to come was given out before the clock was set back: what was stored since then bears earlier times.
-        set_back := since > ojs_store.now();
-        next_since := coalesce(ojs_store.oldest_open(case when not set_back then since end), since);
-        below := pg_snapshot_xmin(pg_current_snapshot())::text;
-        select min(e.written_at), least(next_since, min(e.written_at) filter (where e.settled_by >= below))
-        into slice_from, next_since
-        from ojs_store.all_events e
-        where (e.written_at >= since or set_back) and e.settled_by >= lowest;
-    end if;
-
-    -- Slice by slice, so that a long past is not sorted as a whole for each page of it.
-    while slice_from < 'infinity' and not more loop
-        slice_to := case when slice_from + slice < ojs_store.now() then slice_from + slice else 'infinity' end;
-        for event in
-            select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
-                case when not ids_only then e.data end as data -- not read in vain: results may be large
-            from ojs_store.all_events e
-            where e.written_at >= slice_from and e.written_at < slice_to and e.settled_by >= lowest and e.settled_by < below
-                and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
-                and (types is null or ojs_store.matches(e.type, types))
-                and (queues is null or e.queue = any (queues))
-                and (job_types is null or ojs_store.matches(e.job_type, job_types))
-            order by e.written_at, e.key, e.deliveries, e.rank
-            limit most + 1 - cardinality(page)
-        loop
-            -- A page has a bound in bytes, too: jsonb holds no more than 256 MB.
-            more := cardinality(page) = most or bytes > most_bytes;
-            exit when more;
-            bytes := bytes + coalesce(pg_column_size(event.data), 0);
-            page := page || case when ids_only then jsonb_build_object('id', ojs_store.event_id(event.at, event.identity))
-                else jsonb_build_object(
-                    'specversion', '1.0', 'id', ojs_store.event_id(event.at, event.identity), 'type', event.type,
-                    'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || event.source,
-                    'time', ojs_store.time_text(event.at), 'subject', event.subject, 'data', event.data) end;
-            last_at := event.written_at;
-            last_key := event.key;
-            last_deliveries := event.deliveries;
-            last_rank := event.rank;
-        end loop;
-        slice_from := slice_to;
-        slice := slice * 4;
-    end loop;
-
-    return jsonb_build_object(
-        'events', to_jsonb(page),
-        'cursor', case when more then concat_ws('.', lowest, ojs_store.micros(since), below,
-                ojs_store.micros(next_since), ojs_store.micros(last_at), replace(last_key::text, '-', ''), last_deliveries, last_rank)
-            else below || '.' || ojs_store.micros(next_since) end,
-        'has_more', more)
-        || case when after is not null and exists (select from ojs_store.retention_cursor s where s.removed_to >= ojs_store.from_micros(parts[2]::bigint))
-            then '{"missed": true}' else '{}' end::jsonb;
-end $$;
-
-create function ojs.events(
-    after text default null, types text[] default null, queues text[] default null, job_types text[] default null,
-    max int default 100
-) returns jsonb
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    return ojs_store.read_events(after, types, queues, job_types, max, false);
-end $$;
-comment on function ojs.events(text, text[], text[], text[], int)
-    is 'Events after a cursor, in the lifecycle order of each job, and the cursor to go on with; none is passed over';
-
--- Has ticks send the id of each event to the channel ojs_events, from now on. Without a lock on the table, which ticks write.
-create function ojs.notify_events(enabled boolean default true) returns void
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    cursor_now text := ojs_store.cursor_now();
-begin
-    if not enabled then
-        delete from ojs_store.event_notify_cursor;
-    elsif not exists (select from ojs_store.event_notify_cursor) then
-        insert into ojs_store.event_notify_cursor (cursor) values (cursor_now) on conflict do nothing;
-    end if;
-end $$;
-comment on function ojs.notify_events(boolean)
-    is 'Has ticks notify the channel ojs_events of each event, with its id; or has them stop';
-
--- Returns the number of events sent; one session at a time.
-create function ojs_store.tell_events(most int) returns int
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    notified_until text;
-    page jsonb;
-    n int;
-begin
-    select t.cursor into notified_until from ojs_store.event_notify_cursor t limit 1 for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    page := ojs_store.read_events(notified_until, null, null, null, least(most, 1000), true);
-    perform pg_notify('ojs_events', e ->> 'id') from jsonb_array_elements(page -> 'events') e;
-    get diagnostics n = row_count;
-    if n > 0 or ojs_store.from_micros(split_part(notified_until, '.', 2)::bigint) > ojs_store.now() then -- the clock was set back
-        update ojs_store.event_notify_cursor set cursor = page ->> 'cursor';
-    end if;
-    return n;
-end $$;
-
--- What ojs.events looks for by time. These indexes are no part of the plain installation, since every push and every end
--- of a job would pay for them.
-create function ojs.index_events(enabled boolean default true) returns void
-language plpgsql volatile parallel unsafe security definer set client_min_messages = warning set search_path = pg_catalog, pg_temp as $$
-begin
-    if enabled then
-        create index if not exists job_created on ojs_store.job using brin (created_at) with (pages_per_range = 32, autosummarize = on);
-        create index if not exists job_history_at on ojs_store.job_history using brin (at) with (pages_per_range = 32, autosummarize = on);
-        create index if not exists finished_finished_at on ojs_store.finished using brin (finished_at) with (pages_per_range = 32, autosummarize = on);
-    else
-        drop index if exists ojs_store.job_created, ojs_store.job_history_at, ojs_store.finished_finished_at;
-    end if;
-end $$;
-comment on function ojs.index_events(boolean)
-    is 'Makes, or drops, the indexes with which ojs.events need not look at every job that is kept';

@@ -24,14 +24,19 @@ declare
 begin
     job := ojs_store.look(job_id);
     if job.id is null then
-        perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')), jsonb_build_object('job_id', job_id),
+        perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')),
+            jsonb_build_object('job_id', job_id),
             'Check the id; finished jobs are removed after their retention.');
     end if;
-    select format('Job %s, which is %s of workflow %s,', job_id, coalesce(m.callback, 'member ' || m.position), o.workflow) into this
-    from ojs_store.workflow_open o join ojs_store.workflow_member m on m.workflow = o.workflow and m.position = o.position where o.member = job_id;
+    select format('Job %s, which is %s of workflow %s,', job_id, coalesce(m.callback, 'member ' || m.position),
+        o.workflow) into this
+    from ojs_store.workflow_open o join ojs_store.workflow_member m on m.workflow = o.workflow
+        and m.position = o.position where o.member = job_id;
     this := coalesce(this, format('Job %s', job_id));
-    if (case job.state when 'available' then at when 'scheduled' then job.scheduled_at when 'retryable' then job.next_attempt_at end) <= at then
-        select format('%s waits because the server has been in maintenance since %s%s; ojs.set_maintenance(false) ends that.', this, m.since,
+    if (case job.state when 'available' then at when 'scheduled' then job.scheduled_at when 'retryable'
+        then job.next_attempt_at end) <= at then
+        select format('%s waits because the server has been in maintenance since %s%s; ojs.set_maintenance(false) ends '
+                      'that.', this, m.since,
             ' (' || m.reason || ')') into waits from ojs_store.maintenance m order by m.since limit 1;
         if found then
             return waits;
@@ -39,11 +44,13 @@ begin
     end if;
     case job.state
     when 'completed' then
-        return format('%s is completed: its worker finished it %s, at attempt %s.', this, ojs_store.distance(job.completed_at), job.attempt);
+        return format('%s is completed: its worker finished it %s, at attempt %s.', this,
+            ojs_store.distance(job.completed_at), job.attempt);
     when 'cancelled' then
         return format('%s was cancelled %s.', this, ojs_store.distance(job.cancelled_at));
     when 'discarded' then
-        return format('%s was discarded %s after %s deliveries, because of the error %s%s; ojs.retry brings it back.', this,
+        return format('%s was discarded %s after %s deliveries, because of the error %s%s; ojs.retry brings it back.',
+            this,
             ojs_store.distance(job.discarded_at), job.deliveries, job.error ->> 'type',
             ', and a copy went to the queue "' || (job.error ->> 'dead_lettered_to') || '"');
     when 'active' then
@@ -51,15 +58,19 @@ begin
             select l.deadline into deadline from ojs_store.lease l where l.job_id = job_id;
         end if;
         if deadline <= at then
-            return format('%s was held by the worker "%s", whose lease ran out %s; the next claim or tick takes it back.', this,
+            return format('%s was held by the worker "%s", whose lease ran out %s; the next claim or tick takes it '
+                'back.', this,
                 job.worker, ojs_store.distance(deadline));
         end if;
-        return format('%s is running: the worker "%s" holds it, delivery %s, attempt %s of %s, and its lease runs out %s.', this,
+        return format('%s is running: the worker "%s" holds it, delivery %s, attempt %s of %s, and its lease runs out '
+                      '%s.', this,
             job.worker, job.deliveries, job.attempt, job.max_attempts, ojs_store.distance(deadline));
     when 'scheduled' then
-        return format('%s is not due: it is scheduled for %s, %s.', this, job.scheduled_at, ojs_store.distance(job.scheduled_at));
+        return format('%s is not due: it is scheduled for %s, %s.', this, job.scheduled_at,
+            ojs_store.distance(job.scheduled_at));
     when 'retryable' then
-        return format('%s failed at attempt %s of %s (%s) and is tried again %s, at %s.', this, job.attempt, job.max_attempts,
+        return format('%s failed at attempt %s of %s (%s) and is tried again %s, at %s.', this, job.attempt,
+            job.max_attempts,
             job.error ->> 'type', ojs_store.distance(job.next_attempt_at), job.next_attempt_at);
     when 'pending' then
         return format('%s is pending: it waits for ojs.activate(job_id).', this);
@@ -71,7 +82,8 @@ begin
     queue := ojs_store.queue_named(job.queue);
     config := ojs_store.effective_config(coalesce(queue.config, '{}'), false);
     if queue.id is null then
-        return format('%s waits in the queue "%s", which was dropped; the next tick brings the queue back.', this, job.queue);
+        return format('%s waits in the queue "%s", which was dropped; the next tick brings the queue back.', this,
+            job.queue);
     end if;
     if job.expires_at <= at then
         return format('%s expired %s: the next claim or tick discards it.', this, ojs_store.distance(job.expires_at));
@@ -94,15 +106,18 @@ begin
         return format('%s was given back with a delay and may be claimed again %s.', this, ojs_store.distance(due));
     end if;
     if (config ->> 'max_deliveries')::bigint between 1 and job.deliveries and config ->> 'dead_letter' is not null then
-        return format('%s was delivered %s times, as often as its queue "%s" allows: the next claim moves it to the queue "%s".', this,
+        return format('%s was delivered %s times, as often as its queue "%s" allows: the next claim moves it to the '
+                      'queue "%s".', this,
             job.deliveries, job.queue, config ->> 'dead_letter');
     end if;
     select count(*) into ahead from (
         select from ojs_store.ready r, ojs_store.ready mine
-        where mine.job_id = job_id and r.queue = mine.queue and (r.npriority, r.position) < (mine.npriority, mine.position)
+        where mine.job_id = job_id and r.queue = mine.queue
+            and (r.npriority, r.position) < (mine.npriority, mine.position)
         limit 10000
     ) earlier;
-    return format('%s may be claimed now: its queue "%s" is %s, and %s jobs are served before it.', this, job.queue, queue.state,
+    return format('%s may be claimed now: its queue "%s" is %s, and %s jobs are served before it.', this, job.queue,
+        queue.state,
         case when ahead = 10000 then 'at least 10000' else ahead::text end);
 end $$;
 comment on function ojs.explain_job(uuid) is 'Why a job is not running, or that it is, in one sentence';

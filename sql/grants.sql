@@ -15,7 +15,8 @@ to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 
 -- Producing
 grant execute on function
-    ojs.push(text, jsonb, text, int, timestamptz, interval, timestamptz, jsonb, jsonb, jsonb, interval, text, interval, uuid, text[], boolean, jsonb),
+    ojs.push(text, jsonb, text, int, timestamptz, interval, timestamptz, jsonb, jsonb, jsonb, interval, text, interval,
+        uuid, text[], boolean, jsonb),
     ojs.push_job(jsonb),
     ojs.push_many(jsonb, text, interval, text, text),
     ojs.cancel(uuid, boolean),
@@ -60,11 +61,13 @@ to ojs_worker, ojs_admin;
 
 -- Observing
 grant select on ojs.jobs, ojs.leases, ojs.lease_log, ojs.queues, ojs.workers to ojs_observer, ojs_admin;
-grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(), ojs_store.worker_status(ojs_store.worker, timestamptz), ojs.info(uuid) to ojs_observer, ojs_admin;
+grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(),
+    ojs_store.worker_status(ojs_store.worker, timestamptz), ojs.info(uuid) to ojs_observer, ojs_admin;
 
 grant select on ojs.events to ojs_observer, ojs_admin;
 grant execute on function ojs.index_events(boolean), ojs.notify_events(boolean) to ojs_admin;
-grant execute on function ojs.events(text, text[], text[], text[], int), ojs_store.running(), ojs_store.time_text(timestamptz),
+grant execute on function ojs.events(text, text[], text[], text[], int), ojs_store.running(),
+    ojs_store.time_text(timestamptz),
     ojs_store.uri_part(text), ojs_store.event_id(timestamptz, text) to ojs_observer, ojs_admin;
 
 -- Administration
@@ -75,14 +78,17 @@ grant execute on function
     ojs.delete_job(uuid),
     ojs.set_worker_state(text, text)
 to ojs_admin;
-grant execute on function ojs.cancel_many(jsonb, boolean), ojs.retry_many(jsonb, boolean), ojs.delete_many(jsonb, boolean) to ojs_admin;
+grant execute on function ojs.cancel_many(jsonb, boolean), ojs.retry_many(jsonb, boolean),
+    ojs.delete_many(jsonb, boolean) to ojs_admin;
 grant execute on function ojs.dead_letter_stats(text) to ojs_observer, ojs_admin;
 grant execute on function ojs.list_jobs(text, text, text, text, int) to ojs_observer, ojs_admin;
-grant execute on function ojs_store.listed_ids(jsonb, int, bigint), ojs_store.count_listed(jsonb) to ojs_observer, ojs_admin;
+grant execute on function ojs_store.listed_ids(jsonb, int, bigint), ojs_store.count_listed(jsonb) to ojs_observer,
+    ojs_admin;
 grant select on ojs.dead_letters to ojs_observer, ojs_admin;
 
 -- Queues
-grant execute on function ojs.queue_info(text), ojs.queue_stats(text), ojs.explain_job(uuid), ojs.metrics() to ojs_observer, ojs_admin;
+grant execute on function ojs.queue_info(text), ojs.queue_stats(text), ojs.explain_job(uuid),
+    ojs.metrics() to ojs_observer, ojs_admin;
 grant execute on function
     ojs.create_queue(text, jsonb),
     ojs.configure_queue(text, jsonb),
@@ -112,31 +118,39 @@ grant execute on function ojs.ready() to ojs_producer, ojs_worker, ojs_observer,
 grant execute on function ojs.health() to ojs_observer, ojs_admin;
 grant execute on function ojs.tick(int), ojs.start_worker() to ojs_admin;
 
--- HTTP: what ojs.http is made of runs with the rights of its caller, so each role may call the parts of its own requests;
--- what these call checks the caller's rights again. ojs_admin may call all of them.
+-- HTTP: what ojs.http is made of runs with the rights of its caller, so each role may call the parts of its own
+-- requests; what these call checks the caller's rights again. ojs_admin may call all of them.
 grant execute on function ojs.http(text, text, jsonb, text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs.reset() to ojs_admin;
 grant usage on schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function
-    ojs_http.routes, ojs_http.handlers_by_path, ojs_http.find_route, ojs_http.check_headers, ojs_http.check_body, ojs_http.read_headers, ojs_http.read_query,
-    ojs_http.decoded, ojs_http.request_id, ojs_http.reply, ojs_http.no_route, ojs_http.problem, ojs_http.status_of, ojs_http.error_body,
+    ojs_http.routes, ojs_http.handlers_by_path, ojs_http.find_route, ojs_http.check_headers, ojs_http.check_body,
+        ojs_http.read_headers, ojs_http.read_query,
+    ojs_http.decoded, ojs_http.request_id, ojs_http.reply, ojs_http.no_route, ojs_http.problem, ojs_http.status_of,
+        ojs_http.error_body,
     ojs_http.headers_of, ojs_http.raise, ojs_http.now, ojs_http.time_value, ojs_http.duration_value,
-    ojs_http.values_in, ojs_http.abridged, ojs_http.would_wait, ojs_http.may_wait, ojs_http.most_bytes, ojs_http.bytes_of,
+    ojs_http.values_in, ojs_http.abridged, ojs_http.would_wait, ojs_http.may_wait, ojs_http.most_bytes,
+        ojs_http.bytes_of,
     ojs_http.field_in, ojs_http.hint_of, ojs_http.rfc3339, ojs_http.upkeep,
-    ojs_http.object, ojs_http.field, ojs_http.text_field, ojs_http.number_field, ojs_http.texts_field, ojs_http.job_id, ojs_http.job_named,
+    ojs_http.object, ojs_http.field, ojs_http.text_field, ojs_http.number_field, ojs_http.texts_field, ojs_http.job_id,
+        ojs_http.job_named,
     ojs_http.query_number, ojs_http.query_word, ojs_http.query_list, ojs_http.no_such_job, ojs_http.only,
     ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.unsupported
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-grant execute on function ojs_http.workflow, ojs_http.workflow_body, ojs_http.workflow_named to ojs_producer, ojs_observer, ojs_admin;
+grant execute on function ojs_http.workflow, ojs_http.workflow_body, ojs_http.workflow_named to ojs_producer,
+    ojs_observer, ojs_admin;
 grant execute on function ojs_http.tick_without_worker to ojs_producer, ojs_worker, ojs_admin;
 
 -- Producing
 grant execute on function
-    ojs_http.check_args, ojs_http.pressure, ojs_http.pressure_headers, ojs_http.limit_headers, ojs_http.set_block_timeout,
-    ojs_http.push, ojs_http.push_batch, ojs_http.push_bulk, ojs_http.pushed_job, ojs_http.pushed_items, ojs_http.tried_items, ojs_http.item_error,
+    ojs_http.check_args, ojs_http.pressure, ojs_http.pressure_headers, ojs_http.limit_headers,
+        ojs_http.set_block_timeout,
+    ojs_http.push, ojs_http.push_batch, ojs_http.push_bulk, ojs_http.pushed_job, ojs_http.pushed_items,
+        ojs_http.tried_items, ojs_http.item_error,
     ojs_http.nothing_done, ojs_http.record_push_bulk, ojs_http.is_atomic, ojs_http.idempotency_key,
-    ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.batch_key, ojs_http.batch_ttl, ojs_http.batch_headers,
+    ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.batch_key, ojs_http.batch_ttl,
+        ojs_http.batch_headers,
     ojs_http.take_push_key, ojs_http.keep_push_answer, ojs_http.forget_push_key,
     ojs_http.create_workflow, ojs_http.cancel_workflow,
     ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results, ojs_http.record_job, ojs_http.topic_produce
@@ -149,7 +163,8 @@ to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 
 -- Working
 grant execute on function
-    ojs_http.envelope, ojs_http.fetch, ojs_http.outcome, ojs_http.ack, ojs_http.nack, ojs_http.heartbeat, ojs_http.obey_test_directive,
+    ojs_http.envelope, ojs_http.fetch, ojs_http.outcome, ojs_http.ack, ojs_http.nack, ojs_http.heartbeat,
+        ojs_http.obey_test_directive,
     ojs_http.register_worker, ojs_http.deregister_worker,
     ojs_http.progress_and_checkpoint, ojs_http.report_progress, ojs_http.set_progress,
     ojs_http.worker_progress, ojs_http.save_step, ojs_http.resume,
@@ -160,13 +175,18 @@ grant execute on function ojs_http.no_such_worker to ojs_worker, ojs_observer, o
 
 -- Observing
 grant execute on function
-    ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.admin_job, ojs_http.maintenance_json, ojs_http.throughput,
+    ojs_http.metrics, ojs_http.maintenance, ojs_http.system_config, ojs_http.events, ojs_http.admin_job,
+        ojs_http.maintenance_json, ojs_http.throughput,
     ojs_http.stats_history, ojs_http.history_of, ojs_http.held_keys, ojs_http.unique_jobs,
-    ojs_http.middleware, ojs_http.waiting_by_priority, ojs_http.priority_stats, ojs_http.stream_of, ojs_http.event_stream, ojs_http.cron_page, ojs_http.cron_flat, ojs_http.cron_item,
-    ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page, ojs_http.query_time,
-    ojs_http.query_args, ojs_http.job_page, ojs_http.listed_jobs, ojs_http.count_listed, ojs_http.list_filter, ojs_http.dead_letter_filter,
+    ojs_http.middleware, ojs_http.waiting_by_priority, ojs_http.priority_stats, ojs_http.stream_of,
+        ojs_http.event_stream, ojs_http.cron_page, ojs_http.cron_flat, ojs_http.cron_item,
+    ojs_http.cursor_of, ojs_http.page_key, ojs_http.page, ojs_http.page_start, ojs_http.numbered_page,
+        ojs_http.query_time,
+    ojs_http.query_args, ojs_http.job_page, ojs_http.listed_jobs, ojs_http.count_listed, ojs_http.list_filter,
+        ojs_http.dead_letter_filter,
     ojs_http.admin_jobs, ojs_http.admin_stats, ojs_http.admin_queues, ojs_http.admin_queue, ojs_http.admin_workers,
-    ojs_http.queues, ojs_http.queue, ojs_http.queue_stats, ojs_http.queue_config, ojs_http.default_policy, ojs_http.topic,
+    ojs_http.queues, ojs_http.queue, ojs_http.queue_stats, ojs_http.queue_config, ojs_http.default_policy,
+        ojs_http.topic,
     ojs_http.worker, ojs_http.worker_health, ojs_http.worker_json, ojs_http.worker_named,
     ojs_http.dead_letters, ojs_http.dead_letter, ojs_http.dead_letter_named, ojs_http.admin_dead_letters,
     ojs_http.dead_letter_stats, ojs_http.crons, ojs_http.cron, ojs_http.cron_json, ojs_http.no_such_cron,
@@ -177,18 +197,24 @@ to ojs_observer, ojs_admin;
 grant execute on function
     ojs_http.retry, ojs_http.discard, ojs_http.delete_job,
     ojs_http.change_job, ojs_http.retry_ended, ojs_http.change_cron,
-    ojs_http.selection, ojs_http.filter_times, ojs_http.changed_job, ojs_http.take_back_jobs, ojs_http.do_many, ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer, ojs_http.free_key,
+    ojs_http.selection, ojs_http.filter_times, ojs_http.changed_job, ojs_http.take_back_jobs, ojs_http.do_many,
+        ojs_http.do_bulk, ojs_http.bulk, ojs_http.take_key, ojs_http.keep_answer, ojs_http.free_key,
     ojs_http.cancel_bulk, ojs_http.retry_bulk, ojs_http.delete_bulk, ojs_http.must_confirm, ojs_http.admin_bulk,
     ojs_http.admin_cancel_bulk, ojs_http.admin_retry_bulk, ojs_http.admin_delete_bulk,
-    ojs_http.delete_all, ojs_http.purge_asked, ojs_http.purge_queue, ojs_http.purge_dead_letters, ojs_http.retry_dead_letters,
+    ojs_http.delete_all, ojs_http.purge_asked, ojs_http.purge_queue, ojs_http.purge_dead_letters,
+        ojs_http.retry_dead_letters,
     ojs_http.retry_dead_letter, ojs_http.delete_dead_letter, ojs_http.delete_dead_letter_flat,
-    ojs_http.create_queue, ojs_http.configure_queue, ojs_http.with_bound, ojs_http.queue_is, ojs_http.pause_queue, ojs_http.resume_queue,
-    ojs_http.pause_queue_flat, ojs_http.resume_queue_flat, ojs_http.drain_queue, ojs_http.drop_queue, ojs_http.create_topic,
+    ojs_http.create_queue, ojs_http.configure_queue, ojs_http.with_bound, ojs_http.queue_is, ojs_http.pause_queue,
+        ojs_http.resume_queue,
+    ojs_http.pause_queue_flat, ojs_http.resume_queue_flat, ojs_http.drain_queue, ojs_http.drop_queue,
+        ojs_http.create_topic,
     ojs_http.set_queue_rate_limit, ojs_http.set_rate_limit, ojs_http.unset_rate_limit,
-    ojs_http.direct_worker, ojs_http.quiet_worker, ojs_http.resume_worker, ojs_http.terminate_worker, ojs_http.forget_worker,
+    ojs_http.direct_worker, ojs_http.quiet_worker, ojs_http.resume_worker, ojs_http.terminate_worker,
+        ojs_http.forget_worker,
     ojs_http.schedule, ojs_http.unschedule, ojs_http.set_maintenance, ojs_http.reset
 to ojs_admin;
 
 -- Hooks
 grant select on ojs.hooks to ojs_observer, ojs_admin;
-grant execute on function ojs.register_hook(text, text, regprocedure, text, text), ojs.unregister_hook(text) to ojs_admin;
+grant execute on function ojs.register_hook(text, text, regprocedure, text, text),
+    ojs.unregister_hook(text) to ojs_admin;

@@ -11,8 +11,8 @@ comment on function ojs.version() is 'The version of the ojs library';
 create function ojs_store.now() returns timestamptz
 language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_now';
 
--- For waits: seconds of a clock that nobody sets, of which only differences mean anything, and a sleep by that clock. The
--- server's pg_sleep() lasts for an hour longer if the system's clock is set back by an hour.
+-- For waits: seconds of a clock that nobody sets, of which only differences mean anything, and a sleep by that clock.
+-- The server's pg_sleep() lasts for an hour longer if the system's clock is set back by an hour.
 create function ojs_store.steady_s() returns double precision
 language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_steady_s';
 

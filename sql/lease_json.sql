@@ -1,5 +1,5 @@
--- lease_json.sql: claim, ack, nack and extend with the request and reply bodies of the Queues document; jobs are named by
--- their numbers. The same implementation as the typed functions. C++: src/work/lease_json.cpp.
+-- lease_json.sql: claim, ack, nack and extend with the request and reply bodies of the Queues document; jobs are named
+-- by their numbers. The same implementation as the typed functions. C++: src/work/lease_json.cpp.
 
 create function ojs_store.held(queue text, worker text, out seq bigint, out job_id uuid) returns setof record
 language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_held';
@@ -11,7 +11,8 @@ begin
 end $$;
 
 -- A whole number in a request; null where it is absent. Beyond the bounds it is clamped.
-create function ojs_store.request_number(request jsonb, field text, least_value bigint, greatest_value bigint) returns bigint
+create function ojs_store.request_number(request jsonb, field text, least_value bigint, greatest_value bigint)
+    returns bigint
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     value jsonb := request -> field;
@@ -21,7 +22,8 @@ begin
         return null;
     end if;
     if jsonb_typeof(value) <> 'number' then
-        perform ojs_store.bad_request(field, format('%s must be a number, not %s', field, jsonb_typeof(value)), 'Give a whole number.');
+        perform ojs_store.bad_request(field, format('%s must be a number, not %s', field, jsonb_typeof(value)),
+            'Give a whole number.');
     end if;
     n := value::numeric;
     if n <> trunc(n) then
@@ -34,10 +36,12 @@ create function ojs_store.request_node(request jsonb) returns text
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if request is null or jsonb_typeof(request) <> 'object' then
-        perform ojs_store.bad_request('request', 'request must be an object', 'Give an object such as {"node": "api-1", "max": 10}.');
+        perform ojs_store.bad_request('request', 'request must be an object',
+            'Give an object such as {"node": "api-1", "max": 10}.');
     end if;
     if jsonb_typeof(request -> 'node') is distinct from 'string' or request ->> 'node' = '' then
-        perform ojs_store.bad_request('node', 'node must be a string that is not empty', 'Name the worker, such as "api-1".');
+        perform ojs_store.bad_request('node', 'node must be a string that is not empty',
+            'Name the worker, such as "api-1".');
     end if;
     return request ->> 'node';
 end $$;
@@ -60,8 +64,10 @@ begin
         perform ojs_store.bad_request('seqs', 'seqs must not be empty', 'Give the $seq of each job.');
     end if;
     if jsonb_array_length(seqs) > 1000 then
-        perform ojs_store.raise('BATCH_SIZE_EXCEEDED', format('a call may name 1000 jobs in seqs, not %s', jsonb_array_length(seqs)),
-            jsonb_build_object('field', 'seqs', 'size', jsonb_array_length(seqs), 'maximum', 1000, 'reason', 'batch_too_large'), 'Split the call.');
+        perform ojs_store.raise('BATCH_SIZE_EXCEEDED',
+            format('a call may name 1000 jobs in seqs, not %s', jsonb_array_length(seqs)),
+            jsonb_build_object('field', 'seqs', 'size', jsonb_array_length(seqs), 'maximum', 1000, 'reason',
+                'batch_too_large'), 'Split the call.');
     end if;
     if exists (select from jsonb_array_elements(seqs) v where case when jsonb_typeof(v) = 'number'
             then v::numeric <> trunc(v::numeric) or v::numeric not between 0 and 9223372036854775807 else true end) then
@@ -69,23 +75,28 @@ begin
     end if;
     if tokens is not null then
         if jsonb_typeof(tokens) <> 'array' or exists (
-                select from jsonb_array_elements(case when jsonb_typeof(tokens) = 'array' then tokens else '[]' end) v where jsonb_typeof(v) <> 'string') then
-            perform ojs_store.bad_request('lease_ids', 'lease_ids must be an array of strings', 'Give the lease_id of each job, or leave it out.');
+                select from jsonb_array_elements(case when jsonb_typeof(tokens) = 'array' then tokens else '[]' end) v
+                    where jsonb_typeof(v) <> 'string') then
+            perform ojs_store.bad_request('lease_ids', 'lease_ids must be an array of strings',
+                'Give the lease_id of each job, or leave it out.');
         end if;
         if jsonb_array_length(tokens) <> jsonb_array_length(seqs) then
-            perform ojs_store.bad_request('lease_ids', format('lease_ids has %s elements and seqs has %s', jsonb_array_length(tokens),
+            perform ojs_store.bad_request('lease_ids',
+                format('lease_ids has %s elements and seqs has %s', jsonb_array_length(tokens),
                 jsonb_array_length(seqs)), 'Give one lease_id per seq, in the same order, or none.');
         end if;
     end if;
     return query
         select named.place, named.seq, tokens ->> (named.place - 1)::int,
             case when row_number() over (partition by named.seq order by named.place) = 1 then held.job_id end
-        from (select n, v::numeric::bigint from jsonb_array_elements(seqs) with ordinality as s(v, n)) as named(place, seq)
+        from (select n, v::numeric::bigint from jsonb_array_elements(seqs)
+            with ordinality as s(v, n)) as named(place, seq)
         left join ojs_store.held(queue, node) held on held.seq = named.seq
         order by named.place;
 end $$;
 
--- The jobs of a request, ready for a typed function: parallel arrays of its entries, and of those among them that are held.
+-- The jobs of a request, ready for a typed function: parallel arrays of its entries, and of those among them that are
+-- held.
 create function ojs_store.read_request(
     queue text, request jsonb, out node text, out seqs bigint[], out ids uuid[], out held uuid[], out lease_ids text[]
 ) returns record
@@ -148,9 +159,11 @@ begin
     return ojs_store.reply_counts(queue) - 'in_flight' || jsonb_build_object(
         'claimed', coalesce(claimed, '[]'),
         'count', coalesce(jsonb_array_length(claimed), 0),
-        'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started), 'throttle_wait_ms', waited_ms));
+        'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started), 'throttle_wait_ms',
+            waited_ms));
 end $$;
-comment on function ojs.lease_claim(text, jsonb) is 'Leases jobs to a worker: request and reply of POST /v0/topics/:queue/claim';
+comment on function ojs.lease_claim(text, jsonb)
+    is 'Leases jobs to a worker: request and reply of POST /v0/topics/:queue/claim';
 
 create function ojs.lease_ack(queue text, request jsonb) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
@@ -168,7 +181,8 @@ begin
         'skipped', ojs_store.skipped_seqs(named.seqs, named.ids, skipped),
         'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started), 'fsync_ms', 0));
 end $$;
-comment on function ojs.lease_ack(text, jsonb) is 'Completes held jobs: request and reply of POST /v0/topics/:queue/ack';
+comment on function ojs.lease_ack(text, jsonb)
+    is 'Completes held jobs: request and reply of POST /v0/topics/:queue/ack';
 
 create function ojs.lease_nack(queue text, request jsonb) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
@@ -188,7 +202,8 @@ begin
         'skipped', ojs_store.skipped_seqs(named.seqs, named.ids, skipped),
         'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started)));
 end $$;
-comment on function ojs.lease_nack(text, jsonb) is 'Gives held jobs back: request and reply of POST /v0/topics/:queue/nack';
+comment on function ojs.lease_nack(text, jsonb)
+    is 'Gives held jobs back: request and reply of POST /v0/topics/:queue/nack';
 
 create function ojs.lease_extend(queue text, request jsonb) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
@@ -204,7 +219,8 @@ declare
 begin
     select * into named from ojs_store.read_request(queue, request);
     if lease_ms is null then
-        perform ojs_store.bad_request('lease_ms', 'lease_ms is missing', 'Give the new length of the lease in milliseconds, counted from now.');
+        perform ojs_store.bad_request('lease_ms', 'lease_ms is missing',
+            'Give the new length of the lease in milliseconds, counted from now.');
     end if;
     select e.done, e.skipped, e.deadline into done, skipped, deadline
     from ojs.extend_many(named.node, named.held, lease_ms * interval '1 millisecond', named.lease_ids) e;
@@ -217,4 +233,5 @@ begin
         'deadlines', coalesce(deadlines, '{}'),
         'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started)));
 end $$;
-comment on function ojs.lease_extend(text, jsonb) is 'Gives held jobs a new deadline: request and reply of POST /v0/topics/:queue/extend';
+comment on function ojs.lease_extend(text, jsonb)
+    is 'Gives held jobs a new deadline: request and reply of POST /v0/topics/:queue/extend';

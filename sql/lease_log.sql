@@ -18,4 +18,5 @@ select
     l.worker, 'lease_' || lpad(to_hex(l.token), 16, '0') as lease_id, l.at, l.deadline, l.deliveries, l.number
 from ojs_store.lease_log l;
 comment on view ojs.lease_log
-    is 'What happened to the leases of queues with lease_log, in the order of number: claimed, extended, released, acked, failed, lapsed, cancelled, purged, discarded';
+    is 'What happened to the leases of queues with lease_log, in the order of number: claimed, extended, released, '
+       'acked, failed, lapsed, cancelled, purged, discarded';

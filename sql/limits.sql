@@ -14,7 +14,8 @@ language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_check_limit';
 create function ojs_store.queue_limit(config jsonb) returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select coalesce(e.config -> 'rate_limit', '{}')
-        || case when (e.config ->> 'concurrency')::int > 0 then jsonb_build_object('concurrency', e.config -> 'concurrency') else '{}' end
+        || case when (e.config ->> 'concurrency')::int > 0
+            then jsonb_build_object('concurrency', e.config -> 'concurrency') else '{}' end
     from (select ojs_store.effective_config(queue_limit.config, false)) e(config)
 $$;
 
@@ -24,8 +25,8 @@ language sql immutable strict parallel safe rows 1 set search_path = pg_catalog,
     select jsonb_array_elements(case jsonb_typeof(stated) when 'array' then stated else jsonb_build_array(stated) end)
 $$;
 
--- Every key of which something is known, or one of them, with what was said of it: by jobs that are not finished, by queues,
--- by administrators. Empty on a standby, where the hot set is not.
+-- Every key of which something is known, or one of them, with what was said of it: by jobs that are not finished, by
+-- queues, by administrators. Empty on a standby, where the hot set is not.
 create function ojs_store.stated_limits(
     only_key text, out key text, out config jsonb, out over jsonb, out over_until timestamptz, out waiting bigint
 ) returns setof record
@@ -37,7 +38,8 @@ begin
     return query
     with queues as materialized (
         select newest.id, 'queue:' || newest.name as key, ojs_store.queue_limit(newest.config) as config
-        from (select distinct on (q.id) q.* from ojs_store.queue q where q.name <> '_default' order by q.id, q.revised_at desc) newest
+        from (select distinct on (q.id) q.* from ojs_store.queue q where q.name <> '_default' order by q.id,
+            q.revised_at desc) newest
         where newest.state <> 'deleted'
     ),
     by_job as (
@@ -45,7 +47,8 @@ begin
         from (
             select r.job_id, r.queue, true as ready from ojs_store.ready r where r.flags & job_flag.job_limits <> 0
             union all
-            select l.job_id, l.queue, false from ojs_store.delayed l where l.flags & job_flag.job_limits <> 0 and l.kind <> DelayedKind.expiry
+            select l.job_id, l.queue, false from ojs_store.delayed l where l.flags & job_flag.job_limits <> 0
+                and l.kind <> DelayedKind.expiry
             union all
             select l.job_id, l.queue, false from ojs_store.lease l where l.flags & job_flag.job_limits <> 0
         ) hot
@@ -61,7 +64,8 @@ begin
         select q.key, q.config, (select count(*) from ojs_store.ready r where r.queue = q.id)
         from queues q where q.config <> '{}' and (only_key is null or q.key = only_key)
         union all
-        select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (LimitUse.held, LimitUse.start) and (only_key is null or u.name = only_key)
+        select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (LimitUse.held, LimitUse.start)
+            and (only_key is null or u.name = only_key)
         union all
         select r.key, '{}', 0 from ojs_store.rate_limit r
         where (r.until is null or r.until > ojs_store.now()) and (only_key is null or r.key = only_key)
@@ -86,8 +90,10 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     select n.concurrency,
         (select count(*) from ojs_store.limit_use u join ojs_store.lease l on l.job_id = u.job_id and l.token = u.token
             where u.key = h.key and u.kind = LimitUse.held),
-        n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period, n.throttle, n.throttle_period,
-        (select max(u.at) from ojs_store.limit_use u where u.key = h.key and u.kind = LimitUse.start) + n.throttle_period / n.throttle,
+        n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period,
+            n.throttle, n.throttle_period,
+        (select max(u.at) from ojs_store.limit_use u where u.key = h.key
+            and u.kind = LimitUse.start) + n.throttle_period / n.throttle,
         -- As claims see it: a pause that was noted before the clock was set back no longer counts.
         (select max(r.until) from ojs_store.rate_limit r where r.key = limit_state.key and r.config is null
             and r.until > ojs_store.now() and r.set_at <= ojs_store.now() + interval '1 minute')
@@ -111,18 +117,21 @@ begin
         return;
     end if;
     return query
-    select s.key, u.concurrency, u.active, u.rate, u.rate_period, u.started, u.window_resets_at, u.throttle, u.throttle_period,
+    select s.key, u.concurrency, u.active, u.rate, u.rate_period, u.started, u.window_resets_at, u.throttle,
+        u.throttle_period,
         u.next_allowed_at, u.paused_until, s.waiting, s.over, s.over_until
     from ojs_store.stated_limits(rate_limits.only_key) s
     cross join lateral ojs_store.limit_state(s.key, s.config, s.over) u;
 end $$;
 
 create view ojs.rate_limits as
-select key, concurrency, active, rate, rate_period, started, window_resets_at, throttle, throttle_period, next_allowed_at,
+select key, concurrency, active, rate, rate_period, started, window_resets_at, throttle, throttle_period,
+    next_allowed_at,
     paused_until, waiting, override, override_until
 from ojs_store.rate_limits();
 comment on view ojs.rate_limits is
-    'Keys of rate limits, what they allow, what of it is used, and how many available jobs have the key; empty on a standby';
+    'Keys of rate limits, what they allow, what of it is used, and how many available jobs have the key; empty on a '
+    'standby';
 
 -- One key as the HTTP binding shows it; null if nothing is known of it.
 create function ojs_store.rate_limit_json(key text) returns jsonb
@@ -132,7 +141,8 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp set in
         'concurrency', case when r.concurrency is not null then jsonb_build_object(
             'limit', r.concurrency, 'active', r.active, 'available', greatest(r.concurrency - r.active, 0)) end,
         'rate', case when r.rate is not null then jsonb_build_object(
-            'limit', r.rate, 'period', r.rate_period::text, 'current_count', r.started, 'window_resets_at', r.window_resets_at) end,
+            'limit', r.rate, 'period', r.rate_period::text, 'current_count', r.started, 'window_resets_at',
+                r.window_resets_at) end,
         'throttle', case when r.throttle is not null then jsonb_build_object(
             'limit', r.throttle, 'period', r.throttle_period::text, 'next_allowed_at', r.next_allowed_at) end,
         'paused_until', r.paused_until,
@@ -141,8 +151,8 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp set in
     from ojs_store.rate_limits(rate_limit_json.key) r
 $$;
 
--- Why a job may not start now, as ojs.explain_job says it; null if no limit is in its way. Looks at the keys of this job alone:
--- that of its queue, and those that it states, each by what the job itself says.
+-- Why a job may not start now, as ojs.explain_job says it; null if no limit is in its way. Looks at the keys of this
+-- job alone: that of its queue, and those that it states, each by what the job itself says.
 create function ojs_store.explain_limit(job ojs.job) returns text
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -155,7 +165,8 @@ begin
     select format('the rate limit "%s" is used up: ', k.key) || case
             when r.paused_until is not null then format('paused until %s', r.paused_until)
             when r.active >= r.concurrency then format('%s of %s run', r.active, r.concurrency)
-            when r.started >= r.rate then format('%s of %s have started within %s, the next may at %s', r.started, r.rate, r.rate_period, r.window_resets_at)
+            when r.started >= r.rate then format('%s of %s have started within %s, the next may at %s', r.started,
+                r.rate, r.rate_period, r.window_resets_at)
             else format('the next may start at %s', r.next_allowed_at) end
     into says
     from (
@@ -168,7 +179,8 @@ begin
         from ojs_store.rate_limit o where o.key = k.key and (o.until is null or o.until > ojs_store.now())
     ) over_
     cross join lateral ojs_store.limit_state(k.key, coalesce(k.config, '{}'), over_.config) r
-    where r.paused_until is not null or r.active >= r.concurrency or r.started >= r.rate or r.next_allowed_at > ojs_store.now()
+    where r.paused_until is not null or r.active >= r.concurrency or r.started >= r.rate
+        or r.next_allowed_at > ojs_store.now()
     order by k.key
     limit 1;
     return says;
@@ -181,7 +193,8 @@ begin
     perform ojs_store.check_limit(key, config);
     perform ojs_store.limit_numbers(config, null);
     if until <= ojs_store.now() then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'until is in the past', '{"field": "until"}', 'Give a time to come, or null for good.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'until is in the past', '{"field": "until"}',
+            'Give a time to come, or null for good.');
     end if;
     perform ojs_store.lock_setting('ojs_store.rate_limit', key);
     delete from ojs_store.rate_limit r where r.key = set_rate_limit.key;
@@ -189,11 +202,13 @@ begin
         insert into ojs_store.rate_limit (key, config, until, set_at) values (key, config, until, clock_timestamp());
     end if;
     perform ojs_store.changed('ojs_store.rate_limit');
-    perform ojs_store.record_act('rate_limit_set', key, jsonb_strip_nulls(jsonb_build_object('key', key, 'config', config,
+    perform ojs_store.record_act('rate_limit_set', key,
+        jsonb_strip_nulls(jsonb_build_object('key', key, 'config', config,
         'until', ojs_store.time_text(until))));
     -- Who waits for jobs that may start now looks again.
     perform ojs_store.wake(q.name) from ojs.queues q where q.state = 'active';
     return coalesce(ojs_store.rate_limit_json(key), jsonb_build_object('key', key));
 end $$;
 comment on function ojs.set_rate_limit(text, jsonb, timestamptz) is
-    'Lays limits over those that jobs or a queue (key queue:NAME) state, until a time or for good; null takes them back, pauses too';
+    'Lays limits over those that jobs or a queue (key queue:NAME) state, until a time or for good; null takes them '
+    'back, pauses too';

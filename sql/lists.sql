@@ -1,10 +1,11 @@
--- lists.sql: pages of jobs. Every table of the hot set, finished jobs and dead letters have an index by job id, and ids grow
--- with time: a list is read from the end of such an index, and ojs_store.look() is asked only for what is returned.
+-- lists.sql: pages of jobs. Every table of the hot set, finished jobs and dead letters have an index by job id, and ids
+-- grow with time: a list is read from the end of such an index, and ojs_store.look() is asked only for what is
+-- returned.
 
--- The ids of the jobs that a filter describes, in its order. Keys, all optional: queue, state, type (a * at its end stands for
--- whatever follows), since and until (of the push), dead_letters (true: those; since and until are then of the end),
--- error_type, args (contained in the job's), sort (created_at, scheduled_at, priority, none), ascending, beyond (the id after
--- which the list goes on). The text of the query is put together from what stands here alone.
+-- The ids of the jobs that a filter describes, in its order. Keys, all optional: queue, state, type (a * at its end
+-- stands for whatever follows), since and until (of the push), dead_letters (true: those; since and until are then of
+-- the end), error_type, args (contained in the job's), sort (created_at, scheduled_at, priority, none), ascending,
+-- beyond (the id after which the list goes on). The text of the query is put together from what stands here alone.
 create function ojs_store.listed_ids(filter jsonb, most int, skip bigint default 0) returns setof uuid
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -27,14 +28,19 @@ begin
         select string_agg('select job_id, queue, ' || piece, ' union all ') into source
         from (values
             ('available', 'npriority from ojs_store.ready'),
-            ('available', 'npriority from ojs_store.delayed where kind = DelayedKind.released or kind <> DelayedKind.expiry and due_at <= ojs_store.now()'),
+            ('available', 'npriority from ojs_store.delayed where kind = DelayedKind.released or kind <> '
+                'DelayedKind.expiry and due_at <= ojs_store.now()'),
             ('active', 'npriority from ojs_store.lease'),
-            ('scheduled', 'npriority from ojs_store.delayed where kind = DelayedKind.scheduled and due_at > ojs_store.now()'),
-            ('retryable', 'npriority from ojs_store.delayed where kind = DelayedKind.retryable and due_at > ojs_store.now()'),
-            ('pending', 'npriority from ojs_store.delayed where kind = DelayedKind.pending and due_at > ojs_store.now()'),
+            ('scheduled', 'npriority from ojs_store.delayed where kind = DelayedKind.scheduled and due_at > '
+                'ojs_store.now()'),
+            ('retryable', 'npriority from ojs_store.delayed where kind = DelayedKind.retryable and due_at > '
+                'ojs_store.now()'),
+            ('pending', 'npriority from ojs_store.delayed where kind = DelayedKind.pending and due_at > '
+                'ojs_store.now()'),
             ('completed', 'null::smallint from ojs_store.finished where state = State.completed'),
             ('cancelled', 'null::smallint from ojs_store.finished where state = State.cancelled'),
-            ('discarded', 'null::smallint from ojs_store.finished where state = State.discarded')) as places(of_state, piece)
+            ('discarded', 'null::smallint from ojs_store.finished where state = State.discarded')) as places(of_state,
+                piece)
         where of_state = coalesce(state, of_state);
     end if;
     if source is null then
@@ -44,26 +50,33 @@ begin
         conditions := conditions || 'p.queue = ojs_store.queue_id($1 ->> ''queue'')'::text;
     end if;
     if filter ->> 'type' is not null then
-        conditions := conditions || case when filter ->> 'type' like '%*' then 'starts_with(e.type, left($1 ->> ''type'', -1))'
+        conditions := conditions || case when filter ->> 'type' like '%*'
+            then 'starts_with(e.type, left($1 ->> ''type'', -1))'
             else 'e.type = $1 ->> ''type''' end;
     end if;
     if filter ->> 'since' is not null then
-        conditions := conditions || format('%s >= ($1 ->> ''since'')::timestamptz', case when of_dead then 'p.died_at' else 'e.created_at' end);
+        conditions := conditions || format('%s >= ($1 ->> ''since'')::timestamptz',
+            case when of_dead then 'p.died_at' else 'e.created_at' end);
     end if;
     if filter ->> 'until' is not null then
-        conditions := conditions || format('%s <= ($1 ->> ''until'')::timestamptz', case when of_dead then 'p.died_at' else 'e.created_at' end);
+        conditions := conditions || format('%s <= ($1 ->> ''until'')::timestamptz',
+            case when of_dead then 'p.died_at' else 'e.created_at' end);
     end if;
     if filter ->> 'error_type' is not null then
-        conditions := conditions || '(select d.error ->> ''type'' from ojs_store.finished d where d.job_id = p.job_id) = $1 ->> ''error_type'''::text;
+        conditions := conditions
+            || '(select d.error ->> ''type'' from ojs_store.finished d where d.job_id = p.job_id) = $1 ->> '
+               '''error_type'''::text;
     end if;
     if filter -> 'args' is not null then
         conditions := conditions || 'e.args @> ($1 -> ''args'')'::text;
     end if;
     if filter ->> 'beyond' is not null then
-        conditions := conditions || format('p.job_id %s ($1 ->> ''beyond'')::uuid', case way when 'asc' then '>' else '<' end);
+        conditions := conditions || format('p.job_id %s ($1 ->> ''beyond'')::uuid',
+            case way when 'asc' then '>' else '<' end);
     end if;
     return query execute format('select p.job_id from (%s) p%s where %s%s limit $2 offset $3', source,
-        case when array_to_string(conditions, ' ') ~ '\me\.' or sort in ('scheduled_at', 'priority') then ' join ojs_store.job e on e.id = p.job_id' else '' end,
+        case when array_to_string(conditions, ' ') ~ '\me\.' or sort in ('scheduled_at', 'priority')
+            then ' join ojs_store.job e on e.id = p.job_id' else '' end,
         array_to_string(conditions, ' and '),
         case sort when 'created_at' then format(' order by p.job_id %s', way)
             when 'scheduled_at' then format(' order by e.scheduled_at %s nulls last, p.job_id %1$s', way)
@@ -72,8 +85,8 @@ begin
         using filter, most, skip;
 end $$;
 
--- How many jobs such a filter describes: from the counters where queue and state say it all. Where only looking at the jobs
--- would tell, no more than 10,001 are counted.
+-- How many jobs such a filter describes: from the counters where queue and state say it all. Where only looking at the
+-- jobs would tell, no more than 10,001 are counted.
 create function ojs_store.count_listed(filter jsonb) returns bigint
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -81,18 +94,21 @@ begin
         return (select count(*) from ojs_store.listed_ids(filter || '{"sort": "none"}', 10001));
     end if;
     if filter @> '{"dead_letters": true}' then
-        return (select count(*) from ojs_store.dead_letter d where filter ->> 'queue' is null or d.queue = ojs_store.queue_id(filter ->> 'queue'));
+        return (select count(*) from ojs_store.dead_letter d
+            where filter ->> 'queue' is null or d.queue = ojs_store.queue_id(filter ->> 'queue'));
     end if;
     return (
         select coalesce(sum(case
             when filter ? 'state' then (to_jsonb(c) ->> (filter ->> 'state'))::bigint
-            else c.available + c.active + c.scheduled + c.retryable + c.pending + c.completed + c.cancelled + c.discarded end), 0)
+            else c.available + c.active + c.scheduled + c.retryable + c.pending + c.completed + c.cancelled
+                + c.discarded end), 0)
         from ojs_store.queue_counts(array( -- also those that were dropped
             select distinct q.id from ojs_store.queue q where q.name = coalesce(filter ->> 'queue', q.name))) c);
 end $$;
 
 create function ojs.list_jobs(
-    queue text default null, state text default null, type text default null, after text default null, max int default 100
+    queue text default null, state text default null, type text default null, after text default null,
+        max int default 100
 ) returns setof ojs.job
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -106,7 +122,8 @@ begin
         perform ojs_store.raise('INVALID_PAYLOAD', 'state is none of the states of a job', '{"field": "state"}',
             'Give available, scheduled, retryable, pending, active, completed, cancelled, discarded, or null for all.');
     elsif max is null or max not between 1 and 1000 then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'max must be from 1 to 1000', '{"field": "max"}', 'Read further pages with after.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'max must be from 1 to 1000', '{"field": "max"}',
+            'Read further pages with after.');
     elsif after !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'after is not the id of a job', '{"field": "after"}',
             'Give the id of the last job of the page before, or null for the first page.');
@@ -114,7 +131,8 @@ begin
         perform ojs_store.queue_found(queue);
     end if;
     for id in
-        select * from ojs_store.listed_ids(jsonb_strip_nulls(jsonb_build_object('queue', queue, 'state', state, 'type', type, 'beyond', after)), max)
+        select * from ojs_store.listed_ids(jsonb_strip_nulls(jsonb_build_object('queue', queue, 'state', state, 'type',
+            type, 'beyond', after)), max)
     loop
         job := ojs_store.look(id);
         continue when job.id is null or job.state <> state; -- removed or gone on meanwhile

@@ -12,13 +12,17 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';
 
--- The extensions whose required capabilities are all there. `make conformance` fails for one of which a case does not pass.
+-- The extensions whose required capabilities are all there. `make conformance` fails for one of which a case does not
+-- pass.
 create function ojs_http.extensions() returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
-        'official', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:' || name, 'version', '1.0.0') order by name) filter (where official),
-        'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name, 'version', '1.0.0') order by name) filter (where not official))
-    from (values ('admin-api', true), ('dead-letter', true), ('durable-execution', true), ('rate-limiting', true), ('progress', false)) e (name, official)
+        'official', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:' || name, 'version', '1.0.0')
+            order by name) filter (where official),
+        'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name,
+            'version', '1.0.0') order by name) filter (where not official))
+    from (values ('admin-api', true), ('dead-letter', true), ('durable-execution', true), ('rate-limiting', true),
+        ('progress', false)) e (name, official)
 $$;
 
 create function ojs.manifest() returns jsonb
@@ -29,10 +33,13 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'conformance_level', 4, 'conformance_tier', 'runtime',
         'protocols', jsonb_build_array('http'), 'backend', 'postgres',
         'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong', 'unique_job_mechanism',
-            'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of the '
+            'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of '
+            'the '
             'push until that ends, and the states of the jobs it names are looked up under that lock',
-        'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default', 'at-least-once', 'events', 'at-least-once',
-            'ordering', jsonb_build_object('fifo', 'within a queue, among jobs of equal priority, for a single worker that takes one job at a time',
+        'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default',
+            'at-least-once', 'events', 'at-least-once',
+            'ordering', jsonb_build_object('fifo',
+                'within a queue, among jobs of equal priority, for a single worker that takes one job at a time',
                 'none', jsonb_build_array('across workers', 'across priorities', 'across retries and redeliveries'))),
         'extensions', ojs_http.extensions(),
         'endpoints', '{"manifest": "/ojs/manifest", "health": "/ojs/v1/health"}'::jsonb,
@@ -40,9 +47,11 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
             'max_envelope_bytes', pg_size_bytes(current_setting('ojs.max_envelope_size')),
             'max_meta_bytes', pg_size_bytes(current_setting('ojs.max_meta_size')),
             'max_queue_name_bytes', 128, 'max_job_type_bytes', 255,
-            'external_references', true, 'chunking', false, 'per_queue_limits', false, 'supported_compression', '[]'::jsonb,
+            'external_references', true, 'chunking', false, 'per_queue_limits', false, 'supported_compression',
+                '[]'::jsonb,
             'max_batch_size', current_setting('ojs.max_batch_size')::int,
             'max_args_depth', current_setting('ojs.max_args_depth')::int,
             'max_args_elements', current_setting('ojs.max_args_elements')::int))
 $$;
-comment on function ojs.manifest() is 'The conformance manifest of OJS: what this implementation is, what it can do, and its limits';
+comment on function ojs.manifest()
+    is 'The conformance manifest of OJS: what this implementation is, what it can do, and its limits';

@@ -1,5 +1,6 @@
-# names.awk: for the enums and constants of the headers (and enums in comments of SQL) that it is given, a sed script that puts
-# numbers in place of names: DelayedKind.expiry becomes 5, job_flag.job_pending becomes 1, constant.wait_bounds {10000,50000,…}.
+# names.awk: for the enums and constants of the headers (and enums in comments of SQL) that it is given, a sed script
+# that puts numbers in place of names: DelayedKind.expiry becomes 5, job_flag.job_pending becomes 1,
+# constant.wait_bounds {10000,50000,…}.
 # A name that is not there ends sed with an error.
 /^constexpr int64 [a-z_]+(\[.*\])? =/, /;$/ {
     gsub(/constexpr int64 |[ ;]/, "")

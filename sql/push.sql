@@ -20,8 +20,10 @@ create function ojs.push(
     options jsonb default '{}'
 ) returns ojs.job
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_push';
-comment on function ojs.push(text, jsonb, text, int, timestamptz, interval, timestamptz, jsonb, jsonb, jsonb, interval, text, interval, uuid, text[], boolean, jsonb)
-    is 'Pushes one job in the caller''s transaction and returns it; options takes every other attribute of the OJS envelope';
+comment on function ojs.push(text, jsonb, text, int, timestamptz, interval, timestamptz, jsonb, jsonb, jsonb, interval,
+    text, interval, uuid, text[], boolean, jsonb)
+    is 'Pushes one job in the caller''s transaction and returns it; options takes every other attribute of the OJS '
+       'envelope';
 
 create function ojs.push_job(job jsonb) returns jsonb
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_push_job';
@@ -37,4 +39,5 @@ create function ojs.push_many(
 ) returns setof record
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_push_many';
 comment on function ojs.push_many(jsonb, text, interval, text, text)
-    is 'Pushes a JSON array of OJS envelopes in one step, all or none, or each for itself; one result row per job, in input order';
+    is 'Pushes a JSON array of OJS envelopes in one step, all or none, or each for itself; one result row per job, in '
+       'input order';

@@ -2,7 +2,8 @@
 -- A queue is one row of ojs_store.queue, or for a while several of one name, of which the newest counts: so every
 -- change is made to all rows of the name.
 
-create function ojs_store.raise(code text, message text, details jsonb default null, hint text default null) returns void
+create function ojs_store.raise(code text, message text, details jsonb default null, hint text default null)
+    returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_raise';
 
 create function ojs_store.queue_config(name text, base jsonb, given jsonb) returns jsonb
@@ -43,7 +44,8 @@ begin
             perform ojs_store.check_queue_name(name);
         end if;
         perform ojs_store.raise('NOT_FOUND', format('queue "%s" does not exist', left(name, 64)),
-            jsonb_build_object('resource_type', 'queue', 'resource_id', left(name, 128), 'queue', left(name, 128), 'reason', 'topic_not_found'),
+            jsonb_build_object('resource_type', 'queue', 'resource_id', left(name, 128), 'queue', left(name, 128),
+                'reason', 'topic_not_found'),
             'Push to the queue, or create it with ojs.create_queue(name).');
     end if;
     return found_queue;
@@ -70,7 +72,8 @@ begin
     if wanted = before.config and coalesce(state, before.state) = before.state then
         return before;
     end if;
-    -- Always newer than what is there, and than what a push makes of a dropped queue (src/queue/queue.cpp), whatever clocks do.
+    -- Always newer than what is there, and than what a push makes of a dropped queue (src/queue/queue.cpp), whatever
+    -- clocks do.
     select greatest(clock_timestamp(), max(q.revised_at) + interval '2 microseconds') into at
     from ojs_store.queue q where q.name = set_queue.name;
     update ojs_store.queue q set
@@ -81,7 +84,8 @@ begin
     where q.name = set_queue.name;
     if not found then
         insert into ojs_store.queue (id, name, state, created_at, revised_at, config)
-        values (ojs_store.new_queue_id(set_queue.name), set_queue.name, coalesce(set_queue.state, 'active'), ojs_store.now(), at, wanted);
+        values (ojs_store.new_queue_id(set_queue.name), set_queue.name, coalesce(set_queue.state, 'active'),
+            ojs_store.now(), at, wanted);
     end if;
     perform ojs_store.changed('ojs_store.queue');
     if config is not null then
@@ -106,21 +110,24 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 begin
     return ojs_store.queue_json(ojs_store.set_queue(name, coalesce(config, '{}'), null));
 end $$;
-comment on function ojs.create_queue(text, jsonb) is 'Creates a queue, or gives an existing one of the same type these settings';
+comment on function ojs.create_queue(text, jsonb)
+    is 'Creates a queue, or gives an existing one of the same type these settings';
 
 create function ojs.configure_queue(name text, config jsonb) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     return ojs_store.queue_json(ojs_store.set_queue(name, coalesce(config, '{}'), null));
 end $$;
-comment on function ojs.configure_queue(text, jsonb) is 'Changes settings of a queue, or of the policy _default for all queues; null sets one back to its default';
+comment on function ojs.configure_queue(text, jsonb)
+    is 'Changes settings of a queue, or of the policy _default for all queues; null sets one back to its default';
 
 -- The default policy is no queue: it has settings and no state.
 create function ojs_store.set_state(name text, state text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if name = '_default' then
-        perform ojs_store.raise('INVALID_QUEUE', 'queue _default is a policy, and hands out nothing', '{"field": "queue"}',
+        perform ojs_store.raise('INVALID_QUEUE', 'queue _default is a policy, and hands out nothing',
+            '{"field": "queue"}',
             'Name a queue.');
     end if;
     perform ojs_store.set_queue(name, null, state);
@@ -132,13 +139,15 @@ begin
     perform ojs_store.set_state(name, 'paused');
     perform ojs_store.record_event('queue.paused', name, jsonb_build_object('queue', name, 'paused_by', session_user));
 end $$;
-comment on function ojs.pause_queue(text) is 'Hides a queue''s jobs from claims; pushes go on, and what is held may be finished';
+comment on function ojs.pause_queue(text)
+    is 'Hides a queue''s jobs from claims; pushes go on, and what is held may be finished';
 
 create function ojs.resume_queue(name text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.set_state(name, 'active');
-    perform ojs_store.record_event('queue.resumed', name, jsonb_build_object('queue', name, 'resumed_by', session_user));
+    perform ojs_store.record_event('queue.resumed', name,
+        jsonb_build_object('queue', name, 'resumed_by', session_user));
     perform ojs_store.wake(name);
 end $$;
 comment on function ojs.resume_queue(text) is 'Ends a pause or a drain';
@@ -178,7 +187,8 @@ begin
             select l.ctid from ojs_store.delayed l
             where l.queue = queue_id and l.kind <> DelayedKind.expiry
                 and case when l.kind = DelayedKind.released or l.due_at <= ojs_store.promoted_to() then 'available'
-                    when l.kind = DelayedKind.scheduled then 'scheduled' when l.kind = DelayedKind.retryable then 'retryable' else 'pending' end = any (states)
+                    when l.kind = DelayedKind.scheduled then 'scheduled' when l.kind = DelayedKind.retryable
+                        then 'retryable' else 'pending' end = any (states)
             for update skip locked))
         returning job_id;
     if states && '{completed,cancelled,discarded}' then
@@ -186,7 +196,8 @@ begin
             delete from ojs_store.finished where ctid = any (array(
                 select d.ctid from ojs_store.finished d
                 where d.queue = queue_id
-                    and case d.state when State.completed then 'completed' when State.cancelled then 'cancelled' else 'discarded' end = any (states)
+                    and case d.state when State.completed then 'completed' when State.cancelled then 'cancelled'
+                        else 'discarded' end = any (states)
                 for update skip locked))
             returning job_id;
     end if;
@@ -202,14 +213,16 @@ declare
     n bigint;
 begin
     select s into unknown from unnest(wanted) s
-    where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded')
+    where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled',
+        'discarded')
     limit 1;
     if found then
         perform ojs_store.raise('INVALID_PAYLOAD', format('states holds "%s", which is no state', left(unknown, 64)),
             '{"field": "states"}', 'Name states such as available, scheduled, retryable, pending, completed.');
     end if;
     if confirm is not true then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'confirm must be true, since a purge cannot be undone', '{"field": "confirm"}',
+        perform ojs_store.raise('INVALID_PAYLOAD', 'confirm must be true, since a purge cannot be undone',
+            '{"field": "confirm"}',
             'Call ojs.purge_queue(name, states, confirm => true).');
     end if;
     if 'active' = any (wanted) then
@@ -219,10 +232,11 @@ begin
     perform ojs_store.record_act('queue_purged', name, jsonb_build_object('queue', name, 'states', wanted, 'count', n));
     return n;
 end $$;
-comment on function ojs.purge_queue(text, text[], boolean) is 'Removes a queue''s jobs for good: those that wait, or those in the states given; how many';
+comment on function ojs.purge_queue(text, text[], boolean)
+    is 'Removes a queue''s jobs for good: those that wait, or those in the states given; how many';
 
--- Jobs of a queue that are not finished. Not by an index: entries of rows that were just deleted may be gone from it while
--- an older snapshot still sees those rows, and a job that is being claimed would be in neither table.
+-- Jobs of a queue that are not finished. Not by an index: entries of rows that were just deleted may be gone from it
+-- while an older snapshot still sees those rows, and a job that is being claimed would be in neither table.
 create function ojs_store.unfinished(queue_id bigint) returns bigint
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = off as $$
@@ -231,9 +245,11 @@ set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan 
         + (select count(*) from ojs_store.delayed l where l.queue = queue_id and l.kind <> DelayedKind.expiry)
 $$;
 
--- Ends a job as discarded, of which the caller has taken the row that said where it was. started_at and worker: of a lease.
+-- Ends a job as discarded, of which the caller has taken the row that said where it was. started_at and worker: of a
+-- lease.
 create function ojs_store.discard_dropped(
-    job_id uuid, queue bigint, attempt int, deliveries int, flags int, started_at timestamptz default null, worker text default null
+    job_id uuid, queue bigint, attempt int, deliveries int, flags int, started_at timestamptz default null,
+        worker text default null
 ) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_discard_dropped';
 
@@ -241,8 +257,8 @@ language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_discard_dropped';
 create function ojs_store.count_moved(job_id uuid, token bigint, job_tid tid, queue bigint) returns void
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_moved';
 
--- These three take the jobs of a queue that no other transaction has locked, and return their number. Leases come last: while
--- they are locked, beats wait.
+-- These three take the jobs of a queue that no other transaction has locked, and return their number. Leases come last:
+-- while they are locked, beats wait.
 create function ojs_store.discard_jobs(queue_id bigint) returns bigint
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -255,26 +271,30 @@ begin
             select r.ctid from ojs_store.ready r where r.queue = queue_id for update skip locked))
         returning *
     )
-    select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into waiting from taken t;
+    select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into waiting
+        from taken t;
     with taken as (
         delete from ojs_store.delayed where ctid = any (array(
-            select l.ctid from ojs_store.delayed l where l.queue = queue_id and l.kind <> DelayedKind.expiry for update skip locked))
+            select l.ctid from ojs_store.delayed l where l.queue = queue_id and l.kind <> DelayedKind.expiry
+                for update skip locked))
         returning *
     )
-    select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into later from taken t;
+    select count(ojs_store.discard_dropped(t.job_id, t.queue, t.attempt, t.deliveries, t.flags)) into later
+        from taken t;
     with taken as (
         delete from ojs_store.lease where ctid = any (array(
             select l.ctid from ojs_store.lease l where l.queue = queue_id for update skip locked))
         returning lease
     )
-    select count(ojs_store.discard_dropped((t.lease).job_id, (t.lease).queue, (t.lease).attempt, (t.lease).deliveries, (t.lease).flags,
+    select count(ojs_store.discard_dropped((t.lease).job_id, (t.lease).queue, (t.lease).attempt, (t.lease).deliveries,
+        (t.lease).flags,
             (t.lease).claimed_at, (t.lease).worker)) into held
     from taken t, lateral ojs_store.log_lease(t.lease, LeaseStep.discarded::smallint);
     return waiting + later + held;
 end $$;
 
--- Those that wait line up at the end, in their order. A hot row other than a lease is never updated, so these are taken and
--- put in again.
+-- Those that wait line up at the end, in their order. A hot row other than a lease is never updated, so these are taken
+-- and put in again.
 create function ojs_store.move_waiting(source bigint, destination bigint) returns bigint
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -285,7 +305,8 @@ begin
             select r.ctid from ojs_store.ready r where r.queue = source for update skip locked))
         returning *
     ), waiting as (
-        -- Positions of jobs that were delivered before are negative, and grow by the same sequence (src/state/transitions.cpp).
+        -- Positions of jobs that were delivered before are negative, and grow by the same sequence
+        -- (src/state/transitions.cpp).
         insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, flags, attempt, deliveries)
         select job_id, destination,
             case when position < 0 then -4611686018427387904 else 0 end + nextval('ojs_store.seq'),
@@ -321,7 +342,8 @@ begin
     select array_agg(m.lease) into held from moved m;
     update ojs_store.job set queue = destination where id in (select h.job_id from unnest(held) h);
     -- What they take of limits is counted anew, for the queue's own limits and those of jobs that name no key.
-    delete from ojs_store.limit_use u using unnest(held) h where u.kind = LimitUse.held and u.job_id = h.job_id and u.token = h.token;
+    delete from ojs_store.limit_use u using unnest(held) h where u.kind = LimitUse.held and u.job_id = h.job_id
+        and u.token = h.token;
     perform ojs_store.count_moved(h.job_id, h.token, h.job_tid, destination) from unnest(held) h;
     return coalesce(cardinality(held), 0);
 end $$;
@@ -338,10 +360,12 @@ declare
     n bigint := 0;
 begin
     if coalesce(strategy, 'reject') not in ('reject', 'discard', 'move') then
-        perform ojs_store.raise('INVALID_PAYLOAD', format('strategy must be reject, discard or move, not "%s"', left(strategy, 64)),
+        perform ojs_store.raise('INVALID_PAYLOAD', format('strategy must be reject, discard or move, not "%s"',
+            left(strategy, 64)),
             '{"field": "strategy"}', 'Say what becomes of the jobs that are not finished.');
     elsif strategy = 'move' and (target is null or target = name) then
-        perform ojs_store.raise('INVALID_QUEUE', 'target must be another queue', '{"field": "target"}', 'Name the queue that takes the jobs.');
+        perform ojs_store.raise('INVALID_QUEUE', 'target must be another queue', '{"field": "target"}',
+            'Name the queue that takes the jobs.');
     end if;
     -- In one order: two calls do not wait for each other crosswise.
     perform ojs_store.lock_setting('ojs_store.queue', least(name, target));
@@ -350,7 +374,8 @@ begin
     if strategy = 'move' then
         other := ojs_store.queue_found(target);
         if other.config ->> 'type' = 'log' then
-            perform ojs_store.raise('TOPIC_NOT_A_QUEUE', format('target "%s" is a log', target), jsonb_build_object('queue', target),
+            perform ojs_store.raise('TOPIC_NOT_A_QUEUE', format('target "%s" is a log', target),
+                jsonb_build_object('queue', target),
                 'Name a queue of type queue.');
         end if;
     end if;
@@ -363,12 +388,15 @@ begin
         live := ojs_store.unfinished(queue.id);
         exit when live = 0;
         if strategy is distinct from 'discard' and strategy is distinct from 'move' then
-            perform ojs_store.raise('INVALID_STATE_TRANSITION', format('queue "%s" still has %s jobs that are not finished', name, live),
+            perform ojs_store.raise('INVALID_STATE_TRANSITION',
+                format('queue "%s" still has %s jobs that are not finished', name, live),
                 jsonb_build_object('queue', name, 'live', live, 'attempted', 'drop'),
                 'Drop it with the strategy discard or move, or finish them first.');
         elsif ojs_store.steady_s() >= give_up_s then
-            -- A claim or a push whose transaction stays open could be waited for without end, with all the other jobs locked.
-            perform ojs_store.raise('UNAVAILABLE', format('other transactions have locked %s jobs of queue "%s"', live, name),
+            -- A claim or a push whose transaction stays open could be waited for without end, with all the other jobs
+            -- locked.
+            perform ojs_store.raise('UNAVAILABLE', format('other transactions have locked %s jobs of queue "%s"',
+                live, name),
                 jsonb_build_object('queue', name, 'live', live, 'attempted', 'drop'),
                 'Pause the queue, and drop it again when those transactions have ended.');
         end if;
@@ -380,10 +408,11 @@ begin
         perform ojs_store.wake(target);
     end if;
     -- It keeps its settings: a push that comes too late brings it back as it was (src/queue/push_rules.cpp).
-    update ojs_store.queue q set state = 'deleted', revised_at = greatest(clock_timestamp(), q.revised_at + interval '1 microsecond')
+    update ojs_store.queue q set state = 'deleted', revised_at = greatest(clock_timestamp(),
+        q.revised_at + interval '1 microsecond')
     where q.name = name;
-    -- What is kept by the queue's name. What another transaction has locked goes when its time is over; only the counts, which a
-    -- tick may be adding up, are brought to 0.
+    -- What is kept by the queue's name. What another transaction has locked goes when its time is over; only the
+    -- counts, which a tick may be adding up, are brought to 0.
     with gone as (
         delete from ojs_store.queue_count where ctid = any (array(
             select c.ctid from ojs_store.queue_count c where c.queue = queue.id for update skip locked))
@@ -407,4 +436,6 @@ begin
         'strategy', coalesce(strategy, 'reject'), 'target', target, 'count', n)));
     return n;
 end $$;
-comment on function ojs.drop_queue(text, text, text) is 'Drops a queue; its unfinished jobs are a reason to refuse (reject), are discarded, or move to another queue; how many';
+comment on function ojs.drop_queue(text, text, text)
+    is 'Drops a queue; its unfinished jobs are a reason to refuse (reject), are discarded, or move to another queue; '
+       'how many';

@@ -1,10 +1,11 @@
 -- queue_stats.sql: looking at queues. C++: src/admin/queue_stats.cpp.
 
--- Where a queue's jobs are: what is committed, and the caller's own changes. From the counters in shared memory, or where
--- there are none by counting the rows.
+-- Where a queue's jobs are: what is committed, and the caller's own changes. From the counters in shared memory, or
+-- where there are none by counting the rows.
 create function ojs_store.queue_rows(
     ids bigint[],
-    out queue bigint, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint, out active bigint,
+    out queue bigint, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint,
+        out active bigint,
     out scheduled bigint, out retryable bigint, out pending bigint, out completed bigint, out cancelled bigint,
     out discarded bigint
 ) returns setof record
@@ -42,7 +43,8 @@ create trigger emptied after truncate on ojs_store.finished for each statement e
 -- Counts by queue. On a standby the logged tables alone answer, by what the caller's statement sees.
 create function ojs_store.queue_counts(
     ids bigint[],
-    out queue bigint, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint, out active bigint,
+    out queue bigint, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint,
+        out active bigint,
     out scheduled bigint, out retryable bigint, out pending bigint, out completed bigint, out cancelled bigint,
     out discarded bigint, out dead_lettered bigint
 ) returns setof record
@@ -53,7 +55,8 @@ declare
 begin
     if pg_is_in_recovery() then
         return query
-            select q.id, count(*) filter (where j.state = 'available'), count(*) filter (where false), count(*) filter (where false),
+            select q.id, count(*) filter (where j.state = 'available'), count(*) filter (where false),
+                count(*) filter (where false),
                 count(*) filter (where j.state = 'available'), count(*) filter (where j.state = 'active'),
                 count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'retryable'),
                 count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'completed'),
@@ -62,7 +65,8 @@ begin
             from (select distinct id, name from ojs_store.queue where id = any (ids)) q
             left join ojs.jobs j on j.queue = q.name
             left join (
-                select c.queue, sum(c.dead_lettered)::bigint as n from ojs_store.queue_count c where c.queue = any (ids) group by 1
+                select c.queue, sum(c.dead_lettered)::bigint as n from ojs_store.queue_count c
+                    where c.queue = any (ids) group by 1
             ) moved on moved.queue = q.id
             group by q.id;
         return;
@@ -71,16 +75,19 @@ begin
         select c.*, coalesce(moved.n, 0)
         from ojs_store.queue_rows(ids) c
         left join (
-            select d.queue, sum(d.dead_lettered)::bigint as n from ojs_store.queue_count d where d.queue = any (ids) group by 1
+            select d.queue, sum(d.dead_lettered)::bigint as n from ojs_store.queue_count d where d.queue = any (ids)
+                group by 1
         ) moved on moved.queue = c.queue;
 end $$;
 
 create function ojs.queue_stats(
     name text default null,
-    out queue text, out paused boolean, out ready bigint, out in_flight bigint, out delayed bigint, out available bigint,
+    out queue text, out paused boolean, out ready bigint, out in_flight bigint, out delayed bigint,
+        out available bigint,
     out active bigint, out scheduled bigint, out retryable bigint, out pending bigint, out completed bigint,
     out cancelled bigint, out discarded bigint, out dead_lettered bigint, out completed_last_hour bigint,
-    out failed_last_hour bigint, out avg_duration_ms numeric, out avg_wait_ms numeric, out throughput_per_second numeric,
+    out failed_last_hour bigint, out avg_duration_ms numeric, out avg_wait_ms numeric,
+        out throughput_per_second numeric,
     out computed_at timestamptz
 ) returns setof record
 language plpgsql stable parallel unsafe security definer rows 10 set search_path = pg_catalog, pg_temp as $$
@@ -94,9 +101,11 @@ begin
         ids := array(select ojs_store.queue_id(q.name) from ojs.queues q);
     end if;
     return query
-        select q.name, q.state = 'paused', c.ready, c.in_flight, c.delayed, c.available, c.active, c.scheduled, c.retryable,
+        select q.name, q.state = 'paused', c.ready, c.in_flight, c.delayed, c.available, c.active, c.scheduled,
+            c.retryable,
             c.pending, c.completed, c.cancelled, c.discarded, c.dead_lettered, h.completed, h.failed,
-            round(h.avg_duration_ms::numeric, 3), round(h.avg_wait_ms::numeric, 3), round(h.completed / 3600.0, 4), ojs_store.now()
+            round(h.avg_duration_ms::numeric, 3), round(h.avg_wait_ms::numeric, 3), round(h.completed / 3600.0, 4),
+                ojs_store.now()
         from ojs_store.queue_counts(ids) c
         join ojs_store.last_hour(ids) h on h.queue = c.queue
         join ojs.queues q on ojs_store.queue_id(q.name) = c.queue

@@ -6,9 +6,12 @@ create function ojs_store.hot_set_lost() returns trigger
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_hot_set_lost';
 
 create trigger hot_set_lost after insert on ojs_store.job for each statement execute function ojs_store.hot_set_lost();
-create trigger hot_set_lost after insert on ojs_store.job_history for each statement execute function ojs_store.hot_set_lost();
-create trigger hot_set_lost after insert on ojs_store.finished for each statement execute function ojs_store.hot_set_lost();
-create trigger hot_set_lost after insert on ojs_store.checkpoint for each statement execute function ojs_store.hot_set_lost();
+create trigger hot_set_lost after insert on ojs_store.job_history for each statement execute function
+    ojs_store.hot_set_lost();
+create trigger hot_set_lost after insert on ojs_store.finished for each statement execute function
+    ojs_store.hot_set_lost();
+create trigger hot_set_lost after insert on ojs_store.checkpoint for each statement execute function
+    ojs_store.hot_set_lost();
 alter table ojs_store.job enable always trigger hot_set_lost;
 alter table ojs_store.job_history enable always trigger hot_set_lost;
 alter table ojs_store.finished enable always trigger hot_set_lost;
@@ -27,18 +30,20 @@ create trigger name_key_changed after insert or update or delete on ojs_store.na
 for each row execute function ojs_store.name_key_changed();
 alter table ojs_store.name_key enable always trigger name_key_changed;
 
--- Open jobs that are in none of ready, lease and delayed, by one snapshot, and where the newest event puts each: a kind of `delayed`,
--- null for one that can be claimed, or begun for one that may be delivered only once and was, held for one under a durable
--- lease. The order of events is that of read_history() in src/state/status.cpp, and the times of expiry are those of
--- src/job/deadlines.cpp; test/pgtap/upkeep.sql compares them.
+-- Open jobs that are in none of ready, lease and delayed, by one snapshot, and where the newest event puts each: a kind
+-- of `delayed`, null for one that can be claimed, or begun for one that may be delivered only once and was, held for
+-- one under a durable lease. The order of events is that of read_history() in src/state/status.cpp, and the times of
+-- expiry are those of src/job/deadlines.cpp; test/pgtap/upkeep.sql compares them.
 create view ojs_store.lost_jobs as
 with newest as materialized (
     select distinct on (job_history.job_id, job_history.kind = HistoryKind.moved)
-        job_history.job_id, job_history.kind, job_history.at, job_history.due_at, job_history.attempt, job_history.deliveries, job_history.started_at,
+        job_history.job_id, job_history.kind, job_history.at, job_history.due_at, job_history.attempt,
+            job_history.deliveries, job_history.started_at,
         job_history.worker, job_history.data
     from ojs_store.job_history
     where not exists (select from ojs_store.finished where finished.job_id = job_history.job_id)
-    order by job_history.job_id, job_history.kind = HistoryKind.moved, job_history.deliveries desc, job_history.kind in (HistoryKind.claimed, HistoryKind.leased),
+    order by job_history.job_id, job_history.kind = HistoryKind.moved, job_history.deliveries desc,
+        job_history.kind in (HistoryKind.claimed, HistoryKind.leased),
         job_history.at desc, job_history.ctid desc
 )
 select
@@ -46,7 +51,8 @@ select
     coalesce((moved.data ->> 'queue')::bigint, job.queue) as queue,
     (-coalesce((moved.data ->> 'priority')::int, job.priority))::smallint as npriority,
     case when last.job_id is null and moved.job_id is null then job.flags else job.flags | job_flag.job_has_history end
-        | case when job.id in (select job_id from ojs_store.checkpoint) or job.id in (select job_id from ojs_store.progress)
+        | case when job.id in (select job_id from ojs_store.checkpoint)
+            or job.id in (select job_id from ojs_store.progress)
             then job_flag.job_reported else 0 end as flags,
     coalesce(last.attempt, 0) as attempt, coalesce(last.deliveries, 0) as deliveries, last.at, last.started_at,
     (case
@@ -54,8 +60,10 @@ select
         when last.kind is null and job.scheduled_at > (select ojs_store.promoted_to()) then DelayedKind.scheduled
         when last.kind = HistoryKind.claimed then LostKind.begun
         when last.kind = HistoryKind.leased then LostKind.held
-        when last.due_at > (select ojs_store.promoted_to()) and last.kind = HistoryKind.failed then DelayedKind.retryable
-        when last.due_at > (select ojs_store.promoted_to()) and last.kind in (HistoryKind.activated, HistoryKind.revived) then DelayedKind.scheduled
+        when last.due_at > (select ojs_store.promoted_to()) and last.kind = HistoryKind.failed
+            then DelayedKind.retryable
+        when last.due_at > (select ojs_store.promoted_to())
+            and last.kind in (HistoryKind.activated, HistoryKind.revived) then DelayedKind.scheduled
         when last.due_at > (select ojs_store.promoted_to()) then DelayedKind.released
     end)::smallint as kind,
     case

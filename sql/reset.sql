@@ -4,7 +4,8 @@
 create function ojs_store.conformance_hook(job jsonb) returns jsonb
 language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
-    if job #> '{meta,ojs_validate}' = 'true' and job -> 'args' = '[]' and current_setting('ojs.conformance_mode')::boolean then
+    if job #> '{meta,ojs_validate}' = 'true' and job -> 'args' = '[]'
+        and current_setting('ojs.conformance_mode')::boolean then
         raise exception 'a job with meta.ojs_validate needs arguments' using hint = 'Give it args.';
     end if;
     return job;
@@ -16,17 +17,19 @@ declare
     tables regclass[] := array(
         select c.oid::regclass from pg_class c
         where c.relnamespace = 'ojs_store'::regnamespace and c.relkind in ('r', 'p')
-            and c.relname not in ('hot_set_state', 'retention_cursor', 'name_key') -- the hot set and the key of ids stand, and retention goes on where it is
+            -- the hot set and the key of ids stand, and retention goes on where it is
+            and c.relname not in ('hot_set_state', 'retention_cursor', 'name_key')
         order by c.oid);
     one regclass;
 begin
     perform ojs_store.now(); -- loads the library, and with it its settings: before that anybody may set any name
     if not current_setting('ojs.conformance_mode')::boolean then
-        perform ojs_store.raise('UNSUPPORTED_FEATURE', 'ojs.reset() removes all jobs, and is refused unless ojs.conformance_mode is on', null,
+        perform ojs_store.raise('UNSUPPORTED_FEATURE',
+            'ojs.reset() removes all jobs, and is refused unless ojs.conformance_mode is on', null,
             'Switch it on for a server of tests: alter database … set ojs.conformance_mode = on.');
     end if;
-    -- Nobody may be in between, above all not the worker with a job that is about to go; and waiting for one table while
-    -- having another could be a deadlock.
+    -- Nobody may be in between, above all not the worker with a job that is about to go; and waiting for one table
+    -- while having another could be a deadlock.
     for tried in 1 .. 500 loop
         begin
             foreach one in array tables loop

@@ -18,7 +18,8 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp
 begin atomic
     select r.id, r.state, r.result from ojs_store.results(ojs_store.readable(job_ids)) r;
 end;
-comment on function ojs.results(uuid[]) is 'State and result of several jobs, in the order asked for; the state is null where there is no such job';
+comment on function ojs.results(uuid[])
+    is 'State and result of several jobs, in the order asked for; the state is null where there is no such job';
 
 -- Looks, in growing intervals up to 100 ms, each time with a snapshot of its own; holds no row.
 create function ojs_store.wait_result(job_id uuid, timeout interval) returns ojs.job
@@ -26,14 +27,16 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 #variable_conflict use_variable
 declare
     longest constant interval := '30 seconds';
-    until_s double precision := ojs_store.steady_s() + extract(epoch from greatest(least(coalesce(timeout, longest), longest), '0'));
+    until_s double precision := ojs_store.steady_s() + extract(epoch
+        from greatest(least(coalesce(timeout, longest), longest), '0'));
     pause double precision := 0.005;
     job ojs.job;
 begin
     loop
         job := ojs_store.look(job_id);
         if job.id is null then
-            perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')), jsonb_build_object('job_id', job_id),
+            perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')),
+                jsonb_build_object('job_id', job_id),
                 'Check the id; finished jobs are removed after their retention.');
         end if;
         if job.state in ('completed', 'cancelled', 'discarded') then
@@ -52,4 +55,5 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 begin atomic
     select ojs_store.wait_result((ojs_store.readable(array[job_id]))[1], timeout);
 end;
-comment on function ojs.wait_result(uuid, interval) is 'Waits until a job has ended, at most 30 seconds; null if it has not by then';
+comment on function ojs.wait_result(uuid, interval)
+    is 'Waits until a job has ended, at most 30 seconds; null if it has not by then';

@@ -7,8 +7,8 @@
 
 create sequence ojs_store.seq;
 
--- The secret that ids of queues and keys of rate limits are made with (src/store/name_hash.cpp). The oldest row holds: a restore
--- adds the one of its dump. A queue keeps the id that its row has, whatever the key is.
+-- The secret that ids of queues and keys of rate limits are made with (src/store/name_hash.cpp). The oldest row holds:
+-- a restore adds the one of its dump. A queue keeps the id that its row has, whatever the key is.
 create table ojs_store.name_key (
     key uuid not null,
     made_at timestamptz not null
@@ -39,8 +39,8 @@ alter table ojs_store.queue_count replica identity full;
 
 -- LOGGED TRUTH -----------------------------------------------------------------------------------------------------
 
--- The envelope as it was pushed. What is rarely used is in options. Here and in `finished`, what is mostly null comes last: a row
--- does without its last nulls (src/store/rows.cpp).
+-- The envelope as it was pushed. What is rarely used is in options. Here and in `finished`, what is mostly null comes
+-- last: a row does without its last nulls (src/store/rows.cpp).
 create table ojs_store.job (
     id uuid not null,
     seq bigint not null,
@@ -143,8 +143,8 @@ create table ojs_store.deduplication (
 create index deduplication_job on ojs_store.deduplication (job_id);
 create index deduplication_expires on ojs_store.deduplication (expires_at);
 
--- What workers have reported of their jobs. Hot rows of such jobs bear a flag; a claim, an ack or a removal looks here for no
--- other. Gone with the job.
+-- What workers have reported of their jobs. Hot rows of such jobs bear a flag; a claim, an ack or a removal looks here
+-- for no other. Gone with the job.
 create table ojs_store.checkpoint (
     job_id uuid not null,
     sequence bigint not null,           -- how many saves since there was none
@@ -222,8 +222,9 @@ create unlogged table ojs_store.delayed (
 create index delayed_job on ojs_store.delayed (job_id);
 create index delayed_due on ojs_store.delayed (due_at);
 
--- What jobs that were handed out take of rate limits (src/limits/rate_limits.cpp). A place (kind 0) is taken while the lease exists,
--- a start (kind 1) counts until its time is over. Kind 2: the last event of the key (src/limits/rate_limit_events.cpp).
+-- What jobs that were handed out take of rate limits (src/limits/rate_limits.cpp). A place (kind 0) is taken while the
+-- lease exists, a start (kind 1) counts until its time is over. Kind 2: the last event of the key
+-- (src/limits/rate_limit_events.cpp).
 create unlogged table ojs_store.limit_use (
     key bigint not null,                -- name_hash of the name
     kind smallint not null,             -- limit_use in rows.h
@@ -243,7 +244,8 @@ create unlogged table ojs_store.listener_flag (
 create index listener_flag_queue on ojs_store.listener_flag (queue);
 
 -- A row with a time: the hot set stands. No such row, or one from the beginning of time beside it (rows came into the
--- logged tables by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile pass.
+-- logged tables by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile
+-- pass.
 create unlogged table ojs_store.hot_set_state (
     rebuilt_at timestamptz not null,
     took interval not null,
@@ -253,7 +255,8 @@ create unlogged table ojs_store.hot_set_state (
 
 -- RECORDS ----------------------------------------------------------------------------------------------------------
 
--- Events that no other row tells of. All the others are derived from job, job_history, finished and lease (sql/events.sql).
+-- Events that no other row tells of. All the others are derived from job, job_history, finished and lease
+-- (sql/events.sql).
 create table ojs_store.stored_event (
     id uuid not null,
     at timestamptz not null,
@@ -280,20 +283,22 @@ create table ojs_store.once_token (
 );
 create index once_token_at on ojs_store.once_token (at);
 
--- How far retention has come in tables that it goes through block by block, round and round (src/upkeep/block_scan.cpp). The rows stand
--- from the beginning: whoever made them later could have to be waited for.
+-- How far retention has come in tables that it goes through block by block, round and round
+-- (src/upkeep/block_scan.cpp). The rows stand from the beginning: whoever made them later could have to be waited for.
 create table ojs_store.retention_cursor (
     what text collate "C" not null primary key,
     block bigint not null,              -- where it goes on
     at timestamptz not null,            -- when it got there
-    removed_to timestamptz              -- the time of the newest row that was removed: a cursor of events may have missed it
+    -- the time of the newest row that was removed: a cursor of events may have missed it
+    removed_to timestamptz
 );
 insert into ojs_store.retention_cursor (what, block, at)
-select what, 0, '-infinity' from unnest('{finished,dead_letter,unique_key,lease_log,stored_event,workflow}'::text[]) what;
+select what, 0, '-infinity'
+    from unnest('{finished,dead_letter,unique_key,lease_log,stored_event,workflow}'::text[]) what;
 
 -- WORKFLOWS --------------------------------------------------------------------------------------------------------
--- See docs/how-to/workflows.md, and src/state/members.cpp for what happens when a member ends. A member is a job or an inner
--- workflow: a step of a chain, a job of a group or a batch, or a callback of a batch.
+-- See docs/how-to/workflows.md, and src/state/members.cpp for what happens when a member ends. A member is a job or an
+-- inner workflow: a step of a chain, a job of a group or a batch, or a callback of a batch.
 
 -- A chain, group or batch. One inside another has a row of its own, from the moment at which it begins.
 create table ojs_store.workflow (
@@ -335,7 +340,8 @@ create unique index workflow_open_member on ojs_store.workflow_open (member);
 create index workflow_open_order on ojs_store.workflow_open (workflow, position);
 alter table ojs_store.workflow_open replica identity using index workflow_open_member;
 
--- How members ended. Insert-only; a copy of the result, so that retention and a manual retry of the job mean nothing here.
+-- How members ended. Insert-only; a copy of the result, so that retention and a manual retry of the job mean nothing
+-- here.
 create table ojs_store.workflow_end (
     workflow uuid not null,
     position int not null,
@@ -394,14 +400,17 @@ alter table ojs_store.maintenance replica identity full;
 -- Workers that have sent a beat, registered, or been told something.
 create table ojs_store.worker (
     name text collate "C" not null primary key,
-    directive text,                     -- what it was told: quiet, terminate, running (until it says that it is); or nothing
+    -- what it was told: quiet, terminate, running (until it says that it is); or nothing
+    directive text,
     state text not null default 'running',       -- what the worker said of itself
     info jsonb not null default '{}',
     registered_at timestamptz not null,
-    seen_at timestamptz not null,       -- its last sign of life; a claim is written here only where its heartbeat is missed
+    -- its last sign of life; a claim is written here only where its heartbeat is missed
+    seen_at timestamptz not null,
     beats boolean not null default false,        -- only those that beat can be missed
     died_at timestamptz,                -- when it was found dead; a beat brings it back
-    beats_for_jobs boolean not null default false -- a beat has named a job that it held: only then does silence cost it its jobs
+    -- a beat has named a job that it held: only then does silence cost it its jobs
+    beats_for_jobs boolean not null default false
 ) with (fillfactor = 70);
 
 -- Jobs that are pushed again and again, by a clock. See sql/cron.sql.
@@ -417,14 +426,15 @@ create table ojs_store.cron (
     anchor_at timestamptz not null,     -- since when this schedule holds: @every counts from here
     next_run_at timestamptz,            -- null: disabled, or never
     skip_at timestamptz,                -- before next_run_at clocks are put forward over due times
-    due_at timestamptz,                 -- when the tick looks at it: at the earlier of the two, or again after a hindrance
+    -- when the tick looks at it: at the earlier of the two, or again after a hindrance
+    due_at timestamptz,
     last_run_at timestamptz,
     run_count bigint not null default 0
 ) with (fillfactor = 70);
 create index cron_due on ojs_store.cron (due_at);
 
--- Jobs that cron entries have made, as far as the next run must know of them: those that may be open. They outlive their
--- entry while some wait.
+-- Jobs that cron entries have made, as far as the next run must know of them: those that may be open. They outlive
+-- their entry while some wait.
 create table ojs_store.cron_run (
     cron text collate "C" not null,
     job_id uuid not null primary key,
@@ -443,7 +453,8 @@ create table ojs_store.hook (
     function_name text not null,        -- takes one jsonb
     role text not null,                 -- who registered it, and as whom it runs
     registered_at timestamptz not null,
-    function_owner text not null        -- when it was registered: a function of the same name by somebody else does not run
+    -- when it was registered: a function of the same name by somebody else does not run
+    function_owner text not null
 );
 
 -- How often execution hooks have failed. A call inserts a row, the tick adds them up.

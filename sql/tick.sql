@@ -3,7 +3,8 @@
 create function ojs.tick(budget int default null) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_tick';
 comment on function ojs.tick(int)
-    is 'One pass of upkeep: reaps lapsed leases, promotes due jobs, discards expired ones, removes what is kept no longer; at most budget rows per duty';
+    is 'One pass of upkeep: reaps lapsed leases, promotes due jobs, discards expired ones, removes what is kept no '
+       'longer; at most budget rows per duty';
 
 -- Removes events that have rows of their own and are too old, and with `count` the oldest of too many. And tokens
 -- of ojs.once after their 30 days. Returns the number of events removed.
@@ -11,7 +12,8 @@ create function ojs_store.prune_records(most int, count boolean) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    before timestamptz := ojs_store.now() - extract(epoch from current_setting('ojs.event_retention')::interval) * interval '1 second';
+    before timestamptz := ojs_store.now() - extract(epoch
+        from current_setting('ojs.event_retention')::interval) * interval '1 second';
     acts_before timestamptz := before;
     newest timestamptz;
     n int := 0;
@@ -35,10 +37,12 @@ begin
                 returning at
             )
             select count(*), max(gone.at) into n, newest from gone;
-            update ojs_store.retention_cursor s set removed_to = greatest(s.removed_to, newest) where s.what = 'stored_event';
+            update ojs_store.retention_cursor s set removed_to = greatest(s.removed_to, newest)
+                where s.what = 'stored_event';
         end if;
     end if;
     delete from ojs_store.once_token where ctid = any (array(
-        select o.ctid from ojs_store.once_token o where o.at <= ojs_store.now() - interval '30 days' order by o.at limit most for update skip locked));
+        select o.ctid from ojs_store.once_token o where o.at <= ojs_store.now() - interval '30 days' order by o.at
+            limit most for update skip locked));
     return n;
 end $$;

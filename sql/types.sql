@@ -1,5 +1,5 @@
--- types.sql: the row types of the public functions. include/ojs/store/rows.h has the column numbers. At the end what passes between
--- ojs.http and its handlers.
+-- types.sql: the row types of the public functions. include/ojs/store/rows.h has the column numbers. At the end what
+-- passes between ojs.http and its handlers.
 
 create type ojs.job as (
     id uuid,
@@ -73,7 +73,8 @@ create type ojs.claimed_job as (
     lease_id text,
     lease_expires_at timestamptz
 );
-comment on type ojs.claimed_job is 'A job as a claim hands it out: the columns of ojs.job, the lease''s id and its deadline';
+comment on type ojs.claimed_job
+    is 'A job as a claim hands it out: the columns of ojs.job, the lease''s id and its deadline';
 
 create type ojs_http.request as (
     method text,

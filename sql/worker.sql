@@ -1,4 +1,5 @@
--- worker.sql: the background worker, and how the extension is doing. C++: src/background/worker.cpp and src/admin/health.cpp.
+-- worker.sql: the background worker, and how the extension is doing. C++: src/background/worker.cpp and
+-- src/admin/health.cpp.
 
 create function ojs.start_worker() returns boolean
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_start_worker';

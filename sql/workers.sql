@@ -1,13 +1,15 @@
--- workers.sql: the processes that work: what they are told, and which there are. C++: src/state/client_workers.cpp (beats, and who
--- claims nothing), src/state/dead_workers.cpp (whose heartbeats stopped).
+-- workers.sql: the processes that work: what they are told, and which there are. C++: src/state/client_workers.cpp
+-- (beats, and who claims nothing), src/state/dead_workers.cpp (whose heartbeats stopped).
 
 create function ojs_store.check_worker(worker text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if coalesce(worker, '') = '' then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'worker must not be empty', '{"field": "worker"}', 'Name the worker, such as ''mailer-1''.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'worker must not be empty', '{"field": "worker"}',
+            'Name the worker, such as ''mailer-1''.');
     elsif octet_length(worker) > 255 then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'worker must not be longer than 255 bytes', '{"field": "worker"}', 'Name the worker, such as ''mailer-1''.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'worker must not be longer than 255 bytes', '{"field": "worker"}',
+            'Name the worker, such as ''mailer-1''.');
     end if;
 end $$;
 
@@ -35,18 +37,23 @@ declare
     at timestamptz := ojs_store.now();
 begin
     if wanted is null or wanted not in ('running', 'quiet', 'terminate') then
-        perform ojs_store.raise('INVALID_PAYLOAD', format('state must be running, quiet or terminate, not %s', coalesce(quote_ident(left(wanted, 64)), 'null')),
-            '{"field": "state"}', 'Use quiet (or drain) to stop claims, terminate to end the worker, running to end a quiet time.');
+        perform ojs_store.raise('INVALID_PAYLOAD', format('state must be running, quiet or terminate, not %s',
+            coalesce(quote_ident(left(wanted, 64)), 'null')),
+            '{"field": "state"}', 'Use quiet (or drain) to stop claims, terminate to end the worker, running to end a '
+                'quiet time.');
     end if;
     if set_worker_state.worker is not null then
         perform ojs_store.check_worker(set_worker_state.worker);
     end if;
     -- In the order of their names: two calls for all workers do not wait for each other crosswise.
-    perform from ojs_store.worker w where set_worker_state.worker is null or w.name = set_worker_state.worker order by w.name for update;
+    perform from ojs_store.worker w where set_worker_state.worker is null or w.name = set_worker_state.worker
+        order by w.name for update;
     if wanted <> 'terminate' and exists (select from ojs_store.worker w where w.name = set_worker_state.worker
             and w.died_at is null and 'terminate' in (w.directive, w.state)) then
-        perform ojs_store.raise('INVALID_STATE_TRANSITION', 'the worker was told to terminate, and there is no way back from that',
-            jsonb_build_object('current_state', 'terminate', 'attempted', wanted), 'Start a new process; it registers, or takes a new name.');
+        perform ojs_store.raise('INVALID_STATE_TRANSITION',
+            'the worker was told to terminate, and there is no way back from that',
+            jsonb_build_object('current_state', 'terminate', 'attempted', wanted),
+                'Start a new process; it registers, or takes a new name.');
     end if;
     -- Workers that were never told anything and send no heartbeats have no row yet; a running one needs none.
     insert into ojs_store.worker as w (name, directive, registered_at, seen_at)
@@ -57,11 +64,13 @@ begin
         where wanted <> 'running' or exists (select from ojs_store.worker e where e.name = known.name)
         order by known.name collate "C"
     on conflict (name) do update set directive = excluded.directive
-        where excluded.directive = 'terminate' or w.died_at is not null or 'terminate' not in (coalesce(w.directive, ''), w.state);
+        where excluded.directive = 'terminate' or w.died_at is not null or 'terminate'
+            not in (coalesce(w.directive, ''), w.state);
     perform ojs_store.changed('ojs_store.worker');
 end $$;
 comment on function ojs.set_worker_state(text, text)
-    is 'Tells a worker (null: all of them) with its next beat to be running, quiet or terminate; one that is not running claims nothing';
+    is 'Tells a worker (null: all of them) with its next beat to be running, quiet or terminate; one that is not '
+       'running claims nothing';
 
 create function ojs.register_worker(worker text, info jsonb default '{}') returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
@@ -72,26 +81,33 @@ declare
 begin
     perform ojs_store.check_worker(register_worker.worker);
     if jsonb_typeof(register_worker.info) is distinct from 'object' then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'info must be an object', '{"field": "info"}', 'Give an object such as {"hostname": "h1", "pid": 77}.');
+        perform ojs_store.raise('INVALID_PAYLOAD', 'info must be an object', '{"field": "info"}',
+            'Give an object such as {"hostname": "h1", "pid": 77}.');
     elsif octet_length(register_worker.info::text) > 16384 then
-        perform ojs_store.raise('PAYLOAD_TOO_LARGE', 'info must not be longer than 16384 bytes', '{"field": "info", "maximum": 16384}',
+        perform ojs_store.raise('PAYLOAD_TOO_LARGE', 'info must not be longer than 16384 bytes',
+            '{"field": "info", "maximum": 16384}',
             'Keep what is large elsewhere, and name the place.');
     end if;
-    select w.directive is not null or w.state <> 'running' into stopped from ojs_store.worker w where w.name = register_worker.worker for update;
+    select w.directive is not null or w.state <> 'running' into stopped from ojs_store.worker w
+        where w.name = register_worker.worker for update;
     if not found and (select count(*) from (select from ojs_store.worker limit 50000) w) >= 50000 then
         perform ojs_store.raise('UNAVAILABLE', 'there are 50000 workers already', '{"field": "worker"}',
             'Deregister workers that have ended, and give each process one name.');
     end if;
     -- This is a new process: what one of that name was told before is over.
-    insert into ojs_store.worker as w (name, info, registered_at, seen_at) values (register_worker.worker, register_worker.info, at, at)
-    on conflict (name) do update set directive = null, state = 'running', info = excluded.info, registered_at = at, seen_at = at, died_at = null, beats_for_jobs = false;
+    insert into ojs_store.worker as w (name, info, registered_at, seen_at)
+        values (register_worker.worker, register_worker.info, at, at)
+    on conflict (name) do update set directive = null, state = 'running', info = excluded.info, registered_at = at,
+        seen_at = at, died_at = null, beats_for_jobs = false;
     if stopped then
         perform ojs_store.changed('ojs_store.worker');
     end if;
     perform ojs_store.record_started(register_worker.worker);
-    return jsonb_build_object('ok', true, 'server_time', to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+    return jsonb_build_object('ok', true, 'server_time',
+        to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
         'heartbeat_interval', 5, 'heartbeat_timeout', constant.heartbeat_timeout_us / 1000000,
-        'visibility_timeout_default', trim_scale(extract(epoch from current_setting('ojs.default_lease')::interval)::numeric));
+        'visibility_timeout_default',
+            trim_scale(extract(epoch from current_setting('ojs.default_lease')::interval)::numeric));
 end $$;
 comment on function ojs.register_worker(text, jsonb)
     is 'Optional: says that a worker process begins, and tells it how often to send heartbeats (seconds)';
@@ -124,7 +140,8 @@ begin
     return known or coalesce(cardinality(held) > 0, false);
 end $$;
 comment on function ojs.deregister_worker(text, boolean)
-    is 'A worker process ends: forgets it, and with release gives back the jobs it still holds; false if there was none';
+    is 'A worker process ends: forgets it, and with release gives back the jobs it still holds; false if there was '
+       'none';
 
 -- What a worker does, if the newest lease that it holds is of this time.
 create function ojs_store.worker_status(w ojs_store.worker, claimed_at timestamptz) returns text
@@ -132,7 +149,8 @@ language sql volatile parallel unsafe
 begin atomic
     select case
         when w.died_at >= coalesce(claimed_at, '-infinity') then 'dead'
-        when w.beats and w.died_at is null and greatest(w.seen_at, claimed_at) < ojs_store.now() - interval '15 s' then 'stale'
+        when w.beats and w.died_at is null and greatest(w.seen_at, claimed_at) < ojs_store.now() - interval '15 s'
+            then 'stale'
         when 'terminate' in (w.directive, w.state) then 'terminate'
         when 'quiet' in (w.directive, w.state) then 'quiet'
         else 'running'
@@ -141,7 +159,8 @@ end;
 
 create view ojs.workers as
 with held as (
-    select worker, count(*)::int as jobs, array_agg(job_id order by claimed_at, job_id) as ids, max(claimed_at) as claimed_at
+    select worker, count(*)::int as jobs, array_agg(job_id order by claimed_at, job_id) as ids,
+        max(claimed_at) as claimed_at
     from ojs_store.leases() group by worker
 )
 select
@@ -150,9 +169,12 @@ select
     w.state, w.directive, w.registered_at, greatest(w.seen_at, held.claimed_at) as last_seen_at, w.died_at,
     w.info ->> 'hostname' as hostname,
     case when w.info ->> 'pid' ~ '^[0-9]{1,9}$' then (w.info ->> 'pid')::int end as pid,
-    case when jsonb_typeof(w.info -> 'queues') = 'array' then array(select jsonb_array_elements_text(w.info -> 'queues')) end as queues,
+    case when jsonb_typeof(w.info -> 'queues') = 'array'
+        then array(select jsonb_array_elements_text(w.info -> 'queues')) end as queues,
     case when w.info ->> 'concurrency' ~ '^[0-9]{1,9}$' then (w.info ->> 'concurrency')::int end as concurrency,
-    case when jsonb_typeof(w.info -> 'labels') = 'array' then array(select jsonb_array_elements_text(w.info -> 'labels')) end as labels,
+    case when jsonb_typeof(w.info -> 'labels') = 'array'
+        then array(select jsonb_array_elements_text(w.info -> 'labels')) end as labels,
     coalesce(held.jobs, 0) as active_jobs, coalesce(held.ids, '{}') as active_job_ids, w.info
 from ojs_store.worker w full join held on held.worker = w.name;
-comment on view ojs.workers is 'Workers that have registered, sent a heartbeat or been told something, and those that hold jobs';
+comment on view ojs.workers
+    is 'Workers that have registered, sent a heartbeat or been told something, and those that hold jobs';

@@ -1,10 +1,12 @@
--- workflow.sql: chains, groups and batches of jobs. The tables are described in sql/tables.sql; how the end of a job gets
--- here is in src/state/members.cpp. These functions run as the owner: who may call them is asked in src/workflow/workflow.cpp.
+-- workflow.sql: chains, groups and batches of jobs. The tables are described in sql/tables.sql; how the end of a job
+-- gets here is in src/state/members.cpp. These functions run as the owner: who may call them is asked in
+-- src/workflow/workflow.cpp.
 
 create function ojs.create_workflow(def jsonb) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_create_workflow';
 comment on function ojs.create_workflow(jsonb)
-    is 'Makes a workflow of a chain, a group or a batch, begins it and returns it; nothing is stored unless all of it is valid';
+    is 'Makes a workflow of a chain, a group or a batch, begins it and returns it; nothing is stored unless all of it '
+       'is valid';
 
 create function ojs.workflow(id uuid) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_workflow';
@@ -13,7 +15,8 @@ comment on function ojs.workflow(uuid) is 'A workflow as it stands: its state, a
 create function ojs.cancel_workflow(id uuid) returns jsonb
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_cancel_workflow';
 comment on function ojs.cancel_workflow(uuid)
-    is 'Cancels a workflow that runs: jobs that wait are cancelled, active ones may end, nothing more begins; returns it';
+    is 'Cancels a workflow that runs: jobs that wait are cancelled, active ones may end, nothing more begins; returns '
+       'it';
 
 -- PARTS ------------------------------------------------------------------------------------------------------------
 
@@ -21,7 +24,8 @@ create function ojs_store.new_uuid() returns uuid
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_new_uuid';
 
 -- Has the jobs begin that stand at positions `first` and following, as far as hooks and uniqueness let them.
-create function ojs_store.begin_jobs(workflow uuid, root uuid, first int, jobs jsonb, callback text, has_parents boolean) returns void
+create function ojs_store.begin_jobs(workflow uuid, root uuid, first int, jobs jsonb, callback text,
+    has_parents boolean) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_begin_jobs';
 
 create function ojs_store.open_inner(id uuid, workflow uuid, "position" int) returns void
@@ -65,7 +69,8 @@ end $$;
 -- What workflow.* events say of their workflow.
 create function ojs_store.tell_workflow(type text, w ojs_store.workflow, data jsonb default '{}') returns void
 language sql strict volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.record_event('workflow.' || type, w.id::text, jsonb_build_object('workflow_id', w.id, 'workflow_name', coalesce(w.name, ''),
+    select ojs_store.record_event('workflow.' || type, w.id::text,
+        jsonb_build_object('workflow_id', w.id, 'workflow_name', coalesce(w.name, ''),
         'workflow_type', w.type, 'total_steps', w.members) || data
         || case when w.parent is not null then jsonb_build_object('workflow_root_id', w.root) else '{}' end)
 $$;
@@ -73,7 +78,8 @@ $$;
 -- BEGINNING --------------------------------------------------------------------------------------------------------
 
 -- Stores a workflow and begins it: the first step of a chain, all jobs of a group or a batch.
-create function ojs_store.begin_workflow(id uuid, def jsonb, root uuid, parent uuid, "position" int, has_parents boolean, queues bigint[]) returns void
+create function ojs_store.begin_workflow(id uuid, def jsonb, root uuid, parent uuid, "position" int,
+    has_parents boolean, queues bigint[]) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
@@ -83,18 +89,21 @@ declare
     part record;
 begin
     insert into ojs_store.workflow
-    values (id, root, parent, position, def ->> 'type', nullif(def ->> 'name', ''), 'running', jsonb_array_length(members),
+    values (id, root, parent, position, def ->> 'type', nullif(def ->> 'name', ''), 'running',
+        jsonb_array_length(members),
         ojs_store.count_jobs(def), has_parents, queues, ojs_store.now(), null)
     on conflict do nothing returning * into w;
     if not found then
-        perform ojs_store.raise('DUPLICATE_JOB', format('a workflow with the id %s exists already', id), jsonb_build_object('field', 'id', 'workflow_id', id),
+        perform ojs_store.raise('DUPLICATE_JOB', format('a workflow with the id %s exists already', id),
+            jsonb_build_object('field', 'id', 'workflow_id', id),
             'Leave the id out, or treat this call as done before.');
     end if;
     insert into ojs_store.workflow_member (workflow, position, type, definition)
     select id, m.n - 1, m.def ->> 'type', case when chain then m.def end
     from jsonb_array_elements(members) with ordinality m (def, n);
     insert into ojs_store.workflow_member (workflow, position, type, callback, definition)
-    select id, w.members - 1 + row_number() over (order by c.n), def #>> array['callbacks', c.name, 'type'], c.name, def #> array['callbacks', c.name]
+    select id, w.members - 1 + row_number() over (order by c.n), def #>> array['callbacks', c.name, 'type'], c.name,
+        def #> array['callbacks', c.name]
     from unnest('{on_complete,on_success,on_failure}'::text[]) with ordinality c (name, n)
     where w.type = 'batch' and def #> array['callbacks', c.name] <> 'null';
     if parent is not null then
@@ -120,7 +129,8 @@ begin
         perform ojs_store.begin_jobs(id, root, part.first::int, part.jobs, null, has_parents);
     end loop;
     for part in
-        select e.n - 1 as first, e.def from jsonb_array_elements(members) with ordinality e (def, n) where ojs_store.is_workflow(e.def) order by e.n
+        select e.n - 1 as first, e.def from jsonb_array_elements(members) with ordinality e (def, n)
+            where ojs_store.is_workflow(e.def) order by e.n
     loop
         perform ojs_store.begin_member(w, part.first::int, part.def, null);
     end loop;
@@ -155,15 +165,17 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 begin
     perform ojs_store.begin_member(w, position, def, callback);
 exception when others then
-    if left(sqlstate, 2) in ('08', '25', '40', '53', '55', '57', '58', 'XX') or sqlstate in ('OJ304', 'OJ600', 'OJ601') then
+    if left(sqlstate, 2) in ('08', '25', '40', '53', '55', '57', '58', 'XX')
+        or sqlstate in ('OJ304', 'OJ600', 'OJ601') then
         raise;
     end if;
-    perform ojs_store.end_unbegun(w.id, position, jsonb_build_object('code', 'not_begun', 'type', 'not_begun', 'attempt', 0, 'sqlstate', sqlstate,
+    perform ojs_store.end_unbegun(w.id, position, jsonb_build_object('code', 'not_begun', 'type', 'not_begun',
+        'attempt', 0, 'sqlstate', sqlstate,
         'message', left(sqlerrm, 1000), 'occurred_at', ojs_store.time_text(ojs_store.now())));
 end $$;
 
--- What comes after the members that have all ended: false, the workflow has ended as `outcome`; true, something has begun,
--- or has failed to.
+-- What comes after the members that have all ended: false, the workflow has ended as `outcome`; true, something has
+-- begun, or has failed to.
 create function ojs_store.next_of(w ojs_store.workflow, out goes_on boolean, out outcome text) returns record
 language plpgsql strict volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -176,37 +188,42 @@ begin
     if w.type = 'chain' then
         outcome := case when done.state = 'completed' then 'completed' else 'failed' end;
         if outcome = 'completed' and done.position + 1 < w.members then
-            select * into member from ojs_store.workflow_member m where m.workflow = w.id and m.position = done.position + 1;
+            select * into member from ojs_store.workflow_member m where m.workflow = w.id
+                and m.position = done.position + 1;
             perform ojs_store.try_member(w, member.position, member.definition, null);
             goes_on := true;
         end if;
         return;
     end if;
-    failed := exists (select from ojs_store.workflow_end e where e.workflow = w.id and e.position < w.members and e.state <> 'completed');
+    failed := exists (select from ojs_store.workflow_end e where e.workflow = w.id and e.position < w.members
+        and e.state <> 'completed');
     outcome := case when failed then 'failed' else 'completed' end;
     if w.type = 'group' then
         return;
     end if;
     outcome := 'completed';
     if done.position >= w.members then
-        if exists (select from ojs_store.workflow_end e where e.workflow = w.id and e.position >= w.members and e.state <> 'completed') then
+        if exists (select from ojs_store.workflow_end e where e.workflow = w.id and e.position >= w.members
+            and e.state <> 'completed') then
             outcome := 'failed';
         end if;
         return;
     end if;
     for member in
         select * from ojs_store.workflow_member m
-        where m.workflow = w.id and (m.callback = 'on_complete' or m.callback = case when failed then 'on_failure' else 'on_success' end)
+        where m.workflow = w.id and (m.callback = 'on_complete' or m.callback = case when failed then 'on_failure'
+            else 'on_success' end)
         order by m.position
     loop
         goes_on := true;
         perform ojs_store.try_member(w, member.position, member.definition, member.callback);
-        perform ojs_store.tell_workflow('callback_fired', w, jsonb_build_object('callback', member.callback, 'step_type', member.type));
+        perform ojs_store.tell_workflow('callback_fired', w,
+            jsonb_build_object('callback', member.callback, 'step_type', member.type));
     end loop;
 end $$;
 
--- Jobs and inner workflows of one that was cancelled: what waits is cancelled too. Waits for nobody: whoever has a job or an
--- inner workflow at the moment may go on with it; true: there are such.
+-- Jobs and inner workflows of one that was cancelled: what waits is cancelled too. Waits for nobody: whoever has a job
+-- or an inner workflow at the moment may go on with it; true: there are such.
 create function ojs_store.cancel_members(id uuid) returns boolean
 language plpgsql strict volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -218,7 +235,8 @@ begin
         if member.is_job then
             perform ojs_store.cancel_unless_busy(member.member);
         else
-            select * into inner_one from ojs_store.workflow w where w.id = member.member and w.state = 'running' for update skip locked;
+            select * into inner_one from ojs_store.workflow w where w.id = member.member and w.state = 'running'
+                for update skip locked;
             if found then
                 perform ojs_store.end_workflow(inner_one, 'cancelled');
             end if;
@@ -235,7 +253,8 @@ declare
     duration bigint := extract(epoch from at - w.created_at) * 1000;
     failure ojs_store.workflow_end;
 begin
-    update ojs_store.workflow set state = outcome, ended_at = at where workflow.id = w.id and workflow.state = 'running';
+    update ojs_store.workflow set state = outcome, ended_at = at where workflow.id = w.id
+        and workflow.state = 'running';
     if not found then
         return;
     end if;
@@ -245,7 +264,8 @@ begin
         end if;
     end if;
     if outcome = 'failed' then
-        select * into failure from ojs_store.workflow_end e where e.workflow = w.id and e.state <> 'completed' order by e.position desc limit 1;
+        select * into failure from ojs_store.workflow_end e where e.workflow = w.id and e.state <> 'completed'
+            order by e.position desc limit 1;
     end if;
     perform ojs_store.tell_workflow(outcome, w, jsonb_strip_nulls(jsonb_build_object('duration_ms', duration,
         'failed_step_id', failure.position::text, 'failed_step_type',
@@ -253,15 +273,18 @@ begin
         'error', ojs_store.error_facts(failure.error))));
     if w.parent is not null then
         perform ojs_store.end_member(w.id, outcome, case when outcome <> 'completed' then
-            jsonb_build_object('code', 'workflow_' || outcome, 'type', 'workflow_' || outcome, 'message', 'the inner workflow ' || outcome, 'attempt', 0) end, at);
+            jsonb_build_object('code', 'workflow_' || outcome, 'type', 'workflow_' || outcome, 'message',
+                'the inner workflow ' || outcome, 'attempt', 0) end, at);
     end if;
 end $$;
 
--- Has a workflow go on of which nothing is open, and those that it is part of. Waits for nobody: whoever has the workflow's
--- row at the moment is at it, and a row of workflow_due that was there before is left to the tick. Nor does it wait for room
--- in a queue, or long for a uniqueness key: that would hold up the ack of the member before, and its locks.
+-- Has a workflow go on of which nothing is open, and those that it is part of. Waits for nobody: whoever has the
+-- workflow's row at the moment is at it, and a row of workflow_due that was there before is left to the tick. Nor does
+-- it wait for room in a queue, or long for a uniqueness key: that would hold up the ack of the member before, and its
+-- locks.
 create function ojs_store.advance_workflow(id uuid) returns void
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' set ojs.block_timeout = 0 as $$
+language plpgsql volatile parallel unsafe set search_path = pg_catalog,
+    pg_temp set lock_timeout = '100ms' set ojs.block_timeout = 0 as $$
 #variable_conflict use_variable
 declare
     w ojs_store.workflow;
@@ -272,7 +295,8 @@ begin
     while id is not null loop
         select * into w from ojs_store.workflow where workflow.id = id for update skip locked;
         if not found then
-            delete from ojs_store.workflow_due d where d.workflow = id and not exists (select from ojs_store.workflow where workflow.id = id);
+            delete from ojs_store.workflow_due d where d.workflow = id
+                and not exists (select from ojs_store.workflow where workflow.id = id);
             return;
         end if;
         -- The notes that this look answers: one that is written after it is another's.
@@ -280,7 +304,8 @@ begin
         left_open := ojs_store.members_left(id);
         if w.state = 'cancelled' and left_open > 0 and cardinality(notes) > 0 then
             if ojs_store.cancel_members(id) then
-                update ojs_store.workflow_due d set due_at = ojs_store.now() + interval '5 seconds' where d.ctid = any (notes);
+                update ojs_store.workflow_due d set due_at = ojs_store.now() + interval '5 seconds'
+                    where d.ctid = any (notes);
                 return;
             end if;
         elsif left_open = 1 then
@@ -297,8 +322,8 @@ begin
     end loop;
 end $$;
 
--- For the tick: advances at most so many workflows that are due, each for itself. Returns the number it has looked at, or 0
--- if none could go on. In no order: many that wait for open transactions are not in the way of others.
+-- For the tick: advances at most so many workflows that are due, each for itself. Returns the number it has looked at,
+-- or 0 if none could go on. In no order: many that wait for open transactions are not in the way of others.
 create function ojs_store.advance_due(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -307,16 +332,19 @@ declare
     any_went_on boolean := false;
 begin
     for due in
-        select d.workflow from ojs_store.workflow_due d where d.due_at <= ojs_store.now() group by 1 order by random() limit most
+        select d.workflow from ojs_store.workflow_due d where d.due_at <= ojs_store.now() group by 1 order by random()
+            limit most
     loop
         n := n + 1;
         begin
             perform ojs_store.advance_workflow(due);
-            any_went_on := any_went_on or not exists (select from ojs_store.workflow_due d where d.workflow = due and d.due_at <= ojs_store.now());
+            any_went_on := any_went_on or not exists (select from ojs_store.workflow_due d where d.workflow = due
+                and d.due_at <= ojs_store.now());
         exception when others then
             update ojs_store.workflow_due d set failures = d.failures + 1, error = sqlstate,
                 due_at = ojs_store.now() + least(power(2, least(d.failures, 10)), 60) * interval '1 second'
-            where d.ctid = any (array(select l.ctid from ojs_store.workflow_due l where l.workflow = due for update skip locked));
+            where d.ctid = any (array(select l.ctid from ojs_store.workflow_due l where l.workflow = due
+                for update skip locked));
         end;
     end loop;
     return case when any_went_on then n else 0 end;
@@ -335,8 +363,11 @@ begin
         left join ojs_store.finished d on d.job_id = o.member left join ojs_store.job j on j.id = o.member
         where o.is_job and (d.job_id is not null or j.id is null)
     loop
-        perform ojs_store.end_member(lost.member, case lost.state when State.completed then 'completed' when State.cancelled then 'cancelled' else 'failed' end,
-            case when lost.state is distinct from State.completed then '{"code": "lost", "type": "lost", "message": "the job ended without its workflow", "attempt": 0}'::jsonb end,
+        perform ojs_store.end_member(lost.member, case lost.state when State.completed then 'completed'
+            when State.cancelled then 'cancelled' else 'failed' end,
+            case when lost.state is distinct from State.completed
+                then '{"code": "lost", "type": "lost", "message": "the job ended without its workflow", "attempt": '
+                     '0}'::jsonb end,
             ojs_store.now());
         n := n + 1;
     end loop;
@@ -354,13 +385,14 @@ begin
     update ojs_store.workflow_check set checked_at = ojs_store.now(), mended = mended + n, error = null,
         running = (select count(*) from ojs_store.workflow w where w.state = 'running');
     if not found then
-        insert into ojs_store.workflow_check select ojs_store.now(), count(*), n, null from ojs_store.workflow w where w.state = 'running';
+        insert into ojs_store.workflow_check select ojs_store.now(), count(*), n,
+            null from ojs_store.workflow w where w.state = 'running';
     end if;
     return n;
 end $$;
 
--- Removes workflows whose time is over, as finished jobs are removed: completed and cancelled ones after 7 days, failed ones
--- after 30. Removes at most so many rows, and returns their number.
+-- Removes workflows whose time is over, as finished jobs are removed: completed and cancelled ones after 7 days, failed
+-- ones after 30. Removes at most so many rows, and returns their number.
 create function ojs_store.prune_workflows(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -370,24 +402,29 @@ declare
 begin
     for old in
         select w.id, w.ended_at from ojs_store.workflow w
-        where w.parent is null and w.ended_at <= ojs_store.now() - case when w.state = 'failed' then interval '30 days' else interval '7 days' end
+        where w.parent is null and w.ended_at <= ojs_store.now() - case when w.state = 'failed' then interval '30 days'
+            else interval '7 days' end
             and w.ended_at <= ojs_store.now() - interval '7 days'
-            and not exists (select from ojs_store.workflow i join ojs_store.workflow_open o on o.workflow = i.id where i.root = w.id)
+            and not exists (select from ojs_store.workflow i join ojs_store.workflow_open o on o.workflow = i.id
+                where i.root = w.id)
         order by w.ended_at limit 100 for update skip locked
     loop
         exit when n >= most;
         delete from ojs_store.workflow_end where ctid = any (array(
-            select e.ctid from ojs_store.workflow i join ojs_store.workflow_end e on e.workflow = i.id where i.root = old.id limit most - n));
+            select e.ctid from ojs_store.workflow i join ojs_store.workflow_end e on e.workflow = i.id
+                where i.root = old.id limit most - n));
         get diagnostics removed = row_count;
         n := n + removed;
         exit when n >= most;
         delete from ojs_store.workflow_member where ctid = any (array(
-            select m.ctid from ojs_store.workflow i join ojs_store.workflow_member m on m.workflow = i.id where i.root = old.id limit most - n));
+            select m.ctid from ojs_store.workflow i join ojs_store.workflow_member m on m.workflow = i.id
+                where i.root = old.id limit most - n));
         get diagnostics removed = row_count;
         n := n + removed;
         exit when n >= most;
         delete from ojs_store.workflow w where w.root = old.id;
-        update ojs_store.retention_cursor s set removed_to = greatest(s.removed_to, old.ended_at) where s.what = 'workflow';
+        update ojs_store.retention_cursor s set removed_to = greatest(s.removed_to, old.ended_at)
+            where s.what = 'workflow';
         n := n + 1;
     end loop;
     return n;
@@ -402,7 +439,8 @@ begin
     if exists (select from ojs_store.workflow_due d where d.due_at <= ojs_store.now()) then
         n := ojs_store.advance_due(least(most, 60)); -- each takes a subtransaction
     end if;
-    if exists (select from ojs_store.workflow) and not exists (select from ojs_store.workflow_check c where c.checked_at between ojs_store.now() - interval '5 minutes' and ojs_store.now()) then
+    if exists (select from ojs_store.workflow) and not exists (select from ojs_store.workflow_check c
+        where c.checked_at between ojs_store.now() - interval '5 minutes' and ojs_store.now()) then
         if pg_try_advisory_xact_lock('ojs_store.workflow_check'::regclass::oid::bigint) then
             begin
                 perform ojs_store.check_workflows();
@@ -429,8 +467,10 @@ declare
 begin
     select * into w from ojs_store.workflow where workflow.id = id for update;
     if w.state <> 'running' then
-        perform ojs_store.raise('WORKFLOW_ENDED', format('workflow %s is already in terminal state ''%s''', id, w.state),
-            jsonb_build_object('workflow_id', id, 'current_state', w.state), 'It has ended; there is nothing to cancel.');
+        perform ojs_store.raise('WORKFLOW_ENDED', format('workflow %s is already in terminal state ''%s''',
+            id, w.state),
+            jsonb_build_object('workflow_id', id, 'current_state', w.state),
+                'It has ended; there is nothing to cancel.');
     end if;
     perform ojs_store.end_workflow(w, 'cancelled');
 end $$;

@@ -3,13 +3,16 @@
 create function ojs_store.error_facts(error jsonb) returns jsonb
 language sql immutable parallel safe
 begin atomic
-    select case when error is not null then jsonb_build_object('code', coalesce(error ->> 'code', error ->> 'type'), 'type', error ->> 'type',
+    select case when error is not null then jsonb_build_object('code', coalesce(error ->> 'code', error ->> 'type'),
+        'type', error ->> 'type',
         'message', left(error ->> 'message', 1000)) end;
 end;
 
--- The results of members below a place, in an array, an inner workflow's in an array of their own. As many of the newest as
--- fit into `room` bytes, the first in any case if `one`; the others, and those of members that have none, are null.
-create function ojs_store.member_results(id uuid, below int, most int, one boolean, inout room bigint, out results jsonb, out truncated boolean) returns record
+-- The results of members below a place, in an array, an inner workflow's in an array of their own. As many of the
+-- newest as fit into `room` bytes, the first in any case if `one`; the others, and those of members that have none, are
+-- null.
+create function ojs_store.member_results(id uuid, below int, most int, one boolean, inout room bigint,
+    out results jsonb, out truncated boolean) returns record
 language plpgsql strict stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
@@ -48,11 +51,15 @@ end $$;
 -- The members of a workflow that did not end well, and why; the first of them. Inner ones have members of their own.
 create function ojs_store.member_errors(id uuid, below int) returns jsonb
 language sql strict stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select coalesce(jsonb_agg(case when m.callback is null then jsonb_build_object('index', e.position) else jsonb_build_object('callback', m.callback) end
-        || jsonb_build_object(case when e.is_job then 'job_id' else 'workflow_id' end, e.member, 'attempt', e.attempt, 'state', e.state) || coalesce(ojs_store.error_facts(e.error), jsonb_build_object('code', e.state, 'message', 'the job was ' || e.state))
+    select coalesce(jsonb_agg(case when m.callback is null then jsonb_build_object('index', e.position)
+        else jsonb_build_object('callback', m.callback) end
+        || jsonb_build_object(case when e.is_job then 'job_id' else 'workflow_id' end, e.member, 'attempt', e.attempt,
+            'state', e.state) || coalesce(ojs_store.error_facts(e.error),
+            jsonb_build_object('code', e.state, 'message', 'the job was ' || e.state))
         order by e.position), '[]')
     from (
-        select * from ojs_store.workflow_end f where f.workflow = id and f.position < below and f.state <> 'completed' order by f.position limit 100
+        select * from ojs_store.workflow_end f where f.workflow = id and f.position < below and f.state <> 'completed'
+            order by f.position limit 100
     ) e
     left join ojs_store.workflow_member m on m.workflow = e.workflow and m.position = e.position
 $$;
@@ -68,9 +75,11 @@ declare
     found_results record;
 begin
     select o.position into place from ojs_store.workflow_open o where o.member = job_id;
-    select x.* into w from ojs_store.workflow_open o join ojs_store.workflow x on x.id = o.workflow where o.member = job_id;
+    select x.* into w from ojs_store.workflow_open o join ojs_store.workflow x on x.id = o.workflow
+        where o.member = job_id;
     if w.id is null then -- one that is tried again by hand
-        select x.* into w from ojs_store.job j join ojs_store.workflow x on x.id = (j.options ->> 'workflow_id')::uuid where j.id = job_id;
+        select x.* into w from ojs_store.job j join ojs_store.workflow x on x.id = (j.options ->> 'workflow_id')::uuid
+            where j.id = job_id;
         select e.position into place from ojs_store.workflow_end e where e.workflow = w.id and e.member = job_id;
         if not found then
             return null;
@@ -79,7 +88,8 @@ begin
     while w.id is not null loop
         if place >= w.members then
             found_results := ojs_store.member_results(w.id, w.members, w.members, false, most_bytes);
-            return jsonb_build_object('parent_results', found_results.results, 'parent_errors', ojs_store.member_errors(w.id, w.members))
+            return jsonb_build_object('parent_results', found_results.results, 'parent_errors',
+                ojs_store.member_errors(w.id, w.members))
                 || case when found_results.truncated then '{"parent_results_truncated": true}' else '{}' end::jsonb;
         elsif w.type = 'chain' and place > 0 then
             found_results := ojs_store.member_results(w.id, place, 1000, true, most_bytes);
@@ -93,7 +103,8 @@ begin
 end $$;
 
 -- How many jobs have ended so, in it and all that is in it; callbacks apart.
-create function ojs_store.count_ends(id uuid, out completed bigint, out failed bigint, out started_at timestamptz) returns record
+create function ojs_store.count_ends(id uuid, out completed bigint, out failed bigint, out started_at timestamptz)
+    returns record
 language sql strict stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     with recursive tree as (
         select w.id, w.members from ojs_store.workflow w where w.id = count_ends.id
@@ -105,7 +116,8 @@ language sql strict stable parallel unsafe set search_path = pg_catalog, pg_temp
             select e.workflow, e.member from ojs_store.workflow_end e where not e.is_job
         ) i on i.workflow = t.id join ojs_store.workflow w on w.id = i.member
     )
-    select count(*) filter (where e.state = 'completed'), count(*) filter (where e.state <> 'completed'), min(e.started_at)
+    select count(*) filter (where e.state = 'completed'), count(*) filter (where e.state <> 'completed'),
+        min(e.started_at)
     from tree t join ojs_store.workflow_end e on e.workflow = t.id and e.position < t.members and e.is_job
 $$;
 
@@ -113,15 +125,18 @@ $$;
 create function ojs_store.workflow_members(w ojs_store.workflow, callbacks boolean) returns jsonb
 language sql strict stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
-            'index', case when not callbacks then m.position end, 'callback', m.callback, 'type', m.type, 'state', m.state,
+            'index', case when not callbacks then m.position end, 'callback', m.callback, 'type', m.type,
+                'state', m.state,
             case when m.is_job then 'job_id' else 'workflow_id' end, m.member,
-            'started_at', ojs_store.time_text(m.started_at), 'completed_at', ojs_store.time_text(m.ended_at), 'error', ojs_store.error_facts(m.error)))
+            'started_at', ojs_store.time_text(m.started_at), 'completed_at', ojs_store.time_text(m.ended_at), 'error',
+                ojs_store.error_facts(m.error)))
         || case when m.state = 'waiting' then '{"job_id": null}' else '{}' end::jsonb
         || case when m.result is not null and m.bytes <= 1048576 then jsonb_build_object('result', m.result)
             when m.result is not null then '{"result_omitted": true}' else '{}' end::jsonb
         order by m.position), '[]')
     from (
-        select s.position, s.callback, s.type, coalesce(e.member, o.member) as member, coalesce(e.is_job, o.is_job, true) as is_job,
+        select s.position, s.callback, s.type, coalesce(e.member, o.member) as member,
+            coalesce(e.is_job, o.is_job, true) as is_job,
             coalesce(l.claimed_at, e.started_at) as started_at, e.ended_at, e.error, e.result,
             sum(octet_length(e.result::text)) over (order by s.position) as bytes,
             case when e.state is not null then e.state
@@ -165,36 +180,49 @@ begin
         return null;
     end if;
     counted := ojs_store.count_ends(id);
-    select count(*) into done from ojs_store.workflow_end e where e.workflow = id and e.position < w.members and e.state = 'completed';
+    select count(*) into done from ojs_store.workflow_end e where e.workflow = id and e.position < w.members
+        and e.state = 'completed';
     members := ojs_store.workflow_members(w, false);
     errors := ojs_store.member_errors(id, 2147483647);
     word := case when w.type = 'chain' then 'steps' else 'jobs' end;
-    select min((m ->> 'started_at')::timestamptz) into started from jsonb_array_elements(members) m where m ? 'started_at';
+    select min((m ->> 'started_at')::timestamptz) into started from jsonb_array_elements(members) m
+        where m ? 'started_at';
     if w.type = 'batch' then
-        callbacks := jsonb_build_object('callbacks', (select jsonb_object_agg(c ->> 'callback', c - 'callback') from jsonb_array_elements(ojs_store.workflow_members(w, true)) c));
+        callbacks := jsonb_build_object('callbacks',
+            (select jsonb_object_agg(c ->> 'callback', c - 'callback')
+            from jsonb_array_elements(ojs_store.workflow_members(w, true)) c));
     end if;
     return jsonb_strip_nulls(jsonb_build_object('id', w.id, 'type', w.type, 'name', w.name, 'state', w.state,
-            word || '_total', w.members, word || '_completed', done, 'job_count', w.jobs, 'completed_count', counted.completed, 'failed_count', counted.failed,
-            'created_at', ojs_store.time_text(w.created_at), 'started_at', ojs_store.time_text(least(started, counted.started_at)),
+            word || '_total', w.members, word || '_completed', done, 'job_count', w.jobs, 'completed_count',
+                counted.completed, 'failed_count', counted.failed,
+            'created_at', ojs_store.time_text(w.created_at), 'started_at',
+                ojs_store.time_text(least(started, counted.started_at)),
             'completed_at', case when w.state <> 'cancelled' then ojs_store.time_text(w.ended_at) end,
             'cancelled_at', case when w.state = 'cancelled' then ojs_store.time_text(w.ended_at) end,
             'parent_workflow_id', w.parent, 'root_workflow_id', case when w.parent is not null then w.root end,
-            'metadata', jsonb_build_object('created_at', ojs_store.time_text(w.created_at), 'started_at', ojs_store.time_text(least(started, counted.started_at)),
-                'completed_at', ojs_store.time_text(w.ended_at), 'cancelled_at', case when w.state = 'cancelled' then ojs_store.time_text(w.ended_at) end,
+            'metadata', jsonb_build_object('created_at', ojs_store.time_text(w.created_at), 'started_at',
+                ojs_store.time_text(least(started, counted.started_at)),
+                'completed_at', ojs_store.time_text(w.ended_at), 'cancelled_at',
+                    case when w.state = 'cancelled' then ojs_store.time_text(w.ended_at) end,
                 'job_count', w.jobs, 'completed_count', counted.completed, 'failed_count', counted.failed)))
         || jsonb_build_object(word, members) || coalesce(callbacks, '{}')
         || case when errors <> '[]' then jsonb_build_object('errors', errors,
-            'failed_job_ids', (select coalesce(jsonb_agg(e -> 'job_id'), '[]') from jsonb_array_elements(errors) e where e ? 'job_id'))
-            || case when w.type = 'chain' then jsonb_build_object('failed_step_index', errors #> '{0,index}') else '{}' end else '{}' end;
+            'failed_job_ids', (select coalesce(jsonb_agg(e -> 'job_id'), '[]') from jsonb_array_elements(errors) e
+                where e ? 'job_id'))
+            || case when w.type = 'chain' then jsonb_build_object('failed_step_index', errors #> '{0,index}') else '{}'
+                end else '{}' end;
 end $$;
 
 create view ojs.workflows as
 select
-    w.id, w.name, w.type, w.state, w.parent as parent_id, w.root as root_id, w.members, done.completed, done.failed, w.jobs as job_count,
+    w.id, w.name, w.type, w.state, w.parent as parent_id, w.root as root_id, w.members, done.completed, done.failed,
+        w.jobs as job_count,
     w.created_at, w.ended_at
 from ojs_store.workflow w
 cross join lateral (
-    select count(*) filter (where e.state = 'completed') as completed, count(*) filter (where e.state <> 'completed') as failed
+    select count(*) filter (where e.state = 'completed') as completed,
+        count(*) filter (where e.state <> 'completed') as failed
     from ojs_store.workflow_end e where e.workflow = w.id and e.position < w.members
 ) done;
-comment on view ojs.workflows is 'Workflows, inner ones too: their state, and how many of their members have completed or failed';
+comment on view ojs.workflows
+    is 'Workflows, inner ones too: their state, and how many of their members have completed or failed';

@@ -1,15 +1,19 @@
 -- admin.sql: what administrators look at: lists by pages and filters, and the server's settings.
 
 -- A page by number: its entries, and how many there are in all.
-create function ojs_http.numbered_page(request ojs_http.request, entries jsonb[], total bigint, more jsonb default '{}') returns ojs_http.response
+create function ojs_http.numbered_page(request ojs_http.request, entries jsonb[], total bigint,
+    more jsonb default '{}') returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, jsonb_build_object('items', coalesce(to_jsonb(entries), '[]'), 'pagination', jsonb_build_object('total', total,
-        'page', ojs_http.query_number(request, 'page', 1, 1, 1000000), 'per_page', ojs_http.query_number(request, 'per_page', 20, 1, 100))) || more)
+    select ojs_http.reply(200, jsonb_build_object('items', coalesce(to_jsonb(entries), '[]'), 'pagination',
+        jsonb_build_object('total', total,
+        'page', ojs_http.query_number(request, 'page', 1, 1, 1000000), 'per_page',
+            ojs_http.query_number(request, 'per_page', 20, 1, 100))) || more)
 $$;
 
 create function ojs_http.page_start(request ojs_http.request) returns int
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select (ojs_http.query_number(request, 'page', 1, 1, 1000000) - 1) * ojs_http.query_number(request, 'per_page', 20, 1, 100)
+    select (ojs_http.query_number(request, 'page', 1, 1, 1000000) - 1) * ojs_http.query_number(request, 'per_page',
+        20, 1, 100)
 $$;
 
 create function ojs_http.query_time(request ojs_http.request, name text) returns timestamptz
@@ -24,7 +28,8 @@ declare
     given text := nullif(request.query ->> name, '');
 begin
     if given <> all (words) then
-        perform ojs_http.raise('INVALID_PAYLOAD', format('%s has no such value', name), jsonb_build_object('field', name),
+        perform ojs_http.raise('INVALID_PAYLOAD', format('%s has no such value', name),
+            jsonb_build_object('field', name),
             format('Give one of %s.', array_to_string(words, ', ')));
     end if;
     return given;
@@ -35,13 +40,15 @@ end $$;
 -- What a list is to show, for ojs_store.listed_ids().
 create function ojs_http.list_filter(request ojs_http.request, more jsonb) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_strip_nulls(more || jsonb_build_object('queue', nullif(request.query ->> 'queue', ''), 'type', nullif(request.query ->> 'type', ''),
+    select jsonb_strip_nulls(more || jsonb_build_object('queue', nullif(request.query ->> 'queue', ''), 'type',
+        nullif(request.query ->> 'type', ''),
         'since', ojs_http.query_time(request, 'since'), 'until', ojs_http.query_time(request, 'until')))
 $$;
 
--- The jobs that such a filter describes, in its order, and how many there are. The caller needs no right on schema ojs_store:
--- the names in these bodies were looked up when they were made.
-create function ojs_http.listed_jobs(filter jsonb, most int, skip bigint, out job ojs.job, out place bigint) returns setof record
+-- The jobs that such a filter describes, in its order, and how many there are. The caller needs no right on schema
+-- ojs_store: the names in these bodies were looked up when they were made.
+create function ojs_http.listed_jobs(filter jsonb, most int, skip bigint, out job ojs.job, out place bigint)
+    returns setof record
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 begin atomic
     select looked.job, listed.place
@@ -65,12 +72,14 @@ declare
     direction text := ojs_http.query_word(request, 'order', 'asc', 'desc');
     entries jsonb[];
 begin
-    select array_agg(case when sized.bytes <= ojs_http.most_bytes() then sized.job else ojs_http.abridged(sized.job) end order by sized.n) into entries
+    select array_agg(case when sized.bytes <= ojs_http.most_bytes() then sized.job else ojs_http.abridged(sized.job)
+        end order by sized.n) into entries
     from (
         select page.job, page.n, sum(pg_column_size(page.job)) over (order by page.n) as bytes
         from (
             select ojs.envelope(listed.job) as job, listed.place as n
-            from ojs_http.listed_jobs(filter || jsonb_build_object('sort', sort, 'ascending', coalesce(direction = 'asc', false)),
+            from ojs_http.listed_jobs(filter || jsonb_build_object('sort', sort, 'ascending',
+                coalesce(direction = 'asc', false)),
                 ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request)) listed
         ) page
     ) sized;
@@ -82,7 +91,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 begin
     perform ojs_http.upkeep();
     return ojs_http.job_page(request, ojs_http.list_filter(request, jsonb_build_object('state',
-        ojs_http.query_word(request, 'state', 'available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled', 'discarded'))));
+        ojs_http.query_word(request, 'state', 'available', 'scheduled', 'retryable', 'pending', 'active', 'completed',
+            'cancelled', 'discarded'))));
 end $$;
 
 -- QUEUES -----------------------------------------------------------------------------------------------------------
@@ -104,8 +114,10 @@ begin
         'queues', count(*),
         'workers', (select count(*) from ojs.workers where status in ('running', 'quiet', 'terminate')),
         'jobs', jsonb_build_object('available', coalesce(sum(s.available), 0), 'active', coalesce(sum(s.active), 0),
-            'scheduled', coalesce(sum(s.scheduled), 0), 'retryable', coalesce(sum(s.retryable), 0), 'pending', coalesce(sum(s.pending), 0),
-            'completed', coalesce(sum(s.completed), 0), 'cancelled', coalesce(sum(s.cancelled), 0), 'discarded', coalesce(sum(s.discarded), 0)),
+            'scheduled', coalesce(sum(s.scheduled), 0), 'retryable', coalesce(sum(s.retryable), 0), 'pending',
+                coalesce(sum(s.pending), 0),
+            'completed', coalesce(sum(s.completed), 0), 'cancelled', coalesce(sum(s.cancelled), 0), 'discarded',
+                coalesce(sum(s.discarded), 0)),
         'throughput', ojs_http.throughput(sum(s.completed_last_hour), sum(s.failed_last_hour)),
         'maintenance', ojs.health() -> 'maintenance' <> 'null',
         'uptime_seconds', floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time())),
@@ -116,9 +128,11 @@ end $$;
 
 create function ojs_http.history_of(queue text, step interval, since timestamptz, until timestamptz) returns jsonb
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('timestamp', ojs_http.rfc3339(h.at), 'processed', h.completed, 'failed', h.failed,
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('timestamp', ojs_http.rfc3339(h.at), 'processed',
+        h.completed, 'failed', h.failed,
         'enqueued', h.enqueued, 'avg_duration_ms', h.avg_run_ms, 'avg_wait_ms', h.avg_wait_ms)) order by h.at), '[]')
-    from ojs_store.history(array(select ojs_store.queue_id(q.name) from ojs.queues q where queue is null or q.name = queue), step, since, until) h
+    from ojs_store.history(array(select ojs_store.queue_id(q.name) from ojs.queues q
+        where queue is null or q.name = queue), step, since, until) h
 $$;
 
 -- At most 1500 points: a day by minutes, say.
@@ -132,13 +146,15 @@ declare
     since timestamptz := coalesce(ojs_http.query_time(request, 'since'), until - interval '1 hour');
 begin
     if since > until or (until - since) / 1500 > step then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'since and until do not name a stretch of 1500 periods at most', '{"field": "since"}', 'Ask for less, or by longer periods.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'since and until do not name a stretch of 1500 periods at most',
+            '{"field": "since"}', 'Ask for less, or by longer periods.');
     end if;
     if of_queue is not null then
         perform ojs.queue_info(of_queue);
     end if;
     perform ojs_http.upkeep();
-    return ojs_http.reply(200, jsonb_build_object('period', period, 'data', ojs_http.history_of(of_queue, step, since, until)));
+    return ojs_http.reply(200, jsonb_build_object('period', period, 'data',
+        ojs_http.history_of(of_queue, step, since, until)));
 end $$;
 
 create function ojs_http.admin_queues(request ojs_http.request) returns ojs_http.response
@@ -147,8 +163,10 @@ declare
     entries jsonb[];
 begin
     perform ojs_http.upkeep();
-    select array_agg(jsonb_build_object('name', p.name, 'state', p.state, 'paused', p.state = 'paused', 'created_at', ojs_http.rfc3339(p.created_at),
-        'counts', to_jsonb(s) - '{queue,paused,computed_at}'::text[], 'throughput', ojs_http.throughput(s.completed_last_hour, s.failed_last_hour)) order by p.name)
+    select array_agg(jsonb_build_object('name', p.name, 'state', p.state, 'paused', p.state = 'paused', 'created_at',
+        ojs_http.rfc3339(p.created_at),
+        'counts', to_jsonb(s) - '{queue,paused,computed_at}'::text[], 'throughput',
+            ojs_http.throughput(s.completed_last_hour, s.failed_last_hour)) order by p.name)
     into entries
     from (
         select * from ojs.queues order by name
@@ -166,8 +184,10 @@ begin
     perform ojs_http.upkeep();
     found_queue := ojs_http.queue(request);
     queue := found_queue.body;
-    return ojs_http.reply(200, queue || jsonb_build_object('counts', (queue -> 'stats') - '{queue,depth}'::text[], 'configuration', queue -> 'config',
-        'throughput', ojs_http.throughput((queue #> '{stats,completed_last_hour}')::numeric, (queue #> '{stats,failed_last_hour}')::numeric),
+    return ojs_http.reply(200, queue || jsonb_build_object('counts', (queue -> 'stats') - '{queue,depth}'::text[],
+        'configuration', queue -> 'config',
+        'throughput', ojs_http.throughput((queue #> '{stats,completed_last_hour}')::numeric,
+            (queue #> '{stats,failed_last_hour}')::numeric),
         'paused', queue -> 'state' = '"paused"'));
 end $$;
 
@@ -194,9 +214,11 @@ begin
         limit ojs_http.query_number(request, 'per_page', 20, 1, 100) offset ojs_http.page_start(request)
     ) p;
     select jsonb_build_object('total', count(*), 'running', count(*) filter (where status = 'running'),
-        'quiet', count(*) filter (where status in ('quiet', 'terminate')), 'stale', count(*) filter (where status in ('stale', 'dead')))
+        'quiet', count(*) filter (where status in ('quiet', 'terminate')), 'stale',
+            count(*) filter (where status in ('stale', 'dead')))
     into summary from ojs.workers;
-    return ojs_http.numbered_page(request, entries, (summary ->> 'total')::bigint, jsonb_build_object('summary', summary));
+    return ojs_http.numbered_page(request, entries, (summary ->> 'total')::bigint,
+        jsonb_build_object('summary', summary));
 end $$;
 
 -- UNIQUE JOBS ------------------------------------------------------------------------------------------------------
@@ -204,9 +226,11 @@ end $$;
 create function ojs_http.held_keys(most int, skipped int, out entries jsonb[], out total bigint) returns record
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    select array_agg(jsonb_build_object('key', encode(u.fingerprint, 'hex'), 'job_id', u.job_id, 'type', j.type, 'queue', j.queue, 'state', j.state) order by u.fingerprint)
+    select array_agg(jsonb_build_object('key', encode(u.fingerprint, 'hex'), 'job_id', u.job_id, 'type', j.type,
+        'queue', j.queue, 'state', j.state) order by u.fingerprint)
     into entries
-    from (select h.fingerprint, h.job_id from ojs_store.unique_key h where h.held order by h.fingerprint limit most offset skipped) u, lateral ojs_store.look(u.job_id) j;
+    from (select h.fingerprint, h.job_id from ojs_store.unique_key h where h.held order by h.fingerprint
+        limit most offset skipped) u, lateral ojs_store.look(u.job_id) j;
     select count(*) into total from ojs_store.unique_key h where h.held;
 end $$;
 
@@ -214,20 +238,25 @@ end $$;
 create function ojs_http.unique_jobs(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    keys record := ojs_http.held_keys(ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request));
+    keys record := ojs_http.held_keys(ojs_http.query_number(request, 'per_page', 20, 1, 100),
+        ojs_http.page_start(request));
 begin
     return ojs_http.numbered_page(request, keys.entries, keys.total);
 end $$;
 
--- OTHER PAGES OF THE ADMIN UI ------------------------------------------------------------------------------------------
+-- OTHER PAGES OF THE ADMIN UI
+-- ------------------------------------------------------------------------------------------
 
 create function ojs_http.middleware(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, jsonb_build_object('enqueue', coalesce(jsonb_agg(entry order by place) filter (where enqueues), '[]'),
+    select ojs_http.reply(200, jsonb_build_object('enqueue',
+        coalesce(jsonb_agg(entry order by place) filter (where enqueues), '[]'),
         'execution', coalesce(jsonb_agg(entry order by place) filter (where not enqueues), '[]')))
     from (
         select h.position as place, h.point = 'enqueue' as enqueues,
-            jsonb_build_object('name', h.name, 'phase', case h.point when 'enqueue' then 'enqueue' else 'execution' end, 'order', h.position, 'description', h.point) as entry
+            jsonb_build_object('name', h.name, 'phase',
+                case h.point when 'enqueue' then 'enqueue' else 'execution' end, 'order', h.position, 'description',
+                h.point) as entry
         from ojs.hooks h
     ) hooks
 $$;
@@ -242,7 +271,8 @@ create function ojs_http.priority_stats(request ojs_http.request) returns ojs_ht
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs.queue_info(request.names[1]);
-    return ojs_http.reply(200, jsonb_build_object('queue', request.names[1], 'distribution', ojs_http.waiting_by_priority(request.names[1])));
+    return ojs_http.reply(200, jsonb_build_object('queue', request.names[1], 'distribution',
+        ojs_http.waiting_by_priority(request.names[1])));
 end $$;
 
 -- DEAD LETTERS -----------------------------------------------------------------------------------------------------
@@ -256,12 +286,14 @@ begin
     args := nullif(request.query ->> 'args', '')::jsonb;
     return case when jsonb_typeof(args) = 'array' then args when args is not null then jsonb_build_array(args) end;
 exception when data_exception then
-    perform ojs_http.raise('INVALID_PAYLOAD', 'args must be JSON', '{"field": "args"}', 'Give ?args={"customer":7}, encoded.');
+    perform ojs_http.raise('INVALID_PAYLOAD', 'args must be JSON', '{"field": "args"}',
+        'Give ?args={"customer":7}, encoded.');
 end $$;
 
 create function ojs_http.dead_letter_filter(request ojs_http.request) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.list_filter(request, jsonb_build_object('dead_letters', true, 'error_type', nullif(request.query ->> 'error_type', ''),
+    select ojs_http.list_filter(request, jsonb_build_object('dead_letters', true, 'error_type',
+        nullif(request.query ->> 'error_type', ''),
         'args', ojs_http.query_args(request)))
 $$;
 
@@ -276,7 +308,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     of_queue text := nullif(request.query ->> 'queue', '');
     stats jsonb := ojs.dead_letter_stats(of_queue);
-    config jsonb := coalesce((select ojs.queue_info(q.name) -> 'config' from ojs.queues q where q.name = of_queue), ojs_http.default_policy());
+    config jsonb := coalesce((select ojs.queue_info(q.name) -> 'config' from ojs.queues q where q.name = of_queue),
+        ojs_http.default_policy());
 begin
     return ojs_http.reply(200, stats || jsonb_build_object('retention', jsonb_build_object(
         'max_age', config -> 'dead_letter_ttl', 'max_count', config -> 'dead_letter_max_size')));
@@ -292,12 +325,15 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp set in
             'limit', r.concurrency, 'active', r.active, 'available', greatest(r.concurrency - r.active, 0)) end,
         'rate', case when r.rate is not null then jsonb_build_object('limit', r.rate, 'period', r.rate_period::text,
             'current_count', r.started, 'window_resets_at', ojs_http.rfc3339(r.window_resets_at)) end,
-        'throttle', case when r.throttle is not null then jsonb_build_object('limit', r.throttle, 'period', r.throttle_period::text,
+        'throttle', case when r.throttle is not null then jsonb_build_object('limit', r.throttle, 'period',
+            r.throttle_period::text,
             'next_allowed_at', ojs_http.rfc3339(r.next_allowed_at)) end,
-        'paused_until', ojs_http.rfc3339(r.paused_until), 'override', r.override, 'override_expires_at', ojs_http.rfc3339(r.override_until),
+        'paused_until', ojs_http.rfc3339(r.paused_until), 'override', r.override, 'override_expires_at',
+            ojs_http.rfc3339(r.override_until),
         'waiting_count', r.waiting,
         -- The narrowest in two words, as the admin UI shows it.
-        'limit', coalesce(r.rate, r.throttle, r.concurrency), 'period', coalesce(r.rate_period, r.throttle_period)::text,
+        'limit', coalesce(r.rate, r.throttle, r.concurrency), 'period',
+            coalesce(r.rate_period, r.throttle_period)::text,
         'active', r.active, 'waiting', r.waiting))
 $$;
 
@@ -310,7 +346,8 @@ declare
 begin
     entries := array(select ojs_http.rate_limit_json(r) from ojs.rate_limits r order by r.key);
     shown := entries[page + 1 : page + ojs_http.query_number(request, 'per_page', 20, 1, 100)];
-    return ojs_http.numbered_page(request, shown, cardinality(entries), jsonb_build_object('rate_limits', to_jsonb(shown)));
+    return ojs_http.numbered_page(request, shown, cardinality(entries),
+        jsonb_build_object('rate_limits', to_jsonb(shown)));
 end $$;
 
 create function ojs_http.rate_limit(request ojs_http.request) returns ojs_http.response
@@ -321,7 +358,8 @@ begin
     select * into found_limit from ojs.rate_limits r where r.key = request.names[1];
     if not found then
         perform ojs_http.raise('NOT_FOUND', format('rate limit %s does not exist', left(request.names[1], 64)),
-            jsonb_build_object('resource_type', 'rate_limit', 'resource_id', left(request.names[1], 64)), 'GET /ojs/v1/rate-limits lists them.');
+            jsonb_build_object('resource_type', 'rate_limit', 'resource_id', left(request.names[1], 64)),
+                'GET /ojs/v1/rate-limits lists them.');
     end if;
     return ojs_http.reply(200, ojs_http.rate_limit_json(found_limit));
 end $$;
@@ -334,7 +372,8 @@ declare
 begin
     until := ojs_http.time_value(ojs_http.text_field(body, 'expires_at'), 'expires_at');
     if until <= ojs_http.now() then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'expires_at is in the past', '{"field": "expires_at"}', 'Give a time to come, or leave it out.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'expires_at is in the past', '{"field": "expires_at"}',
+            'Give a time to come, or leave it out.');
     end if;
     perform ojs.set_rate_limit(request.names[1], body - '{key,expires_at}'::text[], until);
     return ojs_http.rate_limit(request);
@@ -353,7 +392,8 @@ end $$;
 
 create function ojs_http.system_config(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, jsonb_build_object('version', ojs.version(), 'limits', ojs.manifest() -> 'payload_limits',
+    select ojs_http.reply(200, jsonb_build_object('version', ojs.version(), 'limits',
+        ojs.manifest() -> 'payload_limits',
         'config', jsonb_object_agg(s.name, current_setting(s.name) order by s.name)))
     from pg_settings s where s.name like 'ojs.%'
 $$;

@@ -13,7 +13,8 @@ declare
     atomicity text := coalesce(ojs_http.text_field(body, 'atomicity'), otherwise);
 begin
     if atomicity not in ('atomic', 'partial') then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'atomicity must be atomic or partial', '{"field": "atomicity"}', 'Give atomic, partial, or nothing.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'atomicity must be atomic or partial', '{"field": "atomicity"}',
+            'Give atomic, partial, or nothing.');
     end if;
     return atomicity = 'atomic';
 end $$;
@@ -33,7 +34,8 @@ declare
     also text := ojs_http.text_field(body, 'deduplicationKey');
 begin
     if key <> also then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'deduplication_key comes twice with different values', '{"field": "deduplication_key"}', 'Give it once.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'deduplication_key comes twice with different values',
+            '{"field": "deduplication_key"}', 'Give it once.');
     end if;
     return coalesce(key, also);
 end $$;
@@ -45,22 +47,25 @@ $$;
 
 -- Pushes, and says of each job what became of it. An object for args, which SQL takes for the only argument, is
 -- refused here (R-01): it is handed on as a boolean, which SQL refuses, too.
-create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_key text, deduplication_ttl interval) returns jsonb
+create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_key text, deduplication_ttl interval)
+    returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_build_object('index', r.index, 'status', r.status)
             || case when r.id is not null then jsonb_build_object('job', ojs_http.pushed_job(r.id)) else '{}' end
             || case when r.error is not null then jsonb_build_object('error', ojs_http.item_error(case
                 when jsonb_typeof(jobs -> r.index -> 'args') = 'object'
-                then jsonb_set(r.error, '{message}', '"args must be an array, not an object"') else r.error end)) else '{}' end
+                then jsonb_set(r.error, '{message}', '"args must be an array, not an object"') else r.error end))
+                    else '{}' end
         order by r.index), '[]')
     from ojs.push_many(
-        (select coalesce(jsonb_agg(case when jsonb_typeof(j.job -> 'args') = 'object' then jsonb_set(j.job, '{args}', 'false') else j.job end
+        (select coalesce(jsonb_agg(case when jsonb_typeof(j.job -> 'args') = 'object'
+            then jsonb_set(j.job, '{args}', 'false') else j.job end
             order by j.n), '[]') from jsonb_array_elements(jobs) with ordinality as j(job, n)),
         deduplication_key, deduplication_ttl, atomicity) r
 $$;
 
--- What a batch that came to nothing would have come to, job by job, without doing it. A job that one of the same batch stands
--- in the way of is told which, since that one never was.
+-- What a batch that came to nothing would have come to, job by job, without doing it. A job that one of the same batch
+-- stands in the way of is told which, since that one never was.
 create function ojs_http.tried_items(jobs jsonb, deduplication_key text, deduplication_ttl interval) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -71,12 +76,16 @@ begin
 exception when sqlstate 'OJ0RB' then
     return (
         with made as (
-            select i #>> '{job,id}' as id, i -> 'index' as index from jsonb_array_elements(items) i where i ->> 'status' = 'created'
+            select i #>> '{job,id}' as id, i -> 'index' as index from jsonb_array_elements(items) i
+                where i ->> 'status' = 'created'
         )
-        select jsonb_agg(case when i ->> 'status' <> 'failed' then jsonb_build_object('index', i -> 'index', 'status', 'rolled_back')
+        select jsonb_agg(case when i ->> 'status' <> 'failed'
+            then jsonb_build_object('index', i -> 'index', 'status', 'rolled_back')
             when made.id is null then i
-            else jsonb_set(jsonb_set(i, '{error,details}', (i #> '{error,details}') - '{existing_job_id,existing_job_state}'::text[]
-                || jsonb_build_object('index', i -> 'index', 'existing_index', made.index)), '{error,hint}', '"Leave one of the two out."') end
+            else jsonb_set(jsonb_set(i, '{error,details}',
+                (i #> '{error,details}') - '{existing_job_id,existing_job_state}'::text[]
+                || jsonb_build_object('index', i -> 'index', 'existing_index', made.index)), '{error,hint}',
+                    '"Leave one of the two out."') end
             order by (i -> 'index')::int)
         from jsonb_array_elements(items) i left join made on made.id = i #>> '{error,details,existing_job_id}');
 end $$;
@@ -86,7 +95,8 @@ create function ojs_http.abridged(item jsonb) returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select case when item ? 'job' then item || jsonb_build_object('job', ojs_http.abridged(item -> 'job'))
         when item ? 'id' then (select jsonb_object_agg(key, value) from jsonb_each(item)
-            where key = any ('{id,type,queue,state,priority,attempt,created_at,scheduled_at,started_at,completed_at,discarded_at,cancelled_at,deduplicated}'))
+            where key = any ('{id,type,queue,state,priority,attempt,created_at,scheduled_at,started_at,'
+                'completed_at,discarded_at,cancelled_at,deduplicated}'))
             || '{"abridged": true}'
         else item end
 $$;
@@ -94,11 +104,12 @@ $$;
 create function ojs_http.batch_headers(items jsonb) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(items)::text) || ojs_http.pressure_headers()
-        || ojs_http.limit_headers(jsonb_path_query_first(items, '$[*] ? (@.status == "created" && exists(@.job.rate_limit)).job'))
+        || ojs_http.limit_headers(jsonb_path_query_first(items,
+            '$[*] ? (@.status == "created" && exists(@.job.rate_limit)).job'))
 $$;
 
--- The first answer to a request under its idempotency key, whatever became of its jobs since. What came to nothing can be
--- tried again under the same key. Of an answer of more than 1 MB the jobs are kept without what the client knows.
+-- The first answer to a request under its idempotency key, whatever became of its jobs since. What came to nothing can
+-- be tried again under the same key. Of an answer of more than 1 MB the jobs are kept without what the client knows.
 create function ojs_http.take_push_key(operation text, key text, request jsonb) returns jsonb
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select ojs_http.take_key(operation, key, request) where operation in ('push_batch', 'push_bulk')
@@ -117,7 +128,8 @@ $$;
 
 -- Bodies are large: a plan for these values alone would hold them several times.
 create function ojs_http.push_once(request ojs_http.request, operation text) returns ojs_http.response
-language plpgsql volatile parallel unsafe set plan_cache_mode = force_generic_plan set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe set plan_cache_mode = force_generic_plan set search_path = pg_catalog,
+    pg_temp as $$
 declare
     body jsonb := ojs_http.object(request);
     key text := ojs_http.idempotency_key(request, body);
@@ -128,16 +140,19 @@ begin
     if kept is not null then
         return jsonb_populate_record(response, kept);
     end if;
-    response := case operation when 'push_batch' then ojs_http.do_push_batch(request, body) else ojs_http.do_push_bulk(request, body) end;
+    response := case operation when 'push_batch' then ojs_http.do_push_batch(request, body)
+        else ojs_http.do_push_bulk(request, body) end;
     if response.status = 422 then
         perform ojs_http.forget_push_key(operation, key);
     elsif key is not null then
         kept := response.body;
         if pg_column_size(kept) > 1024 * 1024 then
             kept := kept || coalesce((select jsonb_build_object(list.name, jsonb_agg(ojs_http.abridged(i) order by n))
-                from unnest('{items,jobs}'::text[]) as list(name), jsonb_array_elements(kept -> list.name) with ordinality as e(i, n) group by list.name), '{}');
+                from unnest('{items,jobs}'::text[]) as list(name),
+                    jsonb_array_elements(kept -> list.name) with ordinality as e(i, n) group by list.name), '{}');
         end if;
-        perform ojs_http.keep_push_answer(operation, key, jsonb_build_object('status', response.status, 'headers', response.headers, 'body', kept));
+        perform ojs_http.keep_push_answer(operation, key,
+            jsonb_build_object('status', response.status, 'headers', response.headers, 'body', kept));
     end if;
     return response;
 end $$;
@@ -145,17 +160,20 @@ end $$;
 -- A request of which nothing was done, with the reason of each item. It may be tried again if any item may.
 create function ojs_http.nothing_done(request ojs_http.request, message text, body jsonb) returns ojs_http.response
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(422, body || ojs_http.error_body('invalid_request', 'INVALID_PAYLOAD', message, error is not null, '{}',
+    select ojs_http.reply(422, body || ojs_http.error_body('invalid_request', 'INVALID_PAYLOAD', message,
+        error is not null, '{}',
         'items says what is wrong with each.', request.headers ->> 'x-request-id'),
         jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(body -> 'items')::text)
-            || case when error is not null then ojs_http.headers_of(429, error ->> 'code', error -> 'details') else '{}' end)
+            || case when error is not null then ojs_http.headers_of(429, error ->> 'code', error -> 'details')
+                else '{}' end)
     from jsonb_path_query_first(body, '$.items[*].error ? (@.retryable == true)') as error
 $$;
 
 -- The event that a request was served; the functions of SQL leave none, since what they push tells of itself.
 create function ojs_http.record_push_bulk(total int, succeeded int, failed int, atomic boolean) returns void
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.record_event('bulk.enqueue.completed', 'enqueue', jsonb_build_object('total', total, 'succeeded', succeeded,
+    select ojs_store.record_event('bulk.enqueue.completed', 'enqueue',
+        jsonb_build_object('total', total, 'succeeded', succeeded,
         'failed', failed, 'atomicity', case when atomic then 'atomic' else 'partial' end))
 $$;
 
@@ -191,12 +209,15 @@ begin
     perform set_config('ojs.block_timeout', before, true);
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
     answer := jsonb_build_object('total', jsonb_array_length(items), 'failed', failed, 'items', items,
-        'succeeded', (select count(*) from jsonb_array_elements(items) i where i ->> 'status' not in ('failed', 'rolled_back')));
+        'succeeded', (select count(*) from jsonb_array_elements(items) i where i ->> 'status'
+            not in ('failed', 'rolled_back')));
     perform ojs_http.record_push_bulk((answer -> 'total')::int, (answer -> 'succeeded')::int, failed, atomic);
     if failed > 0 and answer -> 'succeeded' = '0' then
-        return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic' else 'no job could be pushed' end, answer);
+        return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic'
+            else 'no job could be pushed' end, answer);
     end if;
-    return ojs_http.reply(case when failed > 0 then 207 when items @> '[{"status": "created"}]' then 201 else 200 end, answer,
+    return ojs_http.reply(case when failed > 0 then 207 when items @> '[{"status": "created"}]' then 201 else 200
+        end, answer,
         ojs_http.batch_headers(items));
 end $$;
 
@@ -205,7 +226,8 @@ end $$;
 -- The times of a filter, read as those of a push are.
 create function ojs_http.filter_times(filter jsonb) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select filter || coalesce(jsonb_object_agg(name, ojs_http.rfc3339(ojs_http.time_value(ojs_http.text_field(filter, name), name))), '{}')
+    select filter || coalesce(jsonb_object_agg(name,
+        ojs_http.rfc3339(ojs_http.time_value(ojs_http.text_field(filter, name), name))), '{}')
     from unnest('{since,until,enqueued_after,enqueued_before}'::text[]) name where filter ? name
 $$;
 
@@ -217,15 +239,18 @@ declare
     filter jsonb := ojs_http.field(body, 'filter', 'object');
 begin
     if (ids is null) = (filter is null) then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'either job_ids or filter must be given', '{"field": "job_ids"}', 'Name jobs, or say which; not both.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'either job_ids or filter must be given', '{"field": "job_ids"}',
+            'Name jobs, or say which; not both.');
     elsif filter ? 'ids' then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'filter cannot hold ids', '{"field": "filter"}', 'Name jobs by job_ids.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'filter cannot hold ids', '{"field": "filter"}',
+            'Name jobs by job_ids.');
     elsif ids is not null then
         return jsonb_build_object('ids', (select coalesce(jsonb_agg(lower(id)), '[]') from unnest(ids) id));
     end if;
     filter := ojs_http.filter_times(filter);
     return filter - '{enqueued_after,enqueued_before}'::text[] || jsonb_strip_nulls(jsonb_build_object(
-        'since', coalesce(filter -> 'since', filter -> 'enqueued_after'), 'until', coalesce(filter -> 'until', filter -> 'enqueued_before')));
+        'since', coalesce(filter -> 'since', filter -> 'enqueued_after'), 'until',
+            coalesce(filter -> 'until', filter -> 'enqueued_before')));
 end $$;
 
 create function ojs_http.do_many(operation text, filter jsonb, confirm boolean) returns jsonb
@@ -236,8 +261,8 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         else ojs.delete_many(filter, confirm) end
 $$;
 
--- What was answered under this key before; null: it is this request's now, which ends with keep_answer(). For ojs_admin, as
--- what they guard is.
+-- What was answered under this key before; null: it is this request's now, which ends with keep_answer(). For
+-- ojs_admin, as what they guard is.
 create function ojs_http.take_key(operation text, key text, request jsonb) returns jsonb
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_take_idempotency_key';
 
@@ -267,10 +292,13 @@ begin
             raise exception using errcode = 'OJ0RB';
         end if;
     exception when sqlstate 'OJ0RB' then
-        done := done || jsonb_build_object('succeeded', 0, 'items', (select jsonb_agg(case when i ->> 'status' = 'skipped' then i
-            else i || '{"status": "rolled_back"}' end order by (i -> 'index')::int) from jsonb_array_elements(done -> 'items') i));
+        done := done || jsonb_build_object('succeeded', 0, 'items',
+            (select jsonb_agg(case when i ->> 'status' = 'skipped' then i
+            else i || '{"status": "rolled_back"}' end order by (i -> 'index')::int)
+                from jsonb_array_elements(done -> 'items') i));
     end;
-    answer := jsonb_build_object('total_matched', done -> 'matched', verb, done -> 'succeeded', 'skipped', done -> 'failed',
+    answer := jsonb_build_object('total_matched', done -> 'matched', verb, done -> 'succeeded', 'skipped',
+        done -> 'failed',
         'more', done -> 'more', 'items', done -> 'items');
     if done -> 'failed' <> '0' and done -> 'succeeded' = '0' then
         return ojs_http.nothing_done(request, format('no job was %s', verb), answer);
@@ -316,7 +344,8 @@ create function ojs_http.must_confirm(body jsonb) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if ojs_http.field(body, 'confirm', 'boolean') is distinct from 'true' then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'confirm must be true', '{"field": "confirm"}', 'Send "confirm": true once you are sure.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'confirm must be true', '{"field": "confirm"}',
+            'Send "confirm": true once you are sure.');
     end if;
 end $$;
 
@@ -327,9 +356,11 @@ declare
 begin
     perform ojs_http.must_confirm(request.body);
     done := ojs_http.do_many(operation, filter, true);
-    return ojs_http.reply(200, jsonb_build_object('action', operation, 'matched', done -> 'matched', 'succeeded', done -> 'succeeded',
+    return ojs_http.reply(200, jsonb_build_object('action', operation, 'matched', done -> 'matched', 'succeeded',
+        done -> 'succeeded',
         'failed', done -> 'failed', 'more', done -> 'more', 'errors', (
-            select coalesce(jsonb_agg(jsonb_build_object('job_id', i -> 'job_id', 'code', i -> 'code', 'error', i -> 'reason') order by (i -> 'index')::int), '[]')
+            select coalesce(jsonb_agg(jsonb_build_object('job_id', i -> 'job_id', 'code', i -> 'code', 'error',
+                i -> 'reason') order by (i -> 'index')::int), '[]')
             from jsonb_array_elements(done -> 'items') i where i ->> 'status' = 'skipped'))
         || jsonb_strip_nulls(jsonb_build_object('duplicates', ( -- INT-09
             select jsonb_agg(jsonb_build_object('job_id', i -> 'job_id', 'existing_job_id', i -> 'existing_job_id',
@@ -355,7 +386,8 @@ $$;
 -- Dead letters: all of them, or those that the filter says.
 create function ojs_http.retry_dead_letters(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.admin_bulk(request, 'retry', ojs_http.filter_times(coalesce(ojs_http.field(ojs_http.object(request), 'filter', 'object'), '{}'))
+    select ojs_http.admin_bulk(request, 'retry',
+        ojs_http.filter_times(coalesce(ojs_http.field(ojs_http.object(request), 'filter', 'object'), '{}'))
         || '{"state": "discarded", "dead_letter": true}')
 $$;
 
@@ -381,6 +413,7 @@ declare
     before text := ojs_http.rfc3339(ojs_http.time_value(ojs_http.text_field(body, 'older_than'), 'older_than'));
 begin
     perform ojs_http.must_confirm(body);
-    return ojs_http.reply(200, jsonb_build_object('purged_count', ojs_http.delete_all(ojs_http.filter_times(coalesce(ojs_http.field(body, 'filter', 'object'), '{}'))
+    return ojs_http.reply(200, jsonb_build_object('purged_count',
+        ojs_http.delete_all(ojs_http.filter_times(coalesce(ojs_http.field(body, 'filter', 'object'), '{}'))
         || jsonb_strip_nulls(jsonb_build_object('until', before)) || '{"state": "discarded", "dead_letter": true}')));
 end $$;

@@ -8,8 +8,10 @@ declare
 begin
     case code
     when 'INVALID_PAYLOAD' then
-        status := 400; name := case when details ->> 'reason' = 'malformed' then 'invalid_payload' else 'invalid_request' end;
-    when 'INVALID_JOB_TYPE', 'INVALID_QUEUE', 'INVALID_ARGS', 'INVALID_METADATA', 'INVALID_CRON_EXPRESSION', 'QUEUE_NAME_TOO_LONG',
+        status := 400; name := case when details ->> 'reason' = 'malformed' then 'invalid_payload'
+            else 'invalid_request' end;
+    when 'INVALID_JOB_TYPE', 'INVALID_QUEUE', 'INVALID_ARGS', 'INVALID_METADATA', 'INVALID_CRON_EXPRESSION',
+        'QUEUE_NAME_TOO_LONG',
             'JOB_TYPE_TOO_LONG', 'UNIQUE_KEY_INVALID' then
         status := 400; name := 'invalid_request';
     when 'INVALID_RETRY_POLICY' then
@@ -19,7 +21,8 @@ begin
     when 'PAYLOAD_TOO_LARGE', 'METADATA_TOO_LARGE', 'RESULT_TOO_LARGE' then
         status := 413; name := lower(code);
     when 'BATCH_SIZE_EXCEEDED' then
-        status := case when of_topic then 400 else 413 end; name := case when of_topic then 'batch_too_large' else 'x_batch_too_large' end;
+        status := case when of_topic then 400 else 413 end;
+            name := case when of_topic then 'batch_too_large' else 'x_batch_too_large' end;
     when 'NOT_FOUND' then
         status := 404; name := case when of_topic then coalesce(details ->> 'reason', 'not_found') else 'not_found' end;
     when 'WORKFLOW_NOT_FOUND' then
@@ -75,14 +78,18 @@ $$;
 create function ojs_http.headers_of(status int, code text, details jsonb) returns jsonb
 language plpgsql stable parallel restricted set search_path = pg_catalog, pg_temp as $$
 declare
-    seconds numeric := coalesce((details ->> 'retry_after_seconds')::numeric, (details ->> 'retry_after_ms')::numeric / 1000, 1);
+    seconds numeric := coalesce((details ->> 'retry_after_seconds')::numeric,
+        (details ->> 'retry_after_ms')::numeric / 1000, 1);
 begin
     return jsonb_strip_nulls(
-        case when status in (429, 503) then jsonb_build_object('Retry-After', greatest(ceil(seconds), 1)::text) else '{}' end
+        case when status in (429, 503) then jsonb_build_object('Retry-After', greatest(ceil(seconds), 1)::text)
+            else '{}' end
         || case code
             when 'BATCH_SIZE_EXCEEDED' then jsonb_build_object('X-OJS-Max-Batch-Size', details ->> 'maximum')
-            when 'QUEUE_FULL' then jsonb_build_object('X-OJS-Queue-Depth', details ->> 'depth', 'X-OJS-Queue-Bound', details ->> 'bound')
-            when 'RATE_LIMITED' then jsonb_build_object('X-RateLimit-Limit', coalesce(details ->> 'claim_rate', '1'), 'X-RateLimit-Remaining', '0',
+            when 'QUEUE_FULL' then jsonb_build_object('X-OJS-Queue-Depth', details ->> 'depth', 'X-OJS-Queue-Bound',
+                details ->> 'bound')
+            when 'RATE_LIMITED' then jsonb_build_object('X-RateLimit-Limit', coalesce(details ->> 'claim_rate', '1'),
+                'X-RateLimit-Remaining', '0',
                 'X-RateLimit-Reset', ceil(extract(epoch from ojs_http.now()) + seconds)::text)
             else '{}' end);
 end $$;
@@ -90,8 +97,10 @@ end $$;
 -- A field by the name that the request has for it, where SQL has another.
 create function ojs_http.field_in(body jsonb, field text) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select coalesce((select a.theirs from (values ('timeout', 'timeout_ms'), ('scheduled_at', 'delay_until'), ('visibility_timeout', 'visibility_timeout_ms'),
-            ('worker', 'worker_id'), ('filter', 'job_ids'), ('job_id', 'ids'), ('expression', 'cron'), ('overrides', 'override'), ('discard', 'strategy')) a (ours, theirs)
+    select coalesce((select a.theirs from (values ('timeout', 'timeout_ms'), ('scheduled_at', 'delay_until'),
+        ('visibility_timeout', 'visibility_timeout_ms'),
+            ('worker', 'worker_id'), ('filter', 'job_ids'), ('job_id', 'ids'), ('expression', 'cron'),
+                ('overrides', 'override'), ('discard', 'strategy')) a (ours, theirs)
         where a.ours = field and not jsonb_path_exists(body, format('$.**.%I', a.ours)::jsonpath)
             and jsonb_path_exists(body, format('$.**.%I', a.theirs)::jsonpath)), field)
 $$;
@@ -110,7 +119,8 @@ $$;
 -- The answer to a request that raised: an error of ojs speaks for itself; of any other only what can give nothing away.
 -- `stage` is what was being done: reading the path, the body, or the work itself.
 create function ojs_http.problem(
-    stage text, path text, request_id text, state text, message text, detail text, hint text, context text, body jsonb default null
+    stage text, path text, request_id text, state text, message text, detail text, hint text, context text,
+        body jsonb default null
 ) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -127,8 +137,10 @@ begin
     if stage <> 'work' and left(state, 2) in ('22', '54') then
         code := 'INVALID_PAYLOAD';
         details := '{"reason": "malformed"}';
-        message := case stage when 'path' then 'the path or the query string cannot be decoded' else 'the body is not valid JSON' end;
-        hint := case stage when 'path' then 'Encode it as UTF-8 in percent notation.' else 'Send one JSON document as UTF-8.' end;
+        message := case stage when 'path' then 'the path or the query string cannot be decoded'
+            else 'the body is not valid JSON' end;
+        hint := case stage when 'path' then 'Encode it as UTF-8 in percent notation.'
+            else 'Send one JSON document as UTF-8.' end;
     elsif left(state, 2) = 'OJ' or state in ('42501', '57P03') then
         begin
             said := detail::jsonb;
@@ -145,10 +157,12 @@ begin
         details := details || jsonb_build_object('field', field);
     end if;
     if details ? 'maximum_bytes' then
-        details := details || jsonb_build_object('max_bytes', details -> 'maximum_bytes'); -- as the text of payload limits has it
+        -- as the text of payload limits has it
+        details := details || jsonb_build_object('max_bytes', details -> 'maximum_bytes');
     end if;
     if code = 'INVALID_WORKFLOW' then
-        details := details || jsonb_build_object('validation_errors', jsonb_build_array(jsonb_build_object('path', details -> 'field', 'message', message)));
+        details := details || jsonb_build_object('validation_errors',
+            jsonb_build_array(jsonb_build_object('path', details -> 'field', 'message', message)));
     end if;
     hint := ojs_http.hint_of(hint);
     select s.status, s.name into status, name from ojs_http.status_of(code, details, path) s;
@@ -162,7 +176,8 @@ begin
             hint := 'Connect as a member of ojs_producer, ojs_worker, ojs_observer or ojs_admin, as the request needs.';
         when left(state, 2) in ('08', '40', '53', '55', '57') or state = '25006' then
             code := 'UNAVAILABLE'; status := 503; name := 'backend_error'; retryable := true;
-            message := case when state = '25006' then 'this server is read-only' else 'the database cannot serve this request at the moment' end;
+            message := case when state = '25006' then 'this server is read-only'
+                else 'the database cannot serve this request at the moment' end;
             hint := case when state = '25006' then 'Ask the primary server.' else 'Try again.' end;
         when state = 'P0001' or left(state, 2) = 'OJ' then
             -- A hook says no, in its own words.
@@ -176,7 +191,8 @@ begin
             hint := 'The server''s log tells more under this request_id.';
         else
             raise log 'ojs.http: request % failed with %: %', request_id, state,
-                case when left(state, 2) = '22' then 'the message may quote data' else message end using detail = context;
+                case when left(state, 2) = '22' then 'the message may quote data' else message end
+                    using detail = context;
             code := 'BACKEND_ERROR'; status := 500; name := 'backend_error'; retryable := true;
             message := 'the request failed inside the server';
             hint := 'The server''s log tells more under this request_id.';
@@ -184,7 +200,8 @@ begin
     end if;
 
     headers := ojs_http.headers_of(status, code, details);
-    return ojs_http.reply(status, ojs_http.error_body(name, code, message, retryable, details, hint, request_id), headers);
+    return ojs_http.reply(status, ojs_http.error_body(name, code, message, retryable, details, hint,
+        request_id), headers);
 end $$;
 
 -- No handler for that path, or not for that method.
@@ -192,10 +209,12 @@ create function ojs_http.no_route(method text, path text, allowed text, request_
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select case when allowed is null then
         ojs_http.reply(404, ojs_http.error_body('not_found', 'NOT_FOUND', 'there is nothing at this path', false,
-            '{"resource_type": "path"}', 'Jobs are at /ojs/v1/jobs; docs/reference/http.md lists all paths.', request_id))
+            '{"resource_type": "path"}', 'Jobs are at /ojs/v1/jobs; docs/reference/http.md lists all paths.',
+                request_id))
     else
         ojs_http.reply(405, ojs_http.error_body('x_method_not_allowed', 'METHOD_NOT_ALLOWED',
-            format('this path does not take the method %s', left(method, 16)), false, jsonb_build_object('allowed', allowed),
+            format('this path does not take the method %s', left(method, 16)), false,
+                jsonb_build_object('allowed', allowed),
             format('It takes %s.', allowed), request_id), jsonb_build_object('Allow', allowed))
     end
 $$;

@@ -7,7 +7,8 @@ begin
     if jsonb_typeof(job) = 'object' and coalesce(jsonb_typeof(job -> 'args'), 'array') <> 'array' then
         perform ojs_http.raise('INVALID_ARGS',
             format('%sargs must be an array, not %s', 'jobs[' || index || ']: ', jsonb_typeof(job -> 'args')),
-            jsonb_strip_nulls(jsonb_build_object('field', 'args', 'expected', 'array', 'received', jsonb_typeof(job -> 'args'), 'index', index)),
+            jsonb_strip_nulls(jsonb_build_object('field', 'args', 'expected', 'array', 'received',
+                jsonb_typeof(job -> 'args'), 'index', index)),
             'Give the arguments as a JSON array.');
     end if;
 end $$;
@@ -31,7 +32,8 @@ declare
     seconds text := request.headers ->> 'ojs-block-timeout';
 begin
     if seconds !~ '^[0-9]{1,9}(\.[0-9]+)?$' then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'OJS-Block-Timeout is no number of seconds', '{"field": "OJS-Block-Timeout"}',
+        perform ojs_http.raise('INVALID_PAYLOAD', 'OJS-Block-Timeout is no number of seconds',
+            '{"field": "OJS-Block-Timeout"}',
             'Send a number from 0 to 30.');
     end if;
     if not ojs_http.may_wait(request) then
@@ -42,8 +44,8 @@ begin
     return before;
 end $$;
 
--- What a job's limits on starts leave at the moment: the one of which the least is left. A job that asks for more than that
--- is pushed all the same, and waits.
+-- What a job's limits on starts leave at the moment: the one of which the least is left. A job that asks for more than
+-- that is pushed all the same, and waits.
 create function ojs_http.limit_headers(job jsonb) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -54,22 +56,28 @@ begin
         return '{}';
     end if;
     select jsonb_build_object('X-RateLimit-Limit', used.allowed::text, 'X-RateLimit-Remaining', used.remaining::text,
-        'X-RateLimit-Reset', ceil(extract(epoch from case when used.remaining > 0 then moment else used.free_at end))::text)
+        'X-RateLimit-Reset', ceil(extract(epoch from case when used.remaining > 0 then moment else used.free_at
+            end))::text)
     into said
-    from jsonb_array_elements(case jsonb_typeof(job -> 'rate_limit') when 'array' then job -> 'rate_limit' else jsonb_build_array(job -> 'rate_limit') end) as stated(config)
+    from jsonb_array_elements(case jsonb_typeof(job -> 'rate_limit') when 'array' then job -> 'rate_limit'
+        else jsonb_build_array(job -> 'rate_limit') end) as stated(config)
     cross join lateral (select coalesce(stated.config ->> 'key', 'queue:' || (job ->> 'queue')) as name) as key
     left join lateral (
         select r.config from ojs_store.rate_limit r
-        where r.key = key.name and r.config is not null and (r.until is null or r.until > moment) order by r.set_at desc limit 1
+        where r.key = key.name and r.config is not null and (r.until is null or r.until > moment)
+            order by r.set_at desc limit 1
     ) set_ on true
     cross join lateral ojs_store.limit_numbers(stated.config, set_.config) n
     cross join lateral (
         select count(*) as started, min(u.at) as oldest, max(u.at) as newest from ojs_store.limit_use u
-        where u.key = ojs_store.name_hash(key.name) and u.kind = LimitUse.start and u.at > moment - coalesce(n.rate_period, n.throttle_period)
+        where u.key = ojs_store.name_hash(key.name) and u.kind = LimitUse.start
+            and u.at > moment - coalesce(n.rate_period, n.throttle_period)
     ) starts
     cross join lateral (
-        select coalesce(n.rate, n.throttle) as allowed, greatest(coalesce(n.rate, n.throttle) - starts.started, 0) as remaining,
-            case when n.rate is not null then starts.oldest + n.rate_period else starts.newest + n.throttle_period / greatest(n.throttle, 1) end as free_at
+        select coalesce(n.rate, n.throttle) as allowed,
+            greatest(coalesce(n.rate, n.throttle) - starts.started, 0) as remaining,
+            case when n.rate is not null then starts.oldest + n.rate_period
+                else starts.newest + n.throttle_period / greatest(n.throttle, 1) end as free_at
     ) used
     where used.allowed is not null
     order by used.remaining, used.free_at desc
@@ -96,7 +104,8 @@ begin
     -- A key that a batch holds has no job to name.
     return ojs_http.reply(case when job -> 'deduplicated' = 'true' then 200 else 201 end,
         jsonb_build_object('job', job, 'deduplicated', job -> 'deduplicated'),
-        jsonb_strip_nulls(jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id'))) || ojs_http.pressure_headers()
+        jsonb_strip_nulls(jsonb_build_object('Location',
+            '/ojs/v1/jobs/' || (job ->> 'id'))) || ojs_http.pressure_headers()
             || ojs_http.limit_headers(job));
 end $$;
 
@@ -125,12 +134,14 @@ begin
     if jobs = '[]' then
         perform ojs_http.raise('INVALID_PAYLOAD', 'jobs is empty', '{"field": "jobs"}', 'Give at least one job.');
     end if;
-    perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs) with ordinality as j(job, place);
+    perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs)
+        with ordinality as j(job, place);
     begin
         items := ojs_http.pushed_items(jobs, 'atomic', key, ojs_http.batch_ttl(body));
     exception when sqlstate 'OJ301' then
         -- The job in the way may be one of this batch, which never was: then its place in the batch is said instead.
-        select i -> 'error' into twin from jsonb_array_elements(ojs_http.tried_items(jobs, key, ojs_http.batch_ttl(body))) i
+        select i -> 'error' into twin
+            from jsonb_array_elements(ojs_http.tried_items(jobs, key, ojs_http.batch_ttl(body))) i
         where i #> '{error,details}' ? 'existing_index' limit 1;
         if twin is not null then
             perform ojs_http.raise('DUPLICATE_JOB', twin ->> 'message', twin -> 'details', twin ->> 'hint');
@@ -139,8 +150,10 @@ begin
     end;
     perform set_config('ojs.block_timeout', before, true);
     return ojs_http.reply(case when items @> '[{"status": "created"}]' then 201 else 200 end, jsonb_build_object(
-            'jobs', (select jsonb_agg(case i ->> 'status' when 'created' then i -> 'job' when 'dropped' then '{"status": "dropped"}'
-                else coalesce(i -> 'job', '{"status": "duplicate"}') || '{"deduplicated": true}' end order by (i -> 'index')::int) from jsonb_array_elements(items) i),
+            'jobs', (select jsonb_agg(case i ->> 'status' when 'created' then i -> 'job' when 'dropped'
+                then '{"status": "dropped"}'
+                else coalesce(i -> 'job', '{"status": "duplicate"}') || '{"deduplicated": true}' end
+                    order by (i -> 'index')::int) from jsonb_array_elements(items) i),
             'count', jsonb_array_length(items)),
         ojs_http.batch_headers(items));
 end $$;
@@ -154,7 +167,8 @@ begin
     perform ojs_http.upkeep();
     job := ojs.info(id);
     return ojs_http.reply(200, jsonb_build_object('job', job),
-        case when job ->> 'state' not in ('completed', 'cancelled', 'discarded') then '{"Retry-After": "1"}' else '{}' end::jsonb);
+        case when job ->> 'state' not in ('completed', 'cancelled', 'discarded') then '{"Retry-After": "1"}' else '{}'
+            end::jsonb);
 end $$;
 
 -- As the Admin API shows a job: what it does not have is there, too.
@@ -163,8 +177,10 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     job jsonb := (ojs_http.info(request)).body -> 'job';
 begin
-    return ojs_http.reply(200, '{"errors": [], "result": null}' || job || jsonb_build_object('retry_policy', job -> 'retry', 'metadata', (select jsonb_object_agg(name, job -> name)
-            from unnest('{created_at,enqueued_at,started_at,scheduled_at,completed_at,cancelled_at,discarded_at}'::text[]) name)));
+    return ojs_http.reply(200, '{"errors": [], "result": null}' || job || jsonb_build_object('retry_policy',
+        job -> 'retry', 'metadata', (select jsonb_object_agg(name, job -> name)
+            from unnest('{created_at,enqueued_at,started_at,scheduled_at,'
+                'completed_at,cancelled_at,discarded_at}'::text[]) name)));
 end $$;
 
 -- Of a job that waits the priority may change.
@@ -178,7 +194,8 @@ declare
 begin
     perform ojs_http.only(body, 'priority');
     if priority <> trunc(priority) or abs(priority) > 1000000 then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'priority must be a whole number', '{"field": "priority"}', 'Give a number from -100 to 100.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'priority must be a whole number', '{"field": "priority"}',
+            'Give a number from -100 to 100.');
     end if;
     job := ojs.envelope(ojs.set_priority(id, priority::int));
     return ojs_http.reply(200, job || jsonb_build_object('job', job));
@@ -192,7 +209,8 @@ $$;
 create function ojs_http.activate(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select ojs_http.reply(200, jsonb_build_object('job',
-        ojs.envelope(ojs.activate(ojs_http.job_named(request, null))) || jsonb_build_object('previous_state', 'pending')))
+        ojs.envelope(ojs.activate(ojs_http.job_named(request, null))) || jsonb_build_object('previous_state',
+            'pending')))
 $$;
 
 -- Under /admin a cancelled job, too, is tried again: the Admin API wants it so.
@@ -206,19 +224,23 @@ declare
     job jsonb;
 begin
     perform ojs_http.check_args(override, null) where override -> 'args' <> 'null';
-    job := ojs.envelope(case when admin then ojs_http.retry_ended(id, coalesce(override, '{}')) else ojs.retry(id, override) end);
-    return ojs_http.reply(200, jsonb_build_object('job', job || jsonb_strip_nulls(jsonb_build_object('re_enqueued_at', job -> 'enqueued_at'))));
+    job := ojs.envelope(case when admin then ojs_http.retry_ended(id, coalesce(override, '{}'))
+        else ojs.retry(id, override) end);
+    return ojs_http.reply(200, jsonb_build_object('job',
+        job || jsonb_strip_nulls(jsonb_build_object('re_enqueued_at', job -> 'enqueued_at'))));
 end $$;
 
 create function ojs_http.discard(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select ojs_http.reply(200, jsonb_build_object('job', ojs.envelope(
-        ojs.discard(ojs_http.job_named(request, null), ojs_http.text_field(ojs_http.object(request, false), 'reason')))))
+        ojs.discard(ojs_http.job_named(request, null),
+            ojs_http.text_field(ojs_http.object(request, false), 'reason')))))
 $$;
 
 create function ojs_http.no_such_job(id uuid) returns void
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.raise('NOT_FOUND', format('job %s does not exist', id), jsonb_build_object('resource_type', 'job', 'resource_id', id, 'job_id', id),
+    select ojs_http.raise('NOT_FOUND', format('job %s does not exist', id),
+        jsonb_build_object('resource_type', 'job', 'resource_id', id, 'job_id', id),
         'Check the id; finished jobs are removed after their retention.')
 $$;
 

@@ -19,19 +19,22 @@ begin
         key := null;
     end;
     if coalesce(request.query ->> 'cursor', '') <> '' and (key is null or key !~ pattern) then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'cursor is none that this server gave out', '{"field": "cursor"}', 'Begin without a cursor.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'cursor is none that this server gave out', '{"field": "cursor"}',
+            'Begin without a cursor.');
     end if;
     return key;
 end $$;
 
 -- One page of a list, of which the caller has read one entry more than it shows, with the keys of all of them.
-create function ojs_http.page(field text, entries jsonb[], keys text[], total bigint, most int, skipped int, shown int default null) returns ojs_http.response
+create function ojs_http.page(field text, entries jsonb[], keys text[], total bigint, most int, skipped int,
+    shown int default null) returns ojs_http.response
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select ojs_http.reply(200, jsonb_build_object(
         field, coalesce(to_jsonb(entries[:most]), '[]'),
         'pagination', jsonb_strip_nulls(jsonb_build_object('total', total, 'limit', most, 'offset', skipped,
             'has_more', coalesce(cardinality(keys), 0) > coalesce(shown, most),
-            'next_cursor', ojs_http.cursor_of(case when cardinality(keys) > coalesce(shown, most) then keys[coalesce(shown, most)] end)))))
+            'next_cursor', ojs_http.cursor_of(case when cardinality(keys) > coalesce(shown, most)
+                then keys[coalesce(shown, most)] end)))))
 $$;
 
 -- QUEUES -----------------------------------------------------------------------------------------------------------
@@ -45,7 +48,8 @@ declare
     entries jsonb[];
     keys text[];
 begin
-    select array_agg(jsonb_build_object('name', q.name, 'status', q.state, 'paused', q.state = 'paused', 'created_at', ojs_http.rfc3339(q.created_at))
+    select array_agg(jsonb_build_object('name', q.name, 'status', q.state, 'paused', q.state = 'paused', 'created_at',
+        ojs_http.rfc3339(q.created_at))
             order by q.name), array_agg(q.name order by q.name)
     into entries, keys
     from (select * from ojs.queues where after is null or name > after order by name limit most + 1 offset skipped) q;
@@ -57,8 +61,10 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     info jsonb := ojs.queue_info(request.names[1]);
 begin
-    return ojs_http.reply(200, info - '{topic,count,performance,head_seq,earliest_seq}'::text[] || jsonb_build_object('queue',
-        info -> 'queue' || jsonb_build_object('status', info -> 'state', 'type', info -> 'type', 'created_at', info -> 'created_at', 'config', info -> 'config')));
+    return ojs_http.reply(200,
+        info - '{topic,count,performance,head_seq,earliest_seq}'::text[] || jsonb_build_object('queue',
+        info -> 'queue' || jsonb_build_object('status', info -> 'state', 'type', info -> 'type', 'created_at',
+            info -> 'created_at', 'config', info -> 'config')));
 end $$;
 
 -- Makes a queue, or gives one that is there these settings.
@@ -83,14 +89,16 @@ declare
 begin
     perform ojs_http.upkeep();
     info := ojs.queue_info(request.names[1]);
-    return ojs_http.reply(200, (info -> 'stats') || jsonb_build_object('queue', info -> 'queue', 'status', info -> 'state', 'stats', info -> 'stats',
+    return ojs_http.reply(200, (info -> 'stats') || jsonb_build_object('queue', info -> 'queue', 'status',
+        info -> 'state', 'stats', info -> 'stats',
         'computed_at', info -> 'stats' -> 'computed_at'));
 end $$;
 
 -- The policy _default is no queue, but has settings like one.
 create function ojs_http.default_policy() returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.effective_config(coalesce((select q.config from ojs_store.queue q where q.name = '_default' order by q.revised_at desc limit 1), '{}'), true)
+    select ojs_store.effective_config(coalesce((select q.config from ojs_store.queue q where q.name = '_default'
+        order by q.revised_at desc limit 1), '{}'), true)
 $$;
 
 create function ojs_http.queue_config(request ojs_http.request) returns ojs_http.response
@@ -123,12 +131,14 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     queue jsonb := ojs.configure_queue(request.names[1], ojs_http.with_bound(ojs_http.object(request)));
 begin
-    return ojs_http.reply(200, jsonb_build_object('queue', queue, 'name', queue -> 'name', 'config', queue -> 'config'));
+    return ojs_http.reply(200, jsonb_build_object('queue', queue, 'name', queue -> 'name', 'config',
+        queue -> 'config'));
 end $$;
 
 create function ojs_http.queue_is(name text, state text, at_field text) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_build_object('queue', jsonb_build_object('name', name, 'status', state, 'paused', state = 'paused'), 'status', state,
+    select jsonb_build_object('queue', jsonb_build_object('name', name, 'status', state, 'paused', state = 'paused'),
+        'status', state,
         at_field, ojs_http.rfc3339(ojs_http.now()))
 $$;
 
@@ -182,9 +192,11 @@ declare
     before text := ojs_http.rfc3339(ojs_http.time_value(ojs_http.text_field(body, 'older_than'), 'older_than'));
     n bigint;
 begin
-    perform ojs_http.only((body || coalesce(ojs_http.field(body, 'filter', 'object'), '{}')) - 'filter', 'states', 'confirm', 'older_than');
+    perform ojs_http.only((body || coalesce(ojs_http.field(body, 'filter', 'object'), '{}')) - 'filter', 'states',
+        'confirm', 'older_than');
     if states is null then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'states is missing', '{"field": "states"}', 'Name states such as available, scheduled, completed.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'states is missing', '{"field": "states"}',
+            'Name states such as available, scheduled, completed.');
     elsif before is not null then
         -- By the time of their end, so only of what has ended.
         perform ojs_http.must_confirm(body);
@@ -192,9 +204,11 @@ begin
         n := ojs_http.delete_all(jsonb_build_object('queue', request.names[1], 'until', before)
             || jsonb_build_object('state', states));
     else
-        n := ojs.purge_queue(request.names[1], states, coalesce(ojs_http.field(body, 'confirm', 'boolean')::boolean, false));
+        n := ojs.purge_queue(request.names[1], states,
+            coalesce(ojs_http.field(body, 'confirm', 'boolean')::boolean, false));
     end if;
-    return ojs_http.reply(200, jsonb_strip_nulls(jsonb_build_object('name', request.names[1], 'states', states, 'purged_count', n)));
+    return ojs_http.reply(200,
+        jsonb_strip_nulls(jsonb_build_object('name', request.names[1], 'states', states, 'purged_count', n)));
 end $$;
 
 -- What becomes of its jobs is said in the query string or in the body.
@@ -203,10 +217,12 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     body jsonb := ojs_http.object(request, false);
     strategy text := coalesce(request.query ->> 'strategy', ojs_http.text_field(body, 'strategy'), 'reject');
-    target text := coalesce(request.query ->> 'target', ojs_http.text_field(body, 'target_queue'), ojs_http.text_field(body, 'target'));
+    target text := coalesce(request.query ->> 'target', ojs_http.text_field(body, 'target_queue'),
+        ojs_http.text_field(body, 'target'));
     n bigint := ojs.drop_queue(request.names[1], strategy, target);
 begin
-    return ojs_http.reply(200, jsonb_strip_nulls(jsonb_build_object('deleted', true, 'name', request.names[1], 'queue', request.names[1],
+    return ojs_http.reply(200,
+        jsonb_strip_nulls(jsonb_build_object('deleted', true, 'name', request.names[1], 'queue', request.names[1],
         'strategy', strategy, 'target_queue', target, 'jobs', n, 'jobs_affected', n, 'state', 'deleted')));
 end $$;
 
@@ -225,13 +241,16 @@ declare
 begin
     with page as (
         select ojs.envelope(listed.job) as job, (listed.job).id, listed.place
-        from ojs_http.listed_jobs(filter || jsonb_strip_nulls(jsonb_build_object('beyond', after)), most + 1, skipped) listed
+        from ojs_http.listed_jobs(filter || jsonb_strip_nulls(jsonb_build_object('beyond', after)), most + 1,
+            skipped) listed
     ), fitting as (
         -- One is shown however large it is, and the one after the last says that there is more.
-        select *, coalesce(sum(pg_column_size(job)) over (order by place rows between unbounded preceding and 1 preceding), 0) < ojs_http.most_bytes() as fits
+        select *, coalesce(sum(pg_column_size(job)) over (order by place rows between unbounded preceding
+            and 1 preceding), 0) < ojs_http.most_bytes() as fits
         from page
     )
-    select (select array_agg(f.job order by f.place) from fitting f where f.fits), (select array_agg(f.id::text order by f.place) from fitting f),
+    select (select array_agg(f.job order by f.place) from fitting f where f.fits),
+        (select array_agg(f.id::text order by f.place) from fitting f),
         least(most, (select count(*) from fitting f where f.fits))
     into entries, keys, shown;
     return ojs_http.page('jobs', entries[:shown], keys, ojs_http.count_listed(filter), most, skipped, shown);
@@ -247,7 +266,8 @@ begin
     select * into job from ojs.dead_letters d where d.id = wanted;
     if not found then
         perform ojs_http.raise('NOT_FOUND', format('dead letter job %s does not exist', wanted),
-            jsonb_build_object('resource_type', 'dead_letter_job', 'resource_id', wanted), 'GET /ojs/v1/dead-letter lists them.');
+            jsonb_build_object('resource_type', 'dead_letter_job', 'resource_id', wanted),
+                'GET /ojs/v1/dead-letter lists them.');
     end if;
     return job;
 end $$;
@@ -297,23 +317,27 @@ begin
     return ojs_http.reply(200, ojs.queue_info(request.names[1]));
 end $$;
 
--- A record is a job: its data is what a claim shows, the type and the arguments; an object of other members is the only argument.
+-- A record is a job: its data is what a claim shows, the type and the arguments; an object of other members is the only
+-- argument.
 create function ojs_http.record_job(queue text, record jsonb, place bigint) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     data jsonb;
 begin
     if jsonb_typeof(record) <> 'object' then
-        perform ojs_http.raise('INVALID_PAYLOAD', format('records[%s] must be an object', place - 1), '{"field": "records"}', 'Give {"data": {"type": …, "args": […]}}.');
+        perform ojs_http.raise('INVALID_PAYLOAD', format('records[%s] must be an object', place - 1),
+            '{"field": "records"}', 'Give {"data": {"type": …, "args": […]}}.');
     end if;
     perform ojs_http.only(record, 'data', 'tag', 'meta');
     data := ojs_http.field(record, 'data', 'object', true);
     if not data ? 'args' then
-        data := jsonb_build_object('type', data -> 'type', 'args', case when data - 'type' = '{}' then '[]' else jsonb_build_array(data - 'type') end);
+        data := jsonb_build_object('type', data -> 'type', 'args',
+            case when data - 'type' = '{}' then '[]' else jsonb_build_array(data - 'type') end);
     end if;
     perform ojs_http.only(data, 'type', 'args');
     perform ojs_http.check_args(data, (place - 1)::int);
-    return data || jsonb_strip_nulls(jsonb_build_object('queue', queue, 'tag', ojs_http.text_field(record, 'tag'), 'meta', ojs_http.field(record, 'meta', 'object')));
+    return data || jsonb_strip_nulls(jsonb_build_object('queue', queue, 'tag', ojs_http.text_field(record, 'tag'),
+        'meta', ojs_http.field(record, 'meta', 'object')));
 end $$;
 
 create function ojs_http.topic_produce(request ojs_http.request) returns ojs_http.response
@@ -326,15 +350,18 @@ declare
 begin
     perform ojs_http.only(body, 'records');
     if records = '[]' then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'records is empty', '{"field": "records"}', 'Give at least one record.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'records is empty', '{"field": "records"}',
+            'Give at least one record.');
     end if;
     before := ojs_http.set_block_timeout(request);
     select jsonb_agg(i -> 'job' -> 'seq' order by (i ->> 'index')::int) into seqs
     from jsonb_array_elements(ojs_http.pushed_items((
-        select jsonb_agg(ojs_http.record_job(request.names[1], r.record, r.place) order by r.place) from jsonb_array_elements(records) with ordinality as r(record, place)), 'atomic', null, null)) i
+        select jsonb_agg(ojs_http.record_job(request.names[1], r.record, r.place) order by r.place)
+            from jsonb_array_elements(records) with ordinality as r(record, place)), 'atomic', null, null)) i
     where i ? 'job';
     perform set_config('ojs.block_timeout', before, true);
-    return ojs_http.reply(200, jsonb_build_object('topic', request.names[1], 'count', coalesce(jsonb_array_length(seqs), 0), 'seqs', coalesce(seqs, '[]'),
+    return ojs_http.reply(200, jsonb_build_object('topic', request.names[1], 'count',
+        coalesce(jsonb_array_length(seqs), 0), 'seqs', coalesce(seqs, '[]'),
         'first_seq', seqs -> 0, 'last_seq', seqs -> -1), ojs_http.pressure_headers());
 end $$;
 

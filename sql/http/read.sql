@@ -31,7 +31,8 @@ begin
         raise invalid_text_representation using message = 'a percent sign without two hexadecimal digits';
     end if;
     return convert_from(decode(string_agg(
-            case when left(piece, 1) = '%' then substr(piece, 2) else encode(convert_to(piece, 'UTF8'), 'hex') end, '' order by n), 'hex'), 'UTF8')
+            case when left(piece, 1) = '%' then substr(piece, 2) else encode(convert_to(piece, 'UTF8'), 'hex') end,
+                '' order by n), 'hex'), 'UTF8')
         from regexp_matches(part, '%..|[^%]+', 'g') with ordinality as m(pieces, n), unnest(pieces) as piece;
 end $$;
 
@@ -41,7 +42,8 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_object_agg(name, value), '{}')
     from (
         select ojs_http.decoded(replace(split_part(pair, '=', 1), '+', ' ')) as name,
-            string_agg(ojs_http.decoded(replace(substr(pair, strpos(pair || '=', '=') + 1), '+', ' ')), ',' order by n) as value
+            string_agg(ojs_http.decoded(replace(substr(pair, strpos(pair || '=', '=') + 1), '+', ' ')),
+                ',' order by n) as value
         from string_to_table(query, '&') with ordinality as p(pair, n)
         where pair <> ''
         group by 1
@@ -53,7 +55,8 @@ create function ojs_http.read_headers(headers jsonb) returns jsonb
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
     return (
-        select coalesce(jsonb_object_agg(lower(name), case jsonb_typeof(value) when 'array' then value ->> 0 else value #>> '{}' end), '{}')
+        select coalesce(jsonb_object_agg(lower(name), case jsonb_typeof(value) when 'array' then value ->> 0
+            else value #>> '{}' end), '{}')
         from jsonb_each(case when jsonb_typeof(headers) = 'object' then headers else '{}' end) as h(name, value));
 end $$;
 
@@ -105,8 +108,10 @@ begin
         return null;
     elsif found_type <> type then
         perform ojs_http.raise('INVALID_PAYLOAD',
-            case when found_type = 'null' then format('%s is missing', name) else format('%s must be of type %s, not %s', name, type, found_type) end,
-            jsonb_build_object('field', name, 'expected', type, 'received', found_type), format('Give %s as a JSON %s.', name, type));
+            case when found_type = 'null' then format('%s is missing', name)
+                else format('%s must be of type %s, not %s', name, type, found_type) end,
+            jsonb_build_object('field', name, 'expected', type, 'received', found_type),
+                format('Give %s as a JSON %s.', name, type));
     end if;
     return value;
 end $$;
@@ -124,7 +129,8 @@ declare
     value numeric := ojs_http.field(body, name, 'number')::numeric;
 begin
     if value <> trunc(value) then
-        perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a whole number', name), jsonb_build_object('field', name), 'Give a whole number.');
+        perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a whole number', name),
+            jsonb_build_object('field', name), 'Give a whole number.');
     end if;
     return case when value is not null then least(greatest(value, least_value), greatest_value) end;
 end $$;
@@ -135,7 +141,8 @@ declare
     value jsonb := ojs_http.field(body, name, 'array', required);
 begin
     if jsonb_path_exists(value, 'strict $[*] ? (@.type() != "string")') then
-        perform ojs_http.raise('INVALID_PAYLOAD', format('%s must hold strings only', name), jsonb_build_object('field', name),
+        perform ojs_http.raise('INVALID_PAYLOAD', format('%s must hold strings only', name),
+            jsonb_build_object('field', name),
             format('Give %s as an array of strings.', name));
     end if;
     return case when value is not null then array(select jsonb_array_elements_text(value)) end;
@@ -148,10 +155,12 @@ begin
     if given ~ '^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$' then
         return given;
     elsif in_path then
-        perform ojs_http.raise('NOT_FOUND', format('job %s does not exist', left(given, 64)), jsonb_build_object('resource_type', 'job',
+        perform ojs_http.raise('NOT_FOUND', format('job %s does not exist', left(given, 64)),
+            jsonb_build_object('resource_type', 'job',
             'resource_id', left(given, 64)), 'Check the id: it is a UUID.');
     end if;
-    perform ojs_http.raise('INVALID_PAYLOAD', 'job_id must be a UUID', '{"field": "job_id"}', 'Give the id of the job.');
+    perform ojs_http.raise('INVALID_PAYLOAD', 'job_id must be a UUID', '{"field": "job_id"}',
+        'Give the id of the job.');
 end $$;
 
 -- The job that a call is about: named by the path, or by the field job_id.
@@ -160,7 +169,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 begin
     if cardinality(request.names) > 0 then
         if lower(request.body ->> 'job_id') <> lower(request.names[1]) then
-            perform ojs_http.raise('INVALID_PAYLOAD', 'job_id is not the one of the path', '{"field": "job_id"}', 'Leave job_id out of the body.');
+            perform ojs_http.raise('INVALID_PAYLOAD', 'job_id is not the one of the path', '{"field": "job_id"}',
+                'Leave job_id out of the body.');
         end if;
         return ojs_http.job_id(request.names[1], true);
     end if;
@@ -168,7 +178,8 @@ begin
 end $$;
 
 -- A number in the query string; beyond the greatest it is clamped.
-create function ojs_http.query_number(request ojs_http.request, name text, otherwise int, least_value int, greatest_value int) returns int
+create function ojs_http.query_number(request ojs_http.request, name text, otherwise int, least_value int,
+    greatest_value int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     value text := request.query ->> name;
@@ -176,7 +187,8 @@ begin
     if value is null then
         return otherwise;
     elsif value !~ '^[0-9]{1,18}$' or value::bigint < least_value then
-        perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a whole number of at least %s', name, least_value), jsonb_build_object('field', name),
+        perform ojs_http.raise('INVALID_PAYLOAD', format('%s must be a whole number of at least %s', name,
+            least_value), jsonb_build_object('field', name),
             format('Give ?%s=%s.', name, otherwise));
     end if;
     return least(value::bigint, greatest_value);
@@ -189,7 +201,8 @@ declare
     unknown text := (select key from jsonb_object_keys(given) key where key <> all (names) limit 1);
 begin
     if unknown is not null then
-        perform ojs_http.raise('INVALID_PAYLOAD', format('%s is nothing that this request takes', left(unknown, 64)), jsonb_build_object('field', left(unknown, 64)),
+        perform ojs_http.raise('INVALID_PAYLOAD', format('%s is nothing that this request takes', left(unknown, 64)),
+            jsonb_build_object('field', left(unknown, 64)),
             format('It takes %s.', array_to_string(names, ', ')));
     end if;
 end $$;
@@ -221,8 +234,8 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select string_to_array(nullif(request.query ->> name, ''), ',')
 $$;
 
--- What a purge is asked for. DELETE has no body for many a client and proxy: then its query string says it, and what it says
--- besides is the filter.
+-- What a purge is asked for. DELETE has no body for many a client and proxy: then its query string says it, and what it
+-- says besides is the filter.
 create function ojs_http.purge_asked(request ojs_http.request) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
@@ -241,12 +254,13 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;
 
--- Where no background worker runs, a request does a pass of upkeep first, so that what it reads is true of this moment. A role
--- that may only look does none.
+-- Where no background worker runs, a request does a pass of upkeep first, so that what it reads is true of this moment.
+-- A role that may only look does none.
 create function ojs_http.tick_without_worker() returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    if not ojs_store.worker_running() and not pg_is_in_recovery() and not current_setting('transaction_read_only')::boolean then
+    if not ojs_store.worker_running() and not pg_is_in_recovery()
+        and not current_setting('transaction_read_only')::boolean then
         perform ojs.tick(1000);
     end if;
 end $$;

@@ -6,12 +6,14 @@ create function ojs_http.report_progress(
 ) returns boolean
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_progress';
 
--- Returns null if there is no such job. For workers: they may read checkpoints, and report on any job they know the id of.
+-- Returns null if there is no such job. For workers: they may read checkpoints, and report on any job they know the id
+-- of.
 create function ojs_http.progress_and_checkpoint(id uuid) returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object('job_id', job.id, 'state', job.state, 'progress', job.extra -> 'progress',
         'message', job.extra -> 'progress_message', 'data', job.extra -> 'progress_data',
-        'checkpoint', (select c.state from ojs_store.checkpoint c where c.job_id = job.id), 'updated_at', job.extra -> 'progress_updated_at')
+        'checkpoint', (select c.state from ojs_store.checkpoint c where c.job_id = job.id), 'updated_at',
+            job.extra -> 'progress_updated_at')
     from ojs_store.look(id) job
     where job.id is not null
 $$;
@@ -26,7 +28,8 @@ begin
         return ojs_http.progress_and_checkpoint(id);
     end if;
     job := ojs.info(id);
-    return jsonb_build_object('job_id', id, 'state', job -> 'state', 'progress', job -> 'progress', 'message', job -> 'progress_message',
+    return jsonb_build_object('job_id', id, 'state', job -> 'state', 'progress', job -> 'progress', 'message',
+        job -> 'progress_message',
         'data', job -> 'progress_data', 'checkpoint', null, 'updated_at', job -> 'progress_updated_at');
 end $$;
 
@@ -38,8 +41,10 @@ begin
     if progress is null then
         perform ojs_http.no_such_job(id);
     end if;
-    return ojs_http.reply(200, progress, jsonb_strip_nulls(jsonb_build_object('Cache-Control', 'no-cache', 'X-OJS-Progress', progress ->> 'progress',
-        'Last-Modified', to_char((progress ->> 'updated_at')::timestamptz at time zone 'UTC', 'Dy, DD Mon YYYY HH24:MI:SS "GMT"'))));
+    return ojs_http.reply(200, progress,
+        jsonb_strip_nulls(jsonb_build_object('Cache-Control', 'no-cache', 'X-OJS-Progress', progress ->> 'progress',
+        'Last-Modified', to_char((progress ->> 'updated_at')::timestamptz at time zone 'UTC',
+            'Dy, DD Mon YYYY HH24:MI:SS "GMT"'))));
 end $$;
 
 create function ojs_http.progress(request ojs_http.request) returns ojs_http.response
@@ -57,8 +62,10 @@ declare
     id uuid := ojs_http.job_named(request, null);
     body jsonb := ojs_http.object(request);
 begin
-    if ojs_http.report_progress(id, ojs_http.field(body, 'progress', 'number')::numeric, ojs_http.text_field(body, 'message'),
-            ojs_http.field(body, 'data', 'object'), ojs_http.text_field(body, 'lease_id'), ojs_http.text_field(body, 'worker_id')) then
+    if ojs_http.report_progress(id, ojs_http.field(body, 'progress', 'number')::numeric,
+        ojs_http.text_field(body, 'message'),
+            ojs_http.field(body, 'data', 'object'), ojs_http.text_field(body, 'lease_id'),
+                ojs_http.text_field(body, 'worker_id')) then
         perform ojs.checkpoint(id, body -> 'checkpoint') where coalesce(body -> 'checkpoint', 'null') <> 'null';
     end if;
     return ojs_http.progress_reply(id);
@@ -75,7 +82,8 @@ declare
     body jsonb := ojs_http.object(request);
 begin
     if not body ? 'state' then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'state is missing', '{"field": "state"}', 'Give any JSON value as state.');
+        perform ojs_http.raise('INVALID_PAYLOAD', 'state is missing', '{"field": "state"}',
+            'Give any JSON value as state.');
     end if;
     return ojs_http.reply(200, ojs.checkpoint(ojs_http.job_named(request, null), body -> 'state'));
 end $$;
@@ -101,8 +109,10 @@ begin
         perform ojs_http.no_such_job(id);
     end if;
     saved := nullif(saved -> 'checkpoint', 'null');
-    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'has_checkpoint', saved is not null) || case when saved is null then '{}'
-        else jsonb_build_object('checkpoint', case when saved ? 'step_index' then saved else jsonb_build_object('state', saved) end) end);
+    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'has_checkpoint', saved is not null) ||
+        case when saved is null then '{}'
+        else jsonb_build_object('checkpoint', case when saved ? 'step_index' then saved
+            else jsonb_build_object('state', saved) end) end);
 end $$;
 
 create function ojs_http.delete_checkpoint(request ojs_http.request) returns ojs_http.response
@@ -126,19 +136,27 @@ declare
     job jsonb;
 begin
     perform ojs_http.upkeep();
-    if waits and (case when ojs_http.may_wait(request) then (ojs.wait_result(id, make_interval(secs => longest))).id is null
+    if waits and (case when ojs_http.may_wait(request)
+        then (ojs.wait_result(id, make_interval(secs => longest))).id is null
             else ojs.info(id) ->> 'state' not in ('completed', 'cancelled', 'discarded') end) then
-        return ojs_http.reply(408, ojs_http.error_body('x_wait_timeout', 'TIMEOUT', format('job %s has not ended yet', id), true,
-            jsonb_build_object('job_id', id, 'state', ojs.info(id) -> 'state'), 'Ask again.', request.headers ->> 'x-request-id'),
-            case when ojs_http.may_wait(request) or longest = 0 then '{}' else jsonb_build_object('OJS-Would-Wait', longest::text) end);
+        return ojs_http.reply(408, ojs_http.error_body('x_wait_timeout', 'TIMEOUT',
+            format('job %s has not ended yet', id), true,
+            jsonb_build_object('job_id', id, 'state', ojs.info(id) -> 'state'), 'Ask again.',
+                request.headers ->> 'x-request-id'),
+            case when ojs_http.may_wait(request) or longest = 0 then '{}'
+                else jsonb_build_object('OJS-Would-Wait', longest::text) end);
     end if;
     job := ojs.info(id);
     if not job ? 'result' and (job ->> 'result_expires_at')::timestamptz <= ojs_http.now() then
-        return ojs_http.reply(410, ojs_http.error_body('x_result_pruned', 'RESULT_PRUNED', format('the result of job %s expired at %s', id, job ->> 'result_expires_at'), false,
-            jsonb_build_object('job_id', id, 'result_expires_at', job -> 'result_expires_at'), 'Push with a longer result_ttl.', request.headers ->> 'x-request-id'));
+        return ojs_http.reply(410, ojs_http.error_body('x_result_pruned', 'RESULT_PRUNED',
+            format('the result of job %s expired at %s', id, job ->> 'result_expires_at'), false,
+            jsonb_build_object('job_id', id, 'result_expires_at', job -> 'result_expires_at'),
+                'Push with a longer result_ttl.', request.headers ->> 'x-request-id'));
     end if;
-    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'state', job -> 'state', 'result', job -> 'result', 'error', job -> 'error')
-        || jsonb_strip_nulls(jsonb_build_object('result_stored_at', job -> 'result_stored_at', 'result_expires_at', job -> 'result_expires_at',
+    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'state', job -> 'state', 'result', job -> 'result',
+        'error', job -> 'error')
+        || jsonb_strip_nulls(jsonb_build_object('result_stored_at', job -> 'result_stored_at', 'result_expires_at',
+            job -> 'result_expires_at',
             'result_size_bytes', job -> 'result_size_bytes')));
 end $$;
 
@@ -153,10 +171,14 @@ begin
     end if;
     perform ojs_http.upkeep();
     return (
-        select ojs_http.reply(200, jsonb_build_object('results', coalesce(jsonb_object_agg(s.id, jsonb_build_object('state', s.state, 'result', s.result)) filter (where s.fits), '{}'))
-            || case when bool_and(s.fits) then '{}' else jsonb_build_object('remaining', jsonb_agg(s.id) filter (where not s.fits)) end)
+        select ojs_http.reply(200, jsonb_build_object('results',
+            coalesce(jsonb_object_agg(s.id, jsonb_build_object('state', s.state, 'result',
+            s.result)) filter (where s.fits), '{}'))
+            || case when bool_and(s.fits) then '{}' else jsonb_build_object('remaining',
+                jsonb_agg(s.id) filter (where not s.fits)) end)
         from (
-            select r.*, coalesce(sum(pg_column_size(r.result)) over (order by r.id rows between unbounded preceding and 1 preceding), 0) < ojs_http.most_bytes() as fits
+            select r.*, coalesce(sum(pg_column_size(r.result)) over (order by r.id rows between unbounded preceding
+                and 1 preceding), 0) < ojs_http.most_bytes() as fits
             from ojs.results(array(select ojs_http.job_id(id, false) from unnest(ids) id)) r
         ) s);
 end $$;

@@ -1,6 +1,6 @@
 -- serve.sql: the HTTP binding: the routes, and how ojs.http serves a request. Reading is in read.sql, errors are in
--- errors.sql; the handlers stand in the other files of sql/http/, one function each in schema ojs_http, and call the public
--- functions with the rights of the caller.
+-- errors.sql; the handlers stand in the other files of sql/http/, one function each in schema ojs_http, and call the
+-- public functions with the rights of the caller.
 
 -- ROUTES -----------------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,8 @@ end;
 
 -- SERVING ----------------------------------------------------------------------------------------------------------
 
--- The handlers by path, a colon for each name: {"/ojs/v1/jobs/:": {"GET": "info", …}, …}. A constant to whoever calls it.
+-- The handlers by path, a colon for each name: {"/ojs/v1/jobs/:": {"GET": "info", …}, …}. Immutable: its callers fold
+-- it into a constant.
 create function ojs_http.handlers_by_path() returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_object_agg(path, handlers)
@@ -165,10 +166,11 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     ) p
 $$;
 
--- Which handler a request is for, and what the path says in the places of the pattern's names; or what methods the path would
--- take. Looked up as it stands, then with one of its parts for a name: what stands there goes before a name. A path of more
--- parts than any pattern has is none, and costs nothing.
-create function ojs_http.find_route(method text, path text, out handler text, out names text[], out allowed text) returns record
+-- Which handler a request is for, and what the path says in the places of the pattern's names; or what methods the path
+-- would take. Looked up as it stands, then with one of its parts for a name: what stands there goes before a name. A
+-- path of more parts than any pattern has is none, and costs nothing.
+create function ojs_http.find_route(method text, path text, out handler text, out names text[], out allowed text)
+    returns record
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 declare
     parts constant text[] := case when octet_length(path) <= 4096 then string_to_array(path, '/') end;
@@ -192,7 +194,8 @@ begin
     handler := handlers ->> method;
     if handler is null and handlers is not null then
         allowed := (select string_agg(m, ', ' order by m) from (
-            select * from jsonb_object_keys(handlers) union select 'HEAD' where handlers ? 'GET' union select 'OPTIONS') of_path (m));
+            select * from jsonb_object_keys(handlers) union select 'HEAD' where handlers ? 'GET' union
+                select 'OPTIONS') of_path (m));
     end if;
 end $$;
 
@@ -205,7 +208,8 @@ declare
     missing text;
 begin
     if has_body and media_type not in ('application/openjobspec+json', 'application/json') then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'the media type of the body is not supported', '{"field": "Content-Type"}',
+        perform ojs_http.raise('INVALID_PAYLOAD', 'the media type of the body is not supported',
+            '{"field": "Content-Type"}',
             'Send application/openjobspec+json, or application/json.');
     end if;
     if nullif(version, '') !~ '^1(\.0)*(-[0-9A-Za-z.-]+)?$' and path <> '/ojs/manifest' then
@@ -213,28 +217,34 @@ begin
             '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
     end if;
     if headers ? 'x-ojs-tenant' then
-        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'X-OJS-Tenant asks for a tenant, and there are none', '{"field": "X-OJS-Tenant"}',
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'X-OJS-Tenant asks for a tenant, and there are none',
+            '{"field": "X-OJS-Tenant"}',
             'Leave the header out, and keep what belongs to each tenant in a database of its own.');
     end if;
     if has_body and lower(btrim(headers ->> 'content-encoding')) not in ('', 'identity') then
-        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the encoding of the body is not supported', '{"field": "Content-Encoding", "supported": ["identity"]}',
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the encoding of the body is not supported',
+            '{"field": "Content-Encoding", "supported": ["identity"]}',
             'Send the body as plain JSON.');
     end if;
     select uri into missing from unnest(string_to_array(headers ->> 'ojs-requires-extension', ',')) uri
-    where not jsonb_path_exists(ojs_http.extensions(), '$.*[*] ? (@.uri == $uri)', jsonb_build_object('uri', btrim(uri))) limit 1;
+    where not jsonb_path_exists(ojs_http.extensions(), '$.*[*] ? (@.uri == $uri)',
+        jsonb_build_object('uri', btrim(uri))) limit 1;
     if found then
-        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the extension that OJS-Requires-Extension names is not supported',
-            jsonb_build_object('field', 'OJS-Requires-Extension', 'extension', left(btrim(missing), 128)), 'GET /ojs/manifest lists the extensions.');
+        perform ojs_http.raise('UNSUPPORTED_FEATURE',
+            'the extension that OJS-Requires-Extension names is not supported',
+            jsonb_build_object('field', 'OJS-Requires-Extension', 'extension', left(btrim(missing), 128)),
+                'GET /ojs/manifest lists the extensions.');
     end if;
 end $$;
 
--- Refuses a body before it is parsed: one that is longer than the route can do with, or that holds so many values that they
--- would take far more memory than their text.
+-- Refuses a body before it is parsed: one that is longer than the route can do with, or that holds so many values that
+-- they would take far more memory than their text.
 create function ojs_http.check_body(handler text, body text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     values_held constant bigint := ojs_http.values_in(body); -- also loads the library, and with it its settings
-    bytes constant int := octet_length(body); -- where a statement names the body itself, each step of the planner copies it
+    -- where a statement names the body itself, each step of the planner copies it
+    bytes constant int := octet_length(body);
     most_bytes bigint := 64 * 1024 * 1024;
     most_values bigint := 100000 + current_setting('ojs.max_args_elements')::bigint;
 begin
@@ -246,11 +256,15 @@ begin
             case when handler <> 'push' then ojs_http.bytes_of('ojs.max_result_size') end);
     end if;
     if bytes > most_bytes then
-        perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body has %s bytes, and %s are allowed', bytes, most_bytes),
-            jsonb_build_object('field', 'body', 'actual_bytes', bytes, 'maximum_bytes', most_bytes), 'Send less at once.');
+        perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body has %s bytes, and %s are allowed', bytes,
+            most_bytes),
+            jsonb_build_object('field', 'body', 'actual_bytes', bytes, 'maximum_bytes', most_bytes),
+                'Send less at once.');
     elsif values_held > most_values then
-        perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body holds %s values, and %s are allowed', values_held, most_values),
-            jsonb_build_object('field', 'body', 'actual_values', values_held, 'maximum_values', most_values), 'Send less at once.');
+        perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body holds %s values, and %s are allowed', values_held,
+            most_values),
+            jsonb_build_object('field', 'body', 'actual_values', values_held, 'maximum_values', most_values),
+                'Send less at once.');
     end if;
 end $$;
 
@@ -268,7 +282,9 @@ begin
         details := jsonb_path_query_first(body, '$.items[*].error.details ? (exists(@.strategy))');
     end if;
     if details ->> 'strategy' = 'block' then
-        seconds := coalesce(case when headers ? 'ojs-block-timeout' then least((headers ->> 'ojs-block-timeout')::numeric, 30) end, (details ->> 'block_timeout_ms')::numeric / 1000);
+        seconds := coalesce(case when headers ? 'ojs-block-timeout'
+            then least((headers ->> 'ojs-block-timeout')::numeric, 30) end,
+            (details ->> 'block_timeout_ms')::numeric / 1000);
     end if;
     return case when seconds > 0 then trim_scale(seconds)::text end;
 end $$;
@@ -303,7 +319,8 @@ begin
             request.method := upper(method);
             request.path := only_path;
             request.names := route.names;
-            request.query := case when strpos(path, '?') > 0 then ojs_http.read_query(substr(path, strpos(path, '?') + 1)) else '{}' end;
+            request.query := case when strpos(path, '?') > 0
+                then ojs_http.read_query(substr(path, strpos(path, '?') + 1)) else '{}' end;
             request.headers := given || jsonb_build_object('x-request-id', request_id);
             if request.method not in ('GET', 'HEAD') then
                 perform ojs_http.check_headers(given, only_path, request_body is not null);
@@ -312,7 +329,8 @@ begin
                     perform ojs_http.check_body(route.handler, request_body);
                     request.body := request_body::jsonb;
                     if jsonb_typeof(request.body) <> 'object' then
-                        perform ojs_http.raise('INVALID_PAYLOAD', 'the body must be a JSON object', '{"reason": "malformed"}', 'Send a JSON object.');
+                        perform ojs_http.raise('INVALID_PAYLOAD', 'the body must be a JSON object',
+                            '{"reason": "malformed"}', 'Send a JSON object.');
                     end if;
                 end if;
             else
@@ -327,14 +345,18 @@ begin
         response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context, request.body);
     end;
     if response.status in (422, 429) and given ? 'ojs-do-not-wait' then
-        response.headers := response.headers || jsonb_strip_nulls(jsonb_build_object('OJS-Would-Wait', ojs_http.would_wait(given, response.body)));
+        response.headers := response.headers || jsonb_strip_nulls(jsonb_build_object('OJS-Would-Wait',
+            ojs_http.would_wait(given, response.body)));
     end if;
     status := response.status;
     -- A client that names its version of OJS may be an SDK that takes only what names application/json for JSON.
-    headers := jsonb_build_object('Content-Type', 'application/openjobspec+json' || case when given ? 'ojs-version' then '; alias="application/json"' else '' end, 'OJS-Version', '1.0', 'X-Request-Id', request_id)
+    headers := jsonb_build_object('Content-Type', 'application/openjobspec+json' || case when given ? 'ojs-version'
+        then '; alias="application/json"' else '' end, 'OJS-Version', '1.0', 'X-Request-Id', request_id)
         || coalesce(response.headers, '{}');
-    body := case when upper(method) = 'HEAD' or status = 204 then '' else coalesce(response.content, response.body::text, '') end;
+    body := case when upper(method) = 'HEAD' or status = 204 then ''
+        else coalesce(response.content, response.body::text, '') end;
     return next;
 end $$;
 comment on function ojs.http(text, text, jsonb, text) is
-    'Serves one request of the OJS HTTP binding with the rights of the caller: path with its query string; errors are answers, not exceptions';
+    'Serves one request of the OJS HTTP binding with the rights of the caller: path with its query string; errors are '
+    'answers, not exceptions';

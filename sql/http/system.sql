@@ -16,7 +16,8 @@ begin
             else ojs_http.reply(503, '{"status": "unavailable"}', '{"Retry-After": "1"}') end;
     end if;
     health := ojs.health();
-    health := jsonb_set(health, '{workers}', health -> 'workers' || jsonb_build_object('active', health #> '{workers,connected}',
+    health := jsonb_set(health, '{workers}', health -> 'workers' || jsonb_build_object('active',
+        health #> '{workers,connected}',
         'total', (health #> '{workers,connected}')::int + (health #> '{workers,stale}')::int));
     return ojs_http.reply(case when health ->> 'status' = 'ok' then 200 else 503 end,
         health || jsonb_build_object('backend', health -> 'backend' || '{"type": "postgres"}', 'ojs_version', '1.0'),
@@ -37,12 +38,15 @@ $$;
 -- Also in the words of the admin UI.
 create function ojs_http.maintenance_json(answer jsonb) returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_strip_nulls(jsonb_build_object('enabled', answer -> 'maintenance', 'started_at', answer -> 'enabled_at', 'ends_at', answer -> 'estimated_end')) || answer
+    select jsonb_strip_nulls(jsonb_build_object('enabled', answer -> 'maintenance', 'started_at',
+        answer -> 'enabled_at', 'ends_at', answer -> 'estimated_end')) || answer
 $$;
 
 create function ojs_http.maintenance(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, ojs_http.maintenance_json(case when answer = 'null' then '{"maintenance": false}' else answer || '{"maintenance": true}' end))
+    select ojs_http.reply(200,
+        ojs_http.maintenance_json(case when answer = 'null' then '{"maintenance": false}'
+        else answer || '{"maintenance": true}' end))
     from (select ojs.health() -> 'maintenance') as h (answer)
 $$;
 
@@ -57,7 +61,8 @@ begin
     if length #>> '{}' ~ '^[0-9]{1,6}[mhd]$' then
         length := to_jsonb(case when right(length #>> '{}', 1) = 'd' then 'P' else 'PT' end || upper(length #>> '{}'));
     end if;
-    return ojs_http.reply(200, ojs_http.maintenance_json(ojs.set_maintenance(ojs_http.field(body, 'enabled', 'boolean', true)::boolean,
+    return ojs_http.reply(200,
+        ojs_http.maintenance_json(ojs.set_maintenance(ojs_http.field(body, 'enabled', 'boolean', true)::boolean,
         ojs_http.text_field(body, 'reason'), ojs_http.duration_value(length, 'estimated_duration'))));
 end $$;
 

@@ -1,7 +1,7 @@
 -- workers.sql: working over HTTP: fetch, ack, nack (which reports a failure) and heartbeats.
 
--- The length of leases that nobody gives is ojs.http_lease here. A fetch of many jobs claims them in portions, and ends where
--- the answer is full.
+-- The length of leases that nobody gives is ojs.http_lease here. A fetch of many jobs claims them in portions, and ends
+-- where the answer is full.
 create function ojs_http.fetch(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -20,7 +20,8 @@ declare
     jobs jsonb := '[]';
 begin
     if bad is not null then
-        perform ojs_http.raise('INVALID_QUEUE', format('queues holds "%s", which is no name of a queue', left(bad, 64)), '{"field": "queues"}',
+        perform ojs_http.raise('INVALID_QUEUE', format('queues holds "%s", which is no name of a queue',
+            left(bad, 64)), '{"field": "queues"}',
             'Name queues by a-z, 0-9, "-" and ".".');
     end if;
     perform ojs_http.upkeep();
@@ -32,7 +33,8 @@ begin
         begin
             select jsonb_agg(c.job), sum(pg_column_size(c.job)) into more, bytes
             -- Without `timeout`, which one SDK reads as milliseconds: timeout_ms says it.
-            from (select case when claimed.timeout is null then ojs_http.envelope(claimed) else ojs_http.envelope(claimed) - 'timeout' end as job
+            from (select case when claimed.timeout is null then ojs_http.envelope(claimed)
+                else ojs_http.envelope(claimed) - 'timeout' end as job
                 from ojs.claim(queues, worker, least(wanted, portion)::int, lease, missing_ok => true) claimed) c;
         exception when sqlstate 'OJ600' then
             exit when jobs <> '[]'; -- what was claimed counts, whatever the queue's claim_rate says of more
@@ -45,7 +47,8 @@ begin
     end loop;
     perform set_config('ojs.default_lease', lease_before, true);
     return ojs_http.reply(200, jsonb_build_object('jobs', jobs),
-        case when jobs = '[]' and not ojs_http.may_wait(request) and patience::int > 0 then jsonb_build_object('OJS-Would-Wait', patience) else '{}' end);
+        case when jobs = '[]' and not ojs_http.may_wait(request) and patience::int > 0
+            then jsonb_build_object('OJS-Would-Wait', patience) else '{}' end);
 end $$;
 
 -- The fields of a job that replies of ack and nack repeat at the top, so far as it has them.
@@ -53,7 +56,8 @@ create function ojs_http.outcome(job jsonb) returns jsonb
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
     return (select jsonb_object_agg(name, job -> name)
-            from unnest('{id,state,attempt,max_attempts,next_attempt_at,retry_delay_ms,completed_at,discarded_at}'::text[]) name
+            from unnest('{id,state,attempt,max_attempts,next_attempt_at,retry_delay_ms,'
+                'completed_at,discarded_at}'::text[]) name
             where job ? name)
         || jsonb_build_object('job_id', job -> 'id', 'job', job);
 end $$;
@@ -62,7 +66,8 @@ create function ojs_http.ack(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.object(request, cardinality(request.names) = 0);
-    job ojs.job := ojs.ack(ojs_http.job_named(request, body), body -> 'result', ojs_http.text_field(body, 'lease_id'), ojs_http.text_field(body, 'worker_id'));
+    job ojs.job := ojs.ack(ojs_http.job_named(request, body), body -> 'result', ojs_http.text_field(body, 'lease_id'),
+        ojs_http.text_field(body, 'worker_id'));
 begin
     return ojs_http.reply(200, ojs_http.outcome(ojs.envelope(job)) || '{"acknowledged": true}');
 end $$;
@@ -117,10 +122,13 @@ declare
     worker text := ojs_http.text_field(body, 'worker_id', true);
     -- active_jobs may be a mere number (R-34).
     named text[] := coalesce(
-        case when jsonb_typeof(body -> 'active_jobs') = 'number' then null else ojs_http.texts_field(body, 'active_jobs') end,
+        case when jsonb_typeof(body -> 'active_jobs') = 'number'
+            then null else ojs_http.texts_field(body, 'active_jobs') end,
         ojs_http.texts_field(body, 'active_job_ids'), '{}');
-    ids uuid[] := array(select id::uuid from unnest(named) id where id ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
-    no_ids text[] := array(select left(id, 64) from unnest(named) id where id !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' limit 1000);
+    ids uuid[] := array(select id::uuid from unnest(named) id
+        where id ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+    no_ids text[] := array(select left(id, 64) from unnest(named) id
+        where id !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' limit 1000);
     state text := coalesce(ojs_http.text_field(body, 'state'), 'running');
     beat record;
 begin
@@ -154,7 +162,8 @@ end $$;
 create function ojs_http.no_such_worker(worker text) returns void
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select ojs_http.raise('NOT_FOUND', format('worker %s does not exist', left(worker, 64)),
-        jsonb_build_object('resource_type', 'worker', 'resource_id', left(worker, 64)), 'GET /ojs/v1/admin/workers lists them.')
+        jsonb_build_object('resource_type', 'worker', 'resource_id', left(worker, 64)),
+            'GET /ojs/v1/admin/workers lists them.')
 $$;
 
 create function ojs_http.register_worker(request ojs_http.request) returns ojs_http.response
@@ -163,7 +172,8 @@ declare
     body jsonb := ojs_http.object(request);
 begin
     return ojs_http.reply(200, ojs.register_worker(ojs_http.text_field(body, 'worker_id', true), body - 'worker_id')
-        || jsonb_build_object('visibility_timeout_default', trim_scale(extract(epoch from current_setting('ojs.http_lease')::interval)::numeric)));
+        || jsonb_build_object('visibility_timeout_default',
+            trim_scale(extract(epoch from current_setting('ojs.http_lease')::interval)::numeric)));
 end $$;
 
 create function ojs_http.deregister_worker(request ojs_http.request) returns ojs_http.response
@@ -180,10 +190,14 @@ end $$;
 
 create function ojs_http.worker_json(w ojs.workers) returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_strip_nulls(jsonb_build_object('id', w.worker, 'state', case w.status when 'dead' then 'stale' else w.status end, 'status', w.status, 'reported_state', w.state, 'directive', w.directive,
-        'hostname', w.hostname, 'pid', w.pid, 'version', w.info -> 'version', 'queues', coalesce(w.queues, '{}'), 'concurrency', w.concurrency, 'active_jobs', w.active_jobs,
+    select jsonb_strip_nulls(jsonb_build_object('id', w.worker, 'state',
+        case w.status when 'dead' then 'stale' else w.status end, 'status', w.status, 'reported_state', w.state,
+        'directive', w.directive,
+        'hostname', w.hostname, 'pid', w.pid, 'version', w.info -> 'version', 'queues', coalesce(w.queues, '{}'),
+            'concurrency', w.concurrency, 'active_jobs', w.active_jobs,
         'started_at', coalesce(w.info -> 'started_at', to_jsonb(ojs_http.rfc3339(w.registered_at))),
-        'registered_at', ojs_http.rfc3339(w.registered_at), 'last_heartbeat_at', ojs_http.rfc3339(w.last_seen_at), 'metadata', w.info))
+        'registered_at', ojs_http.rfc3339(w.registered_at), 'last_heartbeat_at', ojs_http.rfc3339(w.last_seen_at),
+            'metadata', w.info))
 $$;
 
 create function ojs_http.worker_named(request ojs_http.request) returns ojs.workers
@@ -204,8 +218,11 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     worker ojs.workers := ojs_http.worker_named(request);
 begin
-    return ojs_http.reply(case when worker.status in ('dead', 'stale') then 503 else 200 end, ojs_http.worker_json(worker)
-        || jsonb_build_object('worker_id', worker.worker, 'state', case worker.status when 'quiet' then 'draining' when 'terminate' then 'shutting_down' else worker.status end));
+    return ojs_http.reply(case when worker.status in ('dead', 'stale') then 503 else 200 end,
+        ojs_http.worker_json(worker)
+        || jsonb_build_object('worker_id', worker.worker, 'state',
+            case worker.status when 'quiet' then 'draining' when 'terminate' then 'shutting_down'
+            else worker.status end));
 end $$;
 
 create function ojs_http.worker(request ojs_http.request) returns ojs_http.response
@@ -213,7 +230,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     worker ojs.workers := ojs_http.worker_named(request);
 begin
-    return ojs_http.reply(200, ojs_http.worker_json(worker) || jsonb_build_object('active_job_ids', coalesce(to_jsonb(worker.active_job_ids), '[]')));
+    return ojs_http.reply(200, ojs_http.worker_json(worker) || jsonb_build_object('active_job_ids',
+        coalesce(to_jsonb(worker.active_job_ids), '[]')));
 end $$;
 
 -- What its next heartbeat will tell a worker.
@@ -226,27 +244,32 @@ begin
 end $$;
 
 create function ojs_http.quiet_worker(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$ select ojs_http.direct_worker(request, 'quiet') $$;
+language sql volatile parallel unsafe set search_path = pg_catalog,
+    pg_temp as $$ select ojs_http.direct_worker(request, 'quiet') $$;
 
 create function ojs_http.resume_worker(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$ select ojs_http.direct_worker(request, 'running') $$;
+language sql volatile parallel unsafe set search_path = pg_catalog,
+    pg_temp as $$ select ojs_http.direct_worker(request, 'running') $$;
 
 create function ojs_http.terminate_worker(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$ select ojs_http.direct_worker(request, 'terminate') $$;
+language sql volatile parallel unsafe set search_path = pg_catalog,
+    pg_temp as $$ select ojs_http.direct_worker(request, 'terminate') $$;
 
 create function ojs_http.take_back_jobs(worker text) returns int
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_take_back_jobs';
 
--- Only what no longer works may be forgotten from outside (ADM-03). Its jobs are given back as those of a dead worker: with its
--- row goes what its death would be noticed by.
+-- Only what no longer works may be forgotten from outside (ADM-03). Its jobs are given back as those of a dead worker:
+-- with its row goes what its death would be noticed by.
 create function ojs_http.forget_worker(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     worker ojs.workers := ojs_http.worker_named(request);
 begin
     if worker.status not in ('dead', 'stale') then
-        perform ojs_http.raise('INVALID_STATE_TRANSITION', format('worker %s is %s', left(worker.worker, 64), worker.status),
-            jsonb_build_object('current_state', worker.status, 'attempted', 'deregister'), 'Only a stale or dead worker can be removed.');
+        perform ojs_http.raise('INVALID_STATE_TRANSITION',
+            format('worker %s is %s', left(worker.worker, 64), worker.status),
+            jsonb_build_object('current_state', worker.status, 'attempted', 'deregister'),
+                'Only a stale or dead worker can be removed.');
     end if;
     perform ojs_http.take_back_jobs(worker.worker);
     perform ojs.deregister_worker(worker.worker);

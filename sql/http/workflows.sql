@@ -6,7 +6,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 begin
     if request.names[1] !~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
         perform ojs_http.raise('WORKFLOW_NOT_FOUND', format('workflow %s does not exist', left(request.names[1], 64)),
-            jsonb_build_object('resource_type', 'workflow', 'resource_id', left(request.names[1], 64)), 'Check the id.');
+            jsonb_build_object('resource_type', 'workflow', 'resource_id', left(request.names[1], 64)),
+                'Check the id.');
     end if;
     return request.names[1];
 end $$;
@@ -15,7 +16,8 @@ end $$;
 create function ojs_http.workflow_body(workflow jsonb) returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object('workflow', workflow) || coalesce((
-        select jsonb_object_agg(key, value) from jsonb_each(workflow) where key in ('id', 'type', 'name', 'state', 'metadata')), '{}')
+        select jsonb_object_agg(key, value) from jsonb_each(workflow)
+            where key in ('id', 'type', 'name', 'state', 'metadata')), '{}')
 $$;
 
 create function ojs_http.create_workflow(request ojs_http.request) returns ojs_http.response
@@ -23,7 +25,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     workflow jsonb := ojs.create_workflow(ojs_http.object(request));
 begin
-    return ojs_http.reply(201, ojs_http.workflow_body(workflow), jsonb_build_object('Location', '/ojs/v1/workflows/' || (workflow ->> 'id')));
+    return ojs_http.reply(201, ojs_http.workflow_body(workflow),
+        jsonb_build_object('Location', '/ojs/v1/workflows/' || (workflow ->> 'id')));
 end $$;
 
 create function ojs_http.workflow(request ojs_http.request) returns ojs_http.response
