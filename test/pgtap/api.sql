@@ -10,9 +10,12 @@ create function pg_temp.called(oid) returns text language sql as $$ select $1::r
 create temp table resolves_no_name (name text);
 insert into resolves_no_name values
     ('push'), ('push_job'), ('push_many'), ('claim'), ('ack'), ('ack_many'), ('ack_and_claim'), ('fail'), ('nack'),
-    ('nack_many'), ('extend'), ('extend_many'), ('beat'), ('progress'), ('checkpoint'), ('get_checkpoint'), ('cancel'), ('activate'), ('info'), ('create_workflow'), ('workflow'), ('cancel_workflow'), ('tick'), ('version'),
-    ('canonical_json'), ('fingerprint'), ('fingerprint_input'), ('envelope'), ('health'), ('metrics'), ('ready'), ('start_worker'),
-    ('retry'), ('set_priority'), ('discard'), ('delete_job'), ('work_open'), ('work_next'), ('work_close'), ('register_hook');
+    ('nack_many'), ('extend'), ('extend_many'), ('beat'), ('progress'), ('checkpoint'), ('get_checkpoint'), ('cancel'),
+        ('activate'), ('info'), ('create_workflow'), ('workflow'), ('cancel_workflow'), ('tick'), ('version'),
+    ('canonical_json'), ('fingerprint'), ('fingerprint_input'), ('envelope'), ('health'), ('metrics'), ('ready'),
+        ('start_worker'),
+    ('retry'), ('set_priority'), ('discard'), ('delete_job'), ('work_open'), ('work_next'), ('work_close'),
+        ('register_hook');
 
 -- FUNCTIONS --------------------------------------------------------------------------------------------------------
 
@@ -53,7 +56,8 @@ $$, 'PGX-11: every function pins search_path, except C functions that resolve no
 
 select is_empty($$
     select pg_temp.called(oid) from functions
-    where array_to_string(proconfig, ',') ~ 'search_path=' and array_to_string(proconfig, ',') !~ 'search_path=pg_catalog\M'
+    where array_to_string(proconfig, ',') ~ 'search_path='
+        and array_to_string(proconfig, ',') !~ 'search_path=pg_catalog\M'
 $$, 'PGX-11: a pinned search_path begins with pg_catalog');
 
 select is_empty($$
@@ -127,7 +131,8 @@ select is_empty($$
     ) o
     where not exists (
         select from pg_depend d
-        where d.classid = o.classid and d.objid = o.objid and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e')
+        where d.classid = o.classid and d.objid = o.objid and d.refclassid = 'pg_extension'::regclass
+            and d.deptype = 'e')
 $$, 'PGX-02: every object belongs to the extension');
 
 -- The page of a job's columns.
@@ -142,7 +147,8 @@ select results_eq('select name, type from documented order by n',
     $$ select * from pg_temp.columns('ojs.claimed_job') as c (name text, type regtype) $$,
     'docs/reference/job.md has the columns of ojs.claimed_job');
 select results_eq('select name, type from documented where not claimed order by n',
-    $$ select * from pg_temp.columns('ojs.job') as c (name text, type regtype) $$, 'and says which of them ojs.job has');
+    $$ select * from pg_temp.columns('ojs.job') as c (name text, type regtype) $$,
+        'and says which of them ojs.job has');
 select results_eq('select name, type from documented where not claimed order by n',
     $$ select * from pg_temp.columns('ojs.jobs') as c (name text, type regtype) $$, 'and the view ojs.jobs');
 

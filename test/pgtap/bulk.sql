@@ -1,105 +1,169 @@
--- bulk.sql: cancel, retry and delete many; dead letters by what they are: BLK-03, BLK-04, DLQ-03, DLQ-07, DLQ-09, ADM-04.
--- Runs once: nothing here asks whether ojs was preloaded.
+-- bulk.sql: cancel, retry and delete many; dead letters by what they are: BLK-03, BLK-04, DLQ-03, DLQ-07, DLQ-09,
+-- ADM-04. Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql
 
-create function pg_temp.sum(reply jsonb) returns text language sql as $$ select concat_ws('/', reply -> 'matched', reply -> 'succeeded', reply -> 'failed') $$;
+create function pg_temp.sum(reply jsonb) returns text language sql as $$
+    select concat_ws('/', reply -> 'matched', reply -> 'succeeded', reply -> 'failed') $$;
 create function pg_temp.why(reply jsonb) returns text language sql as
-$$ select string_agg(concat_ws(' ', i ->> 'index', i ->> 'status', i ->> 'code'), ', ' order by n) from jsonb_array_elements(reply -> 'items') with ordinality as a(i, n) $$;
-create function pg_temp.dead(queue text, error text, on_exhaustion text default 'dead_letter', type text default 'test.job') returns uuid language plpgsql as $$
+$$ select string_agg(concat_ws(' ', i ->> 'index', i ->> 'status', i ->> 'code'), ', ' order by n)
+    from jsonb_array_elements(reply -> 'items') with ordinality as a(i, n) $$;
+create function pg_temp.dead(queue text, error text, on_exhaustion text default 'dead_letter',
+    type text default 'test.job') returns uuid language plpgsql as $$
 declare
-    job uuid := (select id from ojs.push(type, '[{"customer": 7}]', queue => queue, retry => jsonb_build_object('max_attempts', 1, 'on_exhaustion', on_exhaustion)));
+    job uuid := (select id from ojs.push(type, '[{"customer": 7}]', queue => queue,
+        retry => jsonb_build_object('max_attempts', 1, 'on_exhaustion', on_exhaustion)));
 begin
     perform ojs.claim(queue, 'w');
     perform ojs.fail(job, jsonb_build_object('type', error, 'message', 'm'));
     return job;
 end $$;
 
--- Cancel -------------------------------------------------------------------------------------------------------------------
+-- Cancel --------------------------------------------------------------------------------------------------------------
 
-select pg_temp.held('blk') as active, pg_temp.pushed('blk') as a, pg_temp.pushed('blk', '{"pending": true}') as p, pg_temp.pushed('other') as o \gset
+select pg_temp.held('blk') as active, pg_temp.pushed('blk') as a, pg_temp.pushed('blk', '{"pending": true}') as p,
+    pg_temp.pushed('other') as o \gset
 select id as s from ojs.push('mail.send', queue => 'blk', delay => '1 hour') \gset
-select is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": "blk"}') $$), 'OJ100 INVALID_PAYLOAD confirm', 'ADM-04: a filter needs confirm'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{}') $$), 'OJ100 INVALID_PAYLOAD confirm', 'ADM-04: an empty one too'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"ids": [], "queue": "blk"}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: ids or a filter, not both'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"colour": "red"}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: an unknown key'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": 1}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: a number for a queue'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"ids": ["x"]}') $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: no id'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"since": "soon"}', true) $$), 'OJ100 INVALID_PAYLOAD filter.since', 'BLK-03: no time'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"until": "2026-02-31T00:00:00Z"}', true) $$), 'OJ100 INVALID_PAYLOAD filter.until', 'BLK-03: no day'),
-    is(pg_temp.refusal($$ select ojs.cancel_many('{"state": ["gone"]}', true) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: no state'),
-    is(pg_temp.refusal($$ select ojs.cancel_many(null) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: null'), is(pg_temp.refusal($$ select ojs.cancel_many('[]') $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: an array');
-select is(pg_temp.sum(r), '1/1/0', 'BLK-03: by type'), is(pg_temp.why(r), '0 cancelled', 'BLK-03: each job is answered for') from ojs.cancel_many('{"queue": "blk", "type": "mail.*"}', true) r;
-select is(pg_temp.sum(r), '3/2/1', 'BLK-03: by queue: all but the active one'), is(pg_temp.why(r) ~ 'skipped INVALID_STATE_TRANSITION', true, 'BLK-03: which is passed over, with a reason') from ojs.cancel_many('{"queue": "blk"}', true) r;
-select is(pg_temp.at(:'active'), 'active/1/1', 'BLK-03: it goes on'), is(pg_temp.at(:'a'), 'cancelled/0/0', 'BLK-03: cancelled'), is(pg_temp.at(:'p'), 'cancelled/0/0', 'BLK-03: pending'), is(pg_temp.at(:'o'), 'available/0/0', 'BLK-03: another queue');
-select is(pg_temp.sum(ojs.cancel_many('{"queue": "blk", "state": ["active"]}', true)), '1/1/0', 'BLK-03: active where it is asked for');
-select is(pg_temp.sum(r), '3/1/2', 'BLK-03: by ids'), is(pg_temp.why(r), '0 skipped INVALID_STATE_TRANSITION, 1 cancelled, 2 skipped NOT_FOUND', 'BLK-03: in the order of the ids, without confirm')
+select is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": "blk"}') $$), 'OJ100 INVALID_PAYLOAD confirm',
+    'ADM-04: a filter needs confirm'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{}') $$), 'OJ100 INVALID_PAYLOAD confirm',
+        'ADM-04: an empty one too'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"ids": [], "queue": "blk"}', true) $$),
+        'OJ100 INVALID_PAYLOAD filter', 'BLK-03: ids or a filter, not both'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"colour": "red"}', true) $$), 'OJ100 INVALID_PAYLOAD filter',
+        'BLK-03: an unknown key'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": 1}', true) $$), 'OJ100 INVALID_PAYLOAD filter',
+        'BLK-03: a number for a queue'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"ids": ["x"]}') $$), 'OJ100 INVALID_PAYLOAD filter',
+        'BLK-03: no id'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"since": "soon"}', true) $$), 'OJ100 INVALID_PAYLOAD filter.since',
+        'BLK-03: no time'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"until": "2026-02-31T00:00:00Z"}', true) $$),
+        'OJ100 INVALID_PAYLOAD filter.until', 'BLK-03: no day'),
+    is(pg_temp.refusal($$ select ojs.cancel_many('{"state": ["gone"]}', true) $$), 'OJ100 INVALID_PAYLOAD filter',
+        'BLK-03: no state'),
+    is(pg_temp.refusal($$ select ojs.cancel_many(null) $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: null'),
+        is(pg_temp.refusal($$ select ojs.cancel_many('[]') $$), 'OJ100 INVALID_PAYLOAD filter', 'BLK-03: an array');
+select is(pg_temp.sum(r), '1/1/0', 'BLK-03: by type'),
+    is(pg_temp.why(r), '0 cancelled', 'BLK-03: each job is answered for')
+    from ojs.cancel_many('{"queue": "blk", "type": "mail.*"}', true) r;
+select is(pg_temp.sum(r), '3/2/1', 'BLK-03: by queue: all but the active one'),
+    is(pg_temp.why(r) ~ 'skipped INVALID_STATE_TRANSITION', true, 'BLK-03: which is passed over, with a reason')
+    from ojs.cancel_many('{"queue": "blk"}', true) r;
+select is(pg_temp.at(:'active'), 'active/1/1', 'BLK-03: it goes on'),
+    is(pg_temp.at(:'a'), 'cancelled/0/0', 'BLK-03: cancelled'),
+    is(pg_temp.at(:'p'), 'cancelled/0/0', 'BLK-03: pending'),
+    is(pg_temp.at(:'o'), 'available/0/0', 'BLK-03: another queue');
+select is(pg_temp.sum(ojs.cancel_many('{"queue": "blk", "state": ["active"]}', true)), '1/1/0',
+    'BLK-03: active where it is asked for');
+select is(pg_temp.sum(r), '3/1/2', 'BLK-03: by ids'),
+    is(pg_temp.why(r),
+    '0 skipped INVALID_STATE_TRANSITION, 1 cancelled, 2 skipped NOT_FOUND',
+    'BLK-03: in the order of the ids, without confirm')
 from ojs.cancel_many(jsonb_build_object('ids', array[:'a', :'o', '01a1fe98-d88c-7353-99b6-b56eba94d8eb'])) r;
 select is(pg_temp.sum(ojs.cancel_many('{"ids": []}')), '0/0/0', 'BLK-03: no ids');
 set local ojs.max_batch_size = 2;
-select is(pg_temp.refusal_detail(format($$ select ojs.cancel_many(%L) $$, jsonb_build_object('ids', array[:'a', :'o', :'p']))) #>> '{details,maximum}', '2', 'BLK-04: too many ids');
-select is((select count(pg_temp.pushed('bounded')) from generate_series(1, 3)), 3::bigint, 'BLK-03: a filter for three');
-select is(pg_temp.sum(r), '2/2/0', 'BLK-03: takes two at a time'), is(r -> 'more', 'true', 'BLK-03: and says that there are more') from ojs.cancel_many('{"queue": "bounded"}', true) r;
-select is(pg_temp.sum(r), '1/1/0', 'BLK-03: the last one'), is(r -> 'more', 'false', 'BLK-03: no more') from ojs.cancel_many('{"queue": "bounded"}', true) r;
+select is(pg_temp.refusal_detail(format($$ select ojs.cancel_many(%L) $$,
+    jsonb_build_object('ids', array[:'a', :'o', :'p']))) #>> '{details,maximum}', '2', 'BLK-04: too many ids');
+select is((select count(pg_temp.pushed('bounded')) from generate_series(1, 3)), 3::bigint,
+    'BLK-03: a filter for three');
+select is(pg_temp.sum(r), '2/2/0', 'BLK-03: takes two at a time'),
+    is(r -> 'more', 'true', 'BLK-03: and says that there are more')
+    from ojs.cancel_many('{"queue": "bounded"}', true) r;
+select is(pg_temp.sum(r), '1/1/0', 'BLK-03: the last one'),
+    is(r -> 'more', 'false', 'BLK-03: no more') from ojs.cancel_many('{"queue": "bounded"}', true) r;
 reset ojs.max_batch_size;
 
--- Dead letters, retry, delete ----------------------------------------------------------------------------------------------
+-- Dead letters, retry, delete -----------------------------------------------------------------------------------------
 
-select pg_temp.dead('dlq', 'Net') as n1, pg_temp.dead('dlq', 'Net', type => 'mail.send') as n2, pg_temp.dead('dlq', 'Disk') as d, pg_temp.dead('dlq', 'Net', 'discard') as plain \gset
-select is(s - '{oldest_at,newest_at}'::text[], '{"total": 3, "by_queue": {"dlq": 3}, "by_error_type": {"Net": 2, "Disk": 1}}', 'DLQ-09: statistics'),
-    ok((s ->> 'oldest_at')::timestamptz <= (s ->> 'newest_at')::timestamptz, 'DLQ-09: and how old') from ojs.dead_letter_stats('dlq') s;
-select is(ojs.dead_letter_stats('none') - '{oldest_at,newest_at}'::text[], '{"total": 0, "by_queue": {}, "by_error_type": {}}', 'DLQ-09: of none');
-select is((select array_agg(id order by id) from ojs.dead_letters where queue = 'dlq'), array[:'n1', :'n2', :'d']::uuid[], 'DLQ-03: by queue'),
-    is((select array_agg(id) from ojs.dead_letters where queue = 'dlq' and type like 'mail.%'), array[:'n2']::uuid[], 'DLQ-03: by type'),
-    is((select array_agg(id) from ojs.dead_letters where error ->> 'type' = 'Disk'), array[:'d']::uuid[], 'DLQ-03: by error'),
-    is((select count(*) from ojs.dead_letters where queue = 'dlq' and args @> '[{"customer": 7}]' and discarded_at > now() - interval '1 hour'), 3::bigint, 'DLQ-03: by args and time');
-select is(pg_temp.refusal($$ select ojs.retry_many('{"queue": "dlq"}') $$), 'OJ100 INVALID_PAYLOAD confirm', 'DLQ-07: confirm'), is(pg_temp.refusal($$ select ojs.delete_many('{"queue": "dlq"}') $$), 'OJ100 INVALID_PAYLOAD confirm', 'ADM-04: confirm');
-select is(pg_temp.sum(ojs.retry_many('{"queue": "dlq", "error_type": "Net", "dead_letter": true, "since": "2020-01-01T00:00:00Z"}', true)), '2/2/0', 'DLQ-07: retry by error');
-select is(pg_temp.at(:'n1'), 'available/0/1', 'DLQ-07: available again'), is(pg_temp.at(:'plain'), 'discarded/1/1', 'DLQ-07: what is no dead letter stays'), is(pg_temp.at(:'d'), 'discarded/1/1', 'DLQ-07: and another error');
-select is(pg_temp.sum(ojs.retry_many('{"queue": "dlq", "until": "2020-01-01T00:00:00Z"}', true)), '0/0/0', 'DLQ-07: none that old');
-select is(pg_temp.why(ojs.delete_many(jsonb_build_object('ids', array[:'n1', :'d']))), '0 skipped INVALID_STATE_TRANSITION, 1 deleted', 'BLK-03: finished jobs only are deleted');
+select pg_temp.dead('dlq', 'Net') as n1, pg_temp.dead('dlq', 'Net', type => 'mail.send') as n2,
+    pg_temp.dead('dlq', 'Disk') as d, pg_temp.dead('dlq', 'Net', 'discard') as plain \gset
+select is(s - '{oldest_at,newest_at}'::text[],
+    '{"total": 3, "by_queue": {"dlq": 3}, "by_error_type": {"Net": 2, "Disk": 1}}', 'DLQ-09: statistics'),
+    ok((s ->> 'oldest_at')::timestamptz <= (s ->> 'newest_at')::timestamptz, 'DLQ-09: and how old')
+        from ojs.dead_letter_stats('dlq') s;
+select is(ojs.dead_letter_stats('none') - '{oldest_at,newest_at}'::text[],
+    '{"total": 0, "by_queue": {}, "by_error_type": {}}', 'DLQ-09: of none');
+select is((select array_agg(id order by id) from ojs.dead_letters where queue = 'dlq'),
+    array[:'n1', :'n2', :'d']::uuid[], 'DLQ-03: by queue'),
+    is((select array_agg(id) from ojs.dead_letters where queue = 'dlq' and type like 'mail.%'), array[:'n2']::uuid[],
+        'DLQ-03: by type'),
+    is((select array_agg(id) from ojs.dead_letters where error ->> 'type' = 'Disk'), array[:'d']::uuid[],
+        'DLQ-03: by error'),
+    is((select count(*) from ojs.dead_letters where queue = 'dlq' and args @> '[{"customer": 7}]'
+        and discarded_at > now() - interval '1 hour'), 3::bigint, 'DLQ-03: by args and time');
+select is(pg_temp.refusal($$ select ojs.retry_many('{"queue": "dlq"}') $$), 'OJ100 INVALID_PAYLOAD confirm',
+    'DLQ-07: confirm'),
+    is(pg_temp.refusal($$ select ojs.delete_many('{"queue": "dlq"}') $$),
+    'OJ100 INVALID_PAYLOAD confirm', 'ADM-04: confirm');
+select is(pg_temp.sum(ojs.retry_many('{"queue": "dlq", "error_type": "Net", "dead_letter": true, "since": '
+    '"2020-01-01T00:00:00Z"}', true)), '2/2/0', 'DLQ-07: retry by error');
+select is(pg_temp.at(:'n1'), 'available/0/1', 'DLQ-07: available again'),
+    is(pg_temp.at(:'plain'), 'discarded/1/1', 'DLQ-07: what is no dead letter stays'),
+    is(pg_temp.at(:'d'), 'discarded/1/1', 'DLQ-07: and another error');
+select is(pg_temp.sum(ojs.retry_many('{"queue": "dlq", "until": "2020-01-01T00:00:00Z"}', true)), '0/0/0',
+    'DLQ-07: none that old');
+select is(pg_temp.why(ojs.delete_many(jsonb_build_object('ids', array[:'n1', :'d']))),
+    '0 skipped INVALID_STATE_TRANSITION, 1 deleted', 'BLK-03: finished jobs only are deleted');
 select is(pg_temp.sum(ojs.delete_many('{"queue": "dlq"}', true)), '1/1/0', 'BLK-03: delete by queue');
 select is((select count(*) from ojs.jobs where id in (:'d', :'plain')), 0::bigint, 'BLK-03: gone');
-select is(pg_temp.why(ojs.retry_many(jsonb_build_object('ids', array[:'a']))), '0 skipped INVALID_STATE_TRANSITION', 'BLK-03: a cancelled job is not retried');
+select is(pg_temp.why(ojs.retry_many(jsonb_build_object('ids', array[:'a']))), '0 skipped INVALID_STATE_TRANSITION',
+    'BLK-03: a cancelled job is not retried');
 
 -- The edges of filters.
 select pg_temp.pushed('edge.given', '{"meta": {"a": 1}}') as with_meta, pg_temp.pushed('edge.given') as without \gset
-select is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": "edge.given"}', null) $$), 'OJ100 INVALID_PAYLOAD confirm', 'ADM-04: null is no confirmation');
-select is((ojs.cancel_many('{"queue": "edge.given", "meta": {}, "state": "discarded"}', true)) -> 'matched', '0', 'BLK-03: none of that state');
-select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.given", "meta": {}}', true)), '2/2/0', 'BLK-03: empty metadata are part of any, of none too');
+select is(pg_temp.refusal($$ select ojs.cancel_many('{"queue": "edge.given"}', null) $$),
+    'OJ100 INVALID_PAYLOAD confirm', 'ADM-04: null is no confirmation');
+select is((ojs.cancel_many('{"queue": "edge.given", "meta": {}, "state": "discarded"}', true)) -> 'matched', '0',
+    'BLK-03: none of that state');
+select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.given", "meta": {}}', true)), '2/2/0',
+    'BLK-03: empty metadata are part of any, of none too');
 select id as back from ojs.nack(pg_temp.held('edge.back'), '1 hour') \gset
-select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.back", "state": "available"}', true)), '1/1/0', 'BLK-03: a job that was given back with a delay is available');
+select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.back", "state": "available"}', true)), '1/1/0',
+    'BLK-03: a job that was given back with a delay is available');
 select pg_temp.pushed('edge.due', '{"delay_until": "+PT1H"}') as due, pg_temp.clock('2 hours') is null as later \gset
-select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.due", "state": "scheduled"}', true)), '0/0/0', 'BLK-03: a job that has fallen due is scheduled no more'),
-    is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.due", "state": "available"}', true)), '1/1/0', 'BLK-03: but available, before any tick');
+select is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.due", "state": "scheduled"}', true)), '0/0/0',
+    'BLK-03: a job that has fallen due is scheduled no more'),
+    is(pg_temp.sum(ojs.cancel_many('{"queue": "edge.due", "state": "available"}', true)), '1/1/0',
+        'BLK-03: but available, before any tick');
 select pg_temp.clock('0') \g /dev/null
 -- Its last error counts, also when it was given back since.
 select pg_temp.held('edge.err') as err \gset
 select ojs.fail(:'err', '{"type": "First", "message": "m"}', delay => '0 s') is null \g /dev/null
-select ojs.fail(id, '{"type": "Second", "message": "m"}', delay => '1 hour') is null from ojs.claim('edge.err', 'w') \g /dev/null
-select is(ojs.cancel_many('{"queue": "edge.err", "error_type": "First"}', true) -> 'matched', '0', 'BLK-03: not by an earlier error');
+select ojs.fail(id, '{"type": "Second", "message": "m"}', delay => '1 hour') is null from ojs.claim('edge.err',
+    'w') \g /dev/null
+select is(ojs.cancel_many('{"queue": "edge.err", "error_type": "First"}', true) -> 'matched', '0',
+    'BLK-03: not by an earlier error');
 select pg_temp.clock('2 hours') \g /dev/null
 select ojs.nack(id, '1 hour') is null from ojs.claim('edge.err', 'w') \g /dev/null
-select is(ojs.cancel_many('{"queue": "edge.err", "error_type": "Second"}', true) -> 'matched', '1', 'BLK-03: by its last one, though it was given back since');
+select is(ojs.cancel_many('{"queue": "edge.err", "error_type": "Second"}', true) -> 'matched', '1',
+    'BLK-03: by its last one, though it was given back since');
 select pg_temp.clock('0') \g /dev/null
 -- Finished jobs by their end.
 select pg_temp.pushed('edge.end') as ended, pg_temp.clock('3 hours') is null as later \gset
 select ojs.ack(id) is null from ojs.claim('edge.end', 'w') \g /dev/null
-select is(ojs.delete_many(jsonb_build_object('queue', 'edge.end', 'until', now() + interval '1 hour'), true) -> 'matched', '0', 'BLK-03: a job that ended later'),
-    is(ojs.delete_many(jsonb_build_object('queue', 'edge.end', 'since', now() + interval '2 hours'), true) -> 'matched', '1', 'BLK-03: is found by its end');
+select is(ojs.delete_many(jsonb_build_object('queue', 'edge.end', 'until', now() + interval '1 hour'),
+    true) -> 'matched', '0', 'BLK-03: a job that ended later'),
+    is(ojs.delete_many(jsonb_build_object('queue', 'edge.end', 'since', now() + interval '2 hours'),
+        true) -> 'matched', '1', 'BLK-03: is found by its end');
 select pg_temp.clock('0') \g /dev/null
 select ojs.fail(pg_temp.held('edge.retry'), '{"type": "t", "message": "m"}', delay => '1 hour') is null \g /dev/null
-select is(pg_temp.sum(ojs.retry_many('{"queue": "edge.retry"}', true)), '1/1/0', 'BLK-03: jobs that wait for their retry are retried, too');
+select is(pg_temp.sum(ojs.retry_many('{"queue": "edge.retry"}', true)), '1/1/0',
+    'BLK-03: jobs that wait for their retry are retried, too');
 -- Exactly as many as a call may have.
 set local ojs.max_batch_size = 2;
-select is(pg_temp.sum(ojs.cancel_many(jsonb_build_object('ids', array[pg_temp.pushed('edge.two'), pg_temp.pushed('edge.two')]))), '2/2/0', 'BLK-04: as many ids as a call may have');
+select is(pg_temp.sum(ojs.cancel_many(jsonb_build_object('ids',
+    array[pg_temp.pushed('edge.two'), pg_temp.pushed('edge.two')]))), '2/2/0',
+    'BLK-04: as many ids as a call may have');
 select pg_temp.pushed('edge.two'), pg_temp.pushed('edge.two') \g /dev/null
-select is(ojs.cancel_many('{"queue": "edge.two"}', true) -> 'more', 'false', 'BLK-03: no more than a call may have is no reason for another');
+select is(ojs.cancel_many('{"queue": "edge.two"}', true) -> 'more', 'false',
+    'BLK-03: no more than a call may have is no reason for another');
 reset ojs.max_batch_size;
 select pg_temp.dead('edge.dead', 'E'), pg_temp.clock('1 hour') \g /dev/null
 select pg_temp.dead('edge.dead', 'E') \g /dev/null
-select ok(s ->> 'oldest_at' < s ->> 'newest_at', 'DLQ-09: from the oldest to the newest') from ojs.dead_letter_stats('edge.dead') s;
+select ok(s ->> 'oldest_at' < s ->> 'newest_at', 'DLQ-09: from the oldest to the newest')
+    from ojs.dead_letter_stats('edge.dead') s;
 select pg_temp.clock('0') \g /dev/null
 
 select * from finish();

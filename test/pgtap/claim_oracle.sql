@@ -37,14 +37,16 @@ begin
             priority => (array[0, 0, 0, 5, -5, 100, -100])[1 + floor(random() * 7)::int]);
     elsif die < 0.55 then
         perform count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb,
-            'queue', names[1 + floor(random() * 3)::int], 'priority', floor(random() * 5)::int - 2)) from generate_series(1, 8)));
+            'queue', names[1 + floor(random() * 3)::int], 'priority', floor(random() * 5)::int - 2))
+                from generate_series(1, 8)));
     elsif die < 0.85 then
         select array_agg(n order by random()) into chosen from unnest(names) n where random() < 0.6;
         chosen := coalesce(chosen, '{red}');
         most := floor(random() * 8);
         expected := pg_temp.oracle(chosen, most);
         expected := pg_temp.shown(expected, chosen);
-        select coalesce(array_agg(c.id order by ordinality), '{}') into got from ojs.claim(chosen, 'w', most) with ordinality c;
+        select coalesce(array_agg(c.id order by ordinality), '{}') into got from ojs.claim(chosen, 'w', most)
+            with ordinality c;
         if got is distinct from expected then
             return format('claim(%s, %s): %s instead of %s', chosen, most, got, expected);
         end if;
@@ -87,22 +89,27 @@ end $$;
 
 select ojs_store.queue_id('red') as expected_id \gset
 select pg_temp.pushed('red'), pg_temp.pushed('green'), pg_temp.pushed('blue') \g /dev/null
-select is((select distinct queue from ojs_store.ready where queue = :expected_id), :expected_id, 'the oracle knows the id of a queue');
+select is((select distinct queue from ojs_store.ready where queue = :expected_id), :expected_id,
+    'the oracle knows the id of a queue');
 select setseed(:seed) from (values (1)) x \g /dev/null
 select is((select string_agg(difference, e'\n') from pg_temp.steps(700) difference), null,
     'OP-05 OP-06 Q-25 R-29: random claims take what FOR UPDATE SKIP LOCKED takes, in the same order');
 select diag('the seed was ' || :'seed');
-select cmp_ok((select count(*) from ojs.leases) + (select count(*) from ojs.jobs where state = 'completed'), '>', 100::bigint,
+select cmp_ok((select count(*) from ojs.leases) + (select count(*) from ojs.jobs where state = 'completed'), '>',
+    100::bigint,
     'OP-05: and jobs were claimed');
 
 -- Each job is in one place, whatever was undone.
 select is((select count(*) from ojs_store.job j where (select count(*) from (
-    select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.finished) x
+    select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id
+        from ojs_store.finished) x
     where job_id = j.id) <> 1), 0::bigint, 'OP-13: every job is in exactly one place');
 
 -- What is left comes out to the last.
-create temp table left_over as select pg_temp.shown(pg_temp.oracle('{blue,red,green}', 1000), '{blue,red,green}') as ids;
-select is((select array_agg(id order by ordinality) from ojs.claim('{blue,red,green}'::text[], 'w', 1000) with ordinality), ids,
+create temp table left_over as select pg_temp.shown(pg_temp.oracle('{blue,red,green}', 1000),
+    '{blue,red,green}') as ids;
+select is((select array_agg(id order by ordinality) from ojs.claim('{blue,red,green}'::text[], 'w', 1000)
+    with ordinality), ids,
     'OP-06: all that is left, in order') from left_over;
 select is((select count(*) from ojs_store.ready), 0::bigint, 'OP-06: then nothing is ready');
 

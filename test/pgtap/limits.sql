@@ -1,13 +1,17 @@
--- limits.sql: rate limits: RL-01 to RL-07, WRK-13, R-59, SM-16, INT-04, INT-07. Several claimers at once: test/tap/limits.pl.
+-- limits.sql: rate limits: RL-01 to RL-07, WRK-13, R-59, SM-16, INT-04, INT-07. Several claimers at once:
+-- test/tap/limits.pl.
 begin;
 select no_plan();
 \ir helpers.psql
 
-create function pg_temp.limited(queue text, rate_limit jsonb, n int default 1, priority int default 0) returns bigint language sql as $$
-    select count(*) from generate_series(1, n) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => queue, priority => priority,
+create function pg_temp.limited(queue text, rate_limit jsonb, n int default 1, priority int default 0) returns bigint
+    language sql as $$
+    select count(*) from generate_series(1, n) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => queue,
+        priority => priority,
         options => jsonb_build_object('rate_limit', rate_limit))
 $$;
-create function pg_temp.claims(queue text, max int default 10) returns bigint language sql as $$ select count(*) from ojs.claim(queue, 'w', max) $$;
+create function pg_temp.claims(queue text, max int default 10) returns bigint language sql as $$ select count(*)
+    from ojs.claim(queue, 'w', max) $$;
 create function pg_temp.rate(queue text) returns text language sql as $$
     select concat_ws('/', concurrency, active, rate, started, throttle, waiting) from ojs.rate_limits where key = queue
 $$;
@@ -17,11 +21,13 @@ select is(pg_temp.limited('con', '{"key": "api", "concurrency": 3}', 5), 5::bigi
 select is(pg_temp.claims('con', 2), 2::bigint, 'RL-01: two of three start');
 select is(pg_temp.claims('con'), 1::bigint, 'RL-01: then exactly one more, though there is room for ten');
 select is(pg_temp.claims('con'), 0::bigint, 'RL-01: and no other');
-select is((select string_agg(state, ' ' order by state) from ojs.jobs where queue = 'con'), 'active active active available available', 'RL-04: who waits stays available');
+select is((select string_agg(state, ' ' order by state) from ojs.jobs where queue = 'con'),
+    'active active active available available', 'RL-04: who waits stays available');
 select is(pg_temp.rate('api'), '3/3/2', 'RL-06: the view says so');
 select ojs.ack(job_id) is null from ojs.leases where queue = 'con' limit 1 \g /dev/null
 select is(pg_temp.claims('con'), 1::bigint, 'RL-01: an ack makes room for one');
-select ojs.fail(job_id, '{"type": "E", "message": "m"}') is null from ojs.leases where queue = 'con' limit 1 \g /dev/null
+select ojs.fail(job_id, '{"type": "E", "message": "m"}') is null from ojs.leases where queue = 'con'
+    limit 1 \g /dev/null
 select is(pg_temp.claims('con'), 1::bigint, 'RL-01: a failure, too');
 select ojs.cancel(job_id) is null from ojs.leases where queue = 'con' limit 1 \g /dev/null
 select is(pg_temp.limited('con', '{"key": "api", "concurrency": 3}', 3), 3::bigint, 'three more come');
@@ -36,37 +42,48 @@ select is(pg_temp.claims('con'), 3::bigint, 'RL-01: within a transaction its own
 rollback to s;
 select is((select count(*) from ojs.leases where queue = 'con'), 3::bigint, 'RL-01: a rollback …');
 select is(pg_temp.claims('con'), 0::bigint, 'RL-01: … takes back what was freed and what was used');
-select is((select count(*) from ojs_store.limit_use where kind = 0 and not exists (select from ojs_store.lease l where l.job_id = limit_use.job_id)), 0::bigint, 'uses of ended leases are cleared away by those who count') from pg_temp.claims('con');
+select is((select count(*) from ojs_store.limit_use where kind = 0
+    and not exists (select from ojs_store.lease l where l.job_id = limit_use.job_id)), 0::bigint,
+    'uses of ended leases are cleared away by those who count') from pg_temp.claims('con');
 select pg_temp.clock('0') \g /dev/null
 
-select matches(ojs.explain_job(id), 'waits: the rate limit "api" is used up: 3 of 3 run\.$', 'ojs.explain_job names the limit') from ojs.jobs where queue = 'con' and state = 'available' limit 1;
+select matches(ojs.explain_job(id), 'waits: the rate limit "api" is used up: 3 of 3 run\.$',
+    'ojs.explain_job names the limit') from ojs.jobs where queue = 'con' and state = 'available' limit 1;
 
 -- Others are not held up: RL-03, RL-05.
-select pg_temp.limited('mix', '{"key": "slow", "concurrency": 1}', 3, 5), pg_temp.pushed('mix'), pg_temp.limited('mix', '{"key": "other", "concurrency": 1}', 2) \g /dev/null
-select is((select string_agg(priority || coalesce(extra -> 'rate_limit' ->> 'key', 'free'), ' ' order by ordinality) from ojs.claim('mix', 'w', 10) with ordinality), '5slow 0free 0other',
+select pg_temp.limited('mix', '{"key": "slow", "concurrency": 1}', 3, 5), pg_temp.pushed('mix'),
+    pg_temp.limited('mix', '{"key": "other", "concurrency": 1}', 2) \g /dev/null
+select is((select string_agg(priority || coalesce(extra -> 'rate_limit' ->> 'key', 'free'), ' ' order by ordinality)
+    from ojs.claim('mix', 'w', 10) with ordinality), '5slow 0free 0other',
     'RL-03 RL-05: what is limited is passed over, whatever its priority; keys are apart');
-select pg_temp.limited('both', '[{"key": "a", "concurrency": 5}, {"key": "b", "concurrency": 2}]', 4), pg_temp.limited('both', '{"key": "b", "concurrency": 2}', 1) \g /dev/null
+select pg_temp.limited('both', '[{"key": "a", "concurrency": 5}, {"key": "b", "concurrency": 2}]', 4),
+    pg_temp.limited('both', '{"key": "b", "concurrency": 2}', 1) \g /dev/null
 select is(pg_temp.claims('both'), 2::bigint, 'RL-05: of several limits on a job the narrowest counts');
 select pg_temp.limited('none', '{"key": "stop", "concurrency": 0}') \g /dev/null
 select is(pg_temp.claims('none'), 0::bigint, 'RL-07: concurrency 0 pauses a key');
 
 -- Several queues
-select pg_temp.set_queue('paused', 'paused'), pg_temp.pushed('paused'), pg_temp.limited('limit', '{"key": "stop", "concurrency": 0}'), pg_temp.pushed('plenty') \g /dev/null
-select is((select string_agg(queue, ' ') from ojs.claim(array['paused', 'limit', 'unknown', 'plenty'], 'w', 10, missing_ok => true)), 'plenty', 'INT-07: one paused, one limited, one unknown: the rest is handed out');
+select pg_temp.set_queue('paused', 'paused'), pg_temp.pushed('paused'),
+    pg_temp.limited('limit', '{"key": "stop", "concurrency": 0}'), pg_temp.pushed('plenty') \g /dev/null
+select is((select string_agg(queue, ' ') from ojs.claim(array['paused', 'limit', 'unknown', 'plenty'], 'w', 10,
+    missing_ok => true)), 'plenty', 'INT-07: one paused, one limited, one unknown: the rest is handed out');
 
 -- Within a time
 select pg_temp.limited('rate', '{"key": "hourly", "rate": {"limit": 3, "period": "PT1H"}}', 10) \g /dev/null
-select is(pg_temp.claims('rate', 2), 2::bigint, 'RL-02: two of three'), is(pg_temp.claims('rate'), 1::bigint, 'RL-02: the third') ;
+select is(pg_temp.claims('rate', 2), 2::bigint, 'RL-02: two of three'),
+    is(pg_temp.claims('rate'), 1::bigint, 'RL-02: the third') ;
 select is(pg_temp.claims('rate'), 0::bigint, 'RL-02: no more in this hour');
 select ojs.ack(job_id) is null from ojs.leases where queue = 'rate' limit 2 \g /dev/null
 select is(pg_temp.claims('rate'), 0::bigint, 'RL-02: that jobs end changes nothing');
 select pg_temp.clock('59 minutes') \g /dev/null
-select is((select count(*) from ojs.claim('rate', 'w', 10)), 0::bigint, 'RL-02: nor do 59 minutes, and the retry of a lapsed lease counts');
+select is((select count(*) from ojs.claim('rate', 'w', 10)), 0::bigint,
+    'RL-02: nor do 59 minutes, and the retry of a lapsed lease counts');
 select pg_temp.clock('61 minutes') \g /dev/null
 select is(pg_temp.claims('rate'), 3::bigint, 'RL-02: after an hour three more');
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.limited('second', '{"max_per_second": 1}', 2) \g /dev/null
-select is(pg_temp.claims('second'), 1::bigint, 'R-59 RL-02: max_per_second'), is(pg_temp.rate('queue:second'), '0/1/1/1', 'R-59: without a key it is the queue''s');
+select is(pg_temp.claims('second'), 1::bigint, 'R-59 RL-02: max_per_second'),
+    is(pg_temp.rate('queue:second'), '0/1/1/1', 'R-59: without a key it is the queue''s');
 select pg_temp.clock('1.1 seconds') \g /dev/null
 select is(pg_temp.claims('second'), 1::bigint, 'RL-02: a second later the next');
 select pg_temp.clock('0') \g /dev/null
@@ -74,11 +91,13 @@ select pg_temp.limited('word', '{"key": "word", "rate": 2, "period": "minute"}',
 select is(pg_temp.claims('word'), 2::bigint, 'R-59: a rate as a number and a word');
 
 -- The clock is set back: starts of the future count no more, those from then on do.
-select pg_temp.limited('back', '{"key": "back", "rate": {"limit": 2, "period": "PT1H"}}', 6), pg_temp.limited('back-even', '{"key": "back-even", "throttle": {"limit": 1, "period": "PT1M"}}', 3) \g /dev/null
+select pg_temp.limited('back', '{"key": "back", "rate": {"limit": 2, "period": "PT1H"}}', 6),
+    pg_temp.limited('back-even', '{"key": "back-even", "throttle": {"limit": 1, "period": "PT1M"}}', 3) \g /dev/null
 select pg_temp.clock('1 day') \g /dev/null
 select is(pg_temp.claims('back') || ' ' || pg_temp.claims('back-even'), '2 1', 'RL-02: before the clock is set back');
 select pg_temp.clock('0') \g /dev/null
-select is(pg_temp.claims('back') || ' ' || pg_temp.claims('back-even'), '2 1', 'RL-02: a limit does not stay shut until the clock is there again'),
+select is(pg_temp.claims('back') || ' ' || pg_temp.claims('back-even'), '2 1',
+    'RL-02: a limit does not stay shut until the clock is there again'),
     is(pg_temp.claims('back') || ' ' || pg_temp.claims('back-even'), '0 0', 'RL-02: nor is it open');
 
 -- At a distance
@@ -91,27 +110,34 @@ select is(pg_temp.claims('even'), 1::bigint, 'RL-02: and later no two at once ei
 select pg_temp.clock('0') \g /dev/null
 
 -- What else may happen at a limit
-select pg_temp.limited('put', '{"key": "put", "rate": {"limit": 1, "period": "PT1M"}, "on_limit": "reschedule"}', 2) \g /dev/null
+select pg_temp.limited('put', '{"key": "put", "rate": {"limit": 1, "period": "PT1M"}, "on_limit": "reschedule"}',
+    2) \g /dev/null
 select is(pg_temp.claims('put'), 1::bigint, 'RL-04: reschedule: one starts');
-select is((select string_agg(state, ' ' order by state) from ojs.jobs where queue = 'put'), 'active scheduled', 'RL-04 SM-16: the other is scheduled');
+select is((select string_agg(state, ' ' order by state) from ojs.jobs where queue = 'put'), 'active scheduled',
+    'RL-04 SM-16: the other is scheduled');
 select pg_temp.clock('61 seconds') \g /dev/null
 select is(pg_temp.claims('put', 2), 1::bigint, 'RL-04: and one starts when the limit lets it');
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.limited('drop', '{"key": "drop", "concurrency": 1, "on_limit": "drop"}', 2) \g /dev/null
 select is(pg_temp.claims('drop'), 1::bigint, 'RL-04: drop: one starts');
-select is((select string_agg(state || coalesce(error ->> 'type', ''), ' ' order by state) from ojs.jobs where queue = 'drop'), 'active discardedrate_limited', 'RL-04 ERR-05: the other ends');
+select is((select string_agg(state || coalesce(error ->> 'type', ''), ' ' order by state) from ojs.jobs
+    where queue = 'drop'), 'active discardedrate_limited', 'RL-04 ERR-05: the other ends');
 
 -- Queues
-select ojs.configure_queue('q', '{"concurrency": 2}') is null, pg_temp.pushed('q'), pg_temp.pushed('q'), pg_temp.pushed('q') \g /dev/null
-select is(pg_temp.claims('q'), 2::bigint, 'WRK-13: a queue''s concurrency caps all workers'), is((select count(*) from ojs.claim('q', 'another')), 0::bigint, 'WRK-13: whoever asks');
+select ojs.configure_queue('q', '{"concurrency": 2}') is null, pg_temp.pushed('q'), pg_temp.pushed('q'),
+    pg_temp.pushed('q') \g /dev/null
+select is(pg_temp.claims('q'), 2::bigint, 'WRK-13: a queue''s concurrency caps all workers'),
+    is((select count(*) from ojs.claim('q', 'another')), 0::bigint, 'WRK-13: whoever asks');
 select is(pg_temp.rate('queue:q'), '2/2/1', 'WRK-13: shown under the queue''s key');
 select ojs.configure_queue('q', '{"concurrency": 3}') is null \g /dev/null
 select is(pg_temp.claims('q'), 1::bigint, 'QC-03: a change counts from then on');
-select ojs.configure_queue('t', '{"rate_limit": {"rate": {"limit": 1, "period": "PT1H"}}}') is null, pg_temp.limited('t', '{"key": "wide", "concurrency": 100}', 2) \g /dev/null
+select ojs.configure_queue('t', '{"rate_limit": {"rate": {"limit": 1, "period": "PT1H"}}}') is null,
+    pg_temp.limited('t', '{"key": "wide", "concurrency": 100}', 2) \g /dev/null
 select is(pg_temp.claims('t'), 1::bigint, 'RL-05: a queue''s limit and a job''s own both count');
 
 -- Administrators and workers
-select is(ojs.set_rate_limit('api2', '{"concurrency": 1}') -> 'concurrency', '{"limit": 1, "active": 0, "available": 1}', 'RL-06: an override, before any job has the key');
+select is(ojs.set_rate_limit('api2', '{"concurrency": 1}') -> 'concurrency',
+    '{"limit": 1, "active": 0, "available": 1}', 'RL-06: an override, before any job has the key');
 select pg_temp.limited('o', '{"key": "api2", "concurrency": 5}', 3) \g /dev/null
 select is(pg_temp.claims('o'), 1::bigint, 'RL-06: it counts instead of what jobs say');
 select ojs.set_rate_limit('api2', '{"concurrency": 2}', now() + interval '1 hour') is null \g /dev/null
@@ -123,34 +149,50 @@ select is(pg_temp.claims('o'), 1::bigint, 'RL-06: taken back, the job''s own cou
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.limited('back', '{"key": "back", "concurrency": 5}', 3) \g /dev/null
 select id as told from ojs.claim('back', 'w') \gset
-select ojs.fail(:'told', jsonb_build_object('type', 'Http429', 'message', 'slow down', 'rate_limit_until', now() + interval '10 minutes')) is null \g /dev/null
+select ojs.fail(:'told', jsonb_build_object('type', 'Http429', 'message', 'slow down', 'rate_limit_until',
+    now() + interval '10 minutes')) is null \g /dev/null
 select is(pg_temp.claims('back'), 0::bigint, 'RL-06: rate_limit_until in a report pauses the key');
-select ok(paused_until > now() + interval '9 minutes', 'RL-06: and the view says until when') from ojs.rate_limits where key = 'back';
+select ok(paused_until > now() + interval '9 minutes', 'RL-06: and the view says until when') from ojs.rate_limits
+    where key = 'back';
 select pg_temp.clock('11 minutes') \g /dev/null
 select is(pg_temp.claims('back'), 3::bigint, 'RL-06: until then');
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.limited('back2', '{"key": "back2", "concurrency": 5}', 2) \g /dev/null
-select ojs.fail(id, jsonb_build_object('type', 'Http429', 'message', 'slow down', 'rate_limit_until', now() + interval '10 minutes')) is null from ojs.claim('back2', 'w') \g /dev/null
-select is(pg_temp.claims('back2'), 0::bigint, 'RL-06: a pause'), is(ojs.set_rate_limit('back2', null) ->> 'paused_until', null, 'RL-06: that an administrator takes back'), is(pg_temp.claims('back2'), 1::bigint, 'RL-06: is over');
+select ojs.fail(id, jsonb_build_object('type', 'Http429', 'message', 'slow down', 'rate_limit_until',
+    now() + interval '10 minutes')) is null from ojs.claim('back2', 'w') \g /dev/null
+select is(pg_temp.claims('back2'), 0::bigint, 'RL-06: a pause'),
+    is(ojs.set_rate_limit('back2', null) ->> 'paused_until', null, 'RL-06: that an administrator takes back'),
+    is(pg_temp.claims('back2'), 1::bigint, 'RL-06: is over');
 select pg_temp.limited('back3', '{"key": "back3", "concurrency": 5}', 1) \g /dev/null
-select ojs.fail(id, '{"type": "Http429", "message": "slow down", "rate_limit_until": "9999-12-31T00:00:00Z"}') is null from ojs.claim('back3', 'w') \g /dev/null
-select ok(paused_until between now() + interval '23 hours' and now() + interval '25 hours', 'a worker pauses a key for a day at most') from ojs.rate_limits where key = 'back3';
+select ojs.fail(id, '{"type": "Http429", "message": "slow down", "rate_limit_until": "9999-12-31T00:00:00Z"}')
+    is null from ojs.claim('back3', 'w') \g /dev/null
+select ok(paused_until between now() + interval '23 hours' and now() + interval '25 hours',
+    'a worker pauses a key for a day at most') from ojs.rate_limits where key = 'back3';
 select ojs.set_rate_limit('back3', null) is null \g /dev/null
-select pg_temp.limited('slow', '{"key": "slow.start", "throttle": {"limit": 1, "period": "PT1H"}}', 2), pg_temp.claims('slow') \g /dev/null
-select matches(ojs.explain_job(id), 'the rate limit "slow.start" is used up: the next may start at ', 'ojs.explain_job knows throttles') from ojs.jobs where queue = 'slow' and state = 'available';
+select pg_temp.limited('slow', '{"key": "slow.start", "throttle": {"limit": 1, "period": "PT1H"}}', 2),
+    pg_temp.claims('slow') \g /dev/null
+select matches(ojs.explain_job(id), 'the rate limit "slow.start" is used up: the next may start at ',
+    'ojs.explain_job knows throttles') from ojs.jobs where queue = 'slow' and state = 'available';
 select is(ojs_store.rate_limit_json('never heard of'), null, 'RL-06: of an unknown key nothing is known');
 
--- What the view shows of keys: also those of jobs that wait for a time; no start that is too old, and nothing whose time is over.
-select pg_temp.pushed('view', '{"delay_until": "+PT2H", "rate_limit": {"key": "view", "rate": {"limit": 3, "period": "PT1H"}}}') \g /dev/null
+-- What the view shows of keys: also those of jobs that wait for a time; no start that is too old, and nothing whose
+-- time is over.
+select pg_temp.pushed('view',
+    '{"delay_until": "+PT2H", "rate_limit": {"key": "view", "rate": {"limit": 3, "period": "PT1H"}}}') \g /dev/null
 select is(pg_temp.rate('view'), '0/3/0/0', 'RL-06: a key of which jobs are scheduled only');
-select pg_temp.limited('view', '{"key": "view", "rate": {"limit": 3, "period": "PT1H"}}', 2), pg_temp.claims('view') \g /dev/null
+select pg_temp.limited('view', '{"key": "view", "rate": {"limit": 3, "period": "PT1H"}}', 2),
+    pg_temp.claims('view') \g /dev/null
 select is(pg_temp.rate('view'), '0/3/2/0', 'RL-06: two have started');
-select ojs.set_rate_limit('view', '{"rate": {"limit": 9, "period": "PT1H"}}', ojs_store.now() + interval '10 minutes') is null,
+select ojs.set_rate_limit('view', '{"rate": {"limit": 9, "period": "PT1H"}}',
+    ojs_store.now() + interval '10 minutes') is null,
     ojs.set_rate_limit('unheard', '{"concurrency": 1}', ojs_store.now() + interval '10 minutes') is null \g /dev/null
-select is(pg_temp.rate('view'), '0/9/2/0', 'RL-06: what was laid over it'), is(pg_temp.rate('unheard'), '1/0/0', 'RL-06: a key that was only set');
+select is(pg_temp.rate('view'), '0/9/2/0', 'RL-06: what was laid over it'),
+    is(pg_temp.rate('unheard'), '1/0/0', 'RL-06: a key that was only set');
 select pg_temp.clock('61 minutes') \g /dev/null
-select is(pg_temp.rate('view'), '0/3/0/0', 'RL-06: an hour later none has, and what was laid over it is over'), is(pg_temp.rate('unheard'), null, 'RL-06: nor is the other known'),
-    is((select format('%s %s', override, override_until) from ojs.rate_limits where key = 'view'), ' ', 'RL-06: nor does the view show it');
+select is(pg_temp.rate('view'), '0/3/0/0', 'RL-06: an hour later none has, and what was laid over it is over'),
+    is(pg_temp.rate('unheard'), null, 'RL-06: nor is the other known'),
+    is((select format('%s %s', override, override_until) from ojs.rate_limits where key = 'view'), ' ',
+        'RL-06: nor does the view show it');
 select pg_temp.clock('0') \g /dev/null
 
 -- Thousands that wait are looked at now and then, not by each claim: those whom the same limit keeps back, together.
@@ -163,11 +205,14 @@ end $$;
 select pg_temp.limited('long', '{"key": "long", "concurrency": 2}', 2000) \g /dev/null
 select pg_temp.claims('long') as n, pg_temp.blocks($$select ojs.claim('long', 'w', 10)$$) as blocks \gset long_
 select is(:long_n::bigint, 2::bigint, 'RL-01: two of two thousand start');
-select cmp_ok(:long_blocks::bigint, '<', 500::bigint, 'RL-01: a claim that finds the places taken does not read two thousand jobs each time');
+select cmp_ok(:long_blocks::bigint, '<', 500::bigint,
+    'RL-01: a claim that finds the places taken does not read two thousand jobs each time');
 select is(pg_temp.limited('long', '{"key": "longer", "concurrency": 1}', 2), 2::bigint, 'others come behind them');
 select is(pg_temp.claims('long'), 1::bigint, 'RL-04: and are found there');
-select ojs.ack(job_id) is null from ojs.leases where queue = 'long' and job_id in (select id from ojs.jobs where queue = 'long' order by seq limit 1) \g /dev/null
-select is((select jsonb_agg(args) from ojs.claim('long', 'w', 10)), '[[3]]', 'RL-01: a place that is free goes to the first who waits');
+select ojs.ack(job_id) is null from ojs.leases where queue = 'long'
+    and job_id in (select id from ojs.jobs where queue = 'long' order by seq limit 1) \g /dev/null
+select is((select jsonb_agg(args) from ojs.claim('long', 'w', 10)), '[[3]]',
+    'RL-01: a place that is free goes to the first who waits');
 
 -- Any mixture of keys: a claim that comes short has left nothing that might start.
 do $$
@@ -180,63 +225,88 @@ declare
     wrong int := 0;
 begin
     perform setseed(seed);
-    perform set_config('ojs.default_lease', '1h', true); -- none may lapse between a claim and the look at it, on a slow machine
+    -- none may lapse between a claim and the look at it, on a slow machine
+    perform set_config('ojs.default_lease', '1h', true);
     for step in 1 .. 250 loop
         if step = 1 or random() < 0.1 then
             for stretch in 1 .. 4 loop
                 key := keys[1 + floor(random() * 4)];
-                perform ojs.push('test.job', jsonb_build_array(key), queue => 'mixed', priority => floor(random() * 2)::int,
-                    options => case when key <> 'free' then jsonb_build_object('rate_limit', jsonb_build_object('key', 'mixed-' || key, 'concurrency', ascii(key) - 96)) else '{}' end)
+                perform ojs.push('test.job', jsonb_build_array(key), queue => 'mixed',
+                    priority => floor(random() * 2)::int,
+                    options => case when key <> 'free'
+                        then jsonb_build_object('rate_limit',
+                        jsonb_build_object('key', 'mixed-' || key, 'concurrency', ascii(key) - 96)) else '{}' end)
                 from generate_series(1, (random() * 20)::int);
             end loop;
         end if;
         if random() < 0.5 then
-            perform ojs.ack(job_id) from (select job_id from ojs.leases where queue = 'mixed' order by random() limit 2) l;
+            perform ojs.ack(job_id) from (select job_id from ojs.leases where queue = 'mixed' order by random()
+                limit 2) l;
         elsif random() < 0.1 then
-            perform ojs.nack(job_id) from (select job_id from ojs.leases where queue = 'mixed' order by random() limit 1) l;
+            perform ojs.nack(job_id) from (select job_id from ojs.leases where queue = 'mixed' order by random()
+                limit 1) l;
         end if;
         got := (random() * 4)::int;
         if pg_temp.claims('mixed', got) < got then
             short := short + 1;
-            wrong := wrong + (select count(*) from (select args ->> 0 as key, count(*) filter (where state = 'active') held from ojs.jobs where queue = 'mixed' group by 1
-                having count(*) filter (where state = 'available') > 0) k where k.key = 'free' or held <> ascii(k.key) - 96);
+            wrong := wrong + (select count(*) from (select args ->> 0 as key,
+                count(*) filter (where state = 'active') held from ojs.jobs where queue = 'mixed' group by 1
+                having count(*) filter (where state = 'available') > 0) k where k.key = 'free'
+                    or held <> ascii(k.key) - 96);
         end if;
     end loop;
     perform set_config('ojs.default_lease', '30s', true);
     perform set_config('test.wrong', short || ' short, ' || wrong || ' wrong, seed ' || seed, true);
 end $$;
-select matches(current_setting('test.wrong'), '^[1-9][0-9]+ short, 0 wrong,', 'RL-01 RL-04: in a mixture of keys a claim leaves nothing that might start');
+select matches(current_setting('test.wrong'), '^[1-9][0-9]+ short, 0 wrong,',
+    'RL-01 RL-04: in a mixture of keys a claim leaves nothing that might start');
 
 -- A tick clears away what counts no more.
 select pg_temp.clock('3 hours') \g /dev/null
 select ojs.tick() is null \g /dev/null
-select is((select count(*) from ojs_store.limit_use where kind < 2), 0::bigint, 'a tick removes uses that count no more');
-select is((select count(*) from ojs_store.rate_limit where until is not null), 0::bigint, 'and settings whose time is over');
+select is((select count(*) from ojs_store.limit_use where kind < 2), 0::bigint,
+    'a tick removes uses that count no more');
+select is((select count(*) from ojs_store.rate_limit where until is not null), 0::bigint,
+    'and settings whose time is over');
 select pg_temp.clock('0') \g /dev/null
 
 -- Bad ones
-select is(pg_temp.refusal(format('select ojs.push(''a.b'', options => %L)', jsonb_build_object('rate_limit', bad::jsonb))), 'OJ100 INVALID_PAYLOAD ' || field, 'RL-07 R-59: refused: ' || bad)
+select is(pg_temp.refusal(format('select ojs.push(''a.b'', options => %L)',
+    jsonb_build_object('rate_limit', bad::jsonb))), 'OJ100 INVALID_PAYLOAD ' || field, 'RL-07 R-59: refused: ' || bad)
 from (values
-    ('{"key": ""}', 'rate_limit.key'), ('{"key": "-a"}', 'rate_limit.key'), ('{"key": "a b"}', 'rate_limit.key'), ('{"key": 1}', 'rate_limit.key'),
-    ('{"concurrency": -1}', 'rate_limit.concurrency'), ('{"concurrency": 1.5}', 'rate_limit.concurrency'), ('{"concurrency": "3"}', 'rate_limit.concurrency'),
-    ('{"rate": {"limit": 1}}', 'rate_limit.rate.period'), ('{"rate": {"period": "PT1S"}}', 'rate_limit.rate.limit'), ('{"rate": 1}', 'rate_limit.period'),
-    ('{"rate": {"limit": 1, "period": "1 s"}}', 'rate_limit.rate.period'), ('{"rate": {"limit": 1, "period": "PT0S"}}', 'rate_limit.rate.period'),
-    ('{"throttle": {"limit": 0, "period": "PT1S"}}', 'rate_limit.throttle.limit'), ('{"on_limit": "explode"}', 'rate_limit.on_limit'), ('3', 'rate_limit'), ('[3]', 'rate_limit'),
+    ('{"key": ""}', 'rate_limit.key'), ('{"key": "-a"}', 'rate_limit.key'), ('{"key": "a b"}', 'rate_limit.key'),
+        ('{"key": 1}', 'rate_limit.key'),
+    ('{"concurrency": -1}', 'rate_limit.concurrency'), ('{"concurrency": 1.5}', 'rate_limit.concurrency'),
+        ('{"concurrency": "3"}', 'rate_limit.concurrency'),
+    ('{"rate": {"limit": 1}}', 'rate_limit.rate.period'), ('{"rate": {"period": "PT1S"}}', 'rate_limit.rate.limit'),
+        ('{"rate": 1}', 'rate_limit.period'),
+    ('{"rate": {"limit": 1, "period": "1 s"}}', 'rate_limit.rate.period'),
+        ('{"rate": {"limit": 1, "period": "PT0S"}}', 'rate_limit.rate.period'),
+    ('{"throttle": {"limit": 0, "period": "PT1S"}}', 'rate_limit.throttle.limit'),
+        ('{"on_limit": "explode"}', 'rate_limit.on_limit'), ('3', 'rate_limit'), ('[3]', 'rate_limit'),
     ('{"max_per_second": -1}', 'rate_limit.max_per_second')
 ) t (bad, field);
-select is(pg_temp.refusal($$select ojs.configure_queue('q', '{"rate_limit": {"key": "x", "concurrency": 1}}')$$), 'OJ100 INVALID_PAYLOAD rate_limit.key', 'a queue''s limit has no key of its own');
-select is(pg_temp.refusal($$select ojs.set_rate_limit('a b', '{}')$$), 'OJ100 INVALID_PAYLOAD key', 'RL-07: nor has an override a bad one');
-select is(pg_temp.refusal($$select ojs.set_rate_limit('a', '{"concurrency": -1}')$$), 'OJ100 INVALID_PAYLOAD rate_limit.concurrency', 'RL-06: an override is checked');
-select is(pg_temp.refusal($$select ojs.set_rate_limit('a', '{}', now() - interval '1 s')$$), 'OJ100 INVALID_PAYLOAD until', 'RL-06: and not over already');
+select is(pg_temp.refusal($$select ojs.configure_queue('q', '{"rate_limit": {"key": "x", "concurrency": 1}}')$$),
+    'OJ100 INVALID_PAYLOAD rate_limit.key', 'a queue''s limit has no key of its own');
+select is(pg_temp.refusal($$select ojs.set_rate_limit('a b', '{}')$$), 'OJ100 INVALID_PAYLOAD key',
+    'RL-07: nor has an override a bad one');
+select is(pg_temp.refusal($$select ojs.set_rate_limit('a', '{"concurrency": -1}')$$),
+    'OJ100 INVALID_PAYLOAD rate_limit.concurrency', 'RL-06: an override is checked');
+select is(pg_temp.refusal($$select ojs.set_rate_limit('a', '{}', now() - interval '1 s')$$),
+    'OJ100 INVALID_PAYLOAD until', 'RL-06: and not over already');
 
 -- The default policy limits every queue that says nothing else.
 select ojs.configure_queue('_default', '{"concurrency": 1}') is null as made \gset
 select pg_temp.pushed('by-policy') as first, pg_temp.pushed('by-policy') as second \gset
 select is(pg_temp.claims('by-policy'), 1::bigint, 'a limit of the default policy holds (RL-02)');
-select is((select concat_ws('/', concurrency, active) from ojs.rate_limits where key = 'queue:by-policy'), '1/1', 'and is shown (RL-06)');
-select is((select count(*) from ojs.rate_limits where key = 'queue:_default'), 0::bigint, 'for queues, not for the policy itself (RL-06)');
-select alike(ojs.explain_job(:'second'), '%the rate limit "queue:by-policy" is used up: 1 of 1 run.', 'explain_job knows it (ADM-02)');
-select is(ojs_store.rate_limit_json('queue:by-policy') -> 'concurrency' -> 'limit', '1', 'and so does the look at one key (RL-06)');
+select is((select concat_ws('/', concurrency, active) from ojs.rate_limits where key = 'queue:by-policy'), '1/1',
+    'and is shown (RL-06)');
+select is((select count(*) from ojs.rate_limits where key = 'queue:_default'), 0::bigint,
+    'for queues, not for the policy itself (RL-06)');
+select alike(ojs.explain_job(:'second'), '%the rate limit "queue:by-policy" is used up: 1 of 1 run.',
+    'explain_job knows it (ADM-02)');
+select is(ojs_store.rate_limit_json('queue:by-policy') -> 'concurrency' -> 'limit', '1',
+    'and so does the look at one key (RL-06)');
 select ojs.configure_queue('_default', '{"concurrency": null}') is null as made \gset
 
 select * from finish();

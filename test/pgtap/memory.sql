@@ -21,7 +21,7 @@ begin
     return coalesce(pg_temp.peak_mb() - before, 0);
 end $$;
 
--- Numbers of nine bytes and 131,072 digits -----------------------------------------------------------------------------
+-- Numbers of nine bytes and 131,072 digits ----------------------------------------------------------------------------
 
 create temp table bomb as
 select '[' || string_agg('1e131071', ',') || ']' as large, '[' || string_agg('1e-16383', ',') || ']' as small
@@ -40,7 +40,8 @@ create function pg_temp.bombs() returns table (name text, statement text) langua
         ('the envelope', 'select ojs.push_job(''{"type": "a.b", "args": %1$s}'')'),
         ('the fingerprint', 'select ojs.fingerprint(''{"type": "a.b", "unique": {"keys": ["args"]}, "args": %2$s}'')'),
         ('a batch', 'select ojs.push_many(''[{"type": "a.b", "args": %1$s}]'', atomicity => ''partial'')'),
-        ('a batch with an idempotency key', 'select ojs.push_many(''[{"type": "a.b", "args": %1$s}]'', idempotency_key => ''k'')'),
+        ('a batch with an idempotency key',
+            'select ojs.push_many(''[{"type": "a.b", "args": %1$s}]'', idempotency_key => ''k'')'),
         ('canonical JSON', 'select ojs.canonical_json(%2$L)'),
         ('a result', 'select ojs.ack(job_id, %1$L) from ojs.leases'),
         ('a checkpoint', 'select ojs.checkpoint(job_id, %1$L) from ojs.leases'),
@@ -50,33 +51,41 @@ create function pg_temp.bombs() returns table (name text, statement text) langua
         ('a configuration', 'select ojs.create_queue(''memq'', ''{"default_retry": {"x": %1$s}}'')')
     ) as v(name, statement)
 $$;
-select cmp_ok(pg_temp.cost_mb(statement), '<', 20::numeric, name || ': 3,000 numbers of many digits take no memory to speak of')
+select cmp_ok(pg_temp.cost_mb(statement), '<', 20::numeric,
+    name || ': 3,000 numbers of many digits take no memory to speak of')
 from pg_temp.bombs();
 
 select is(pg_temp.refusal($$ select ojs.push('a.b', '[1e399]') $$), 'accepted', 'a number may have 400 digits');
 select is(pg_temp.refusal($$ select ojs.push('a.b', '[1e400]') $$), 'OJ103 INVALID_ARGS args', 'and not 401');
 select is(pg_temp.refusal($$ select ojs.push('a.b', '[1e-400]') $$), 'OJ103 INVALID_ARGS args', 'nor 400 decimals');
-select is(pg_temp.refusal($$ select ojs.push('a.b', meta => '{"x": {"y": 1e400}}') $$), 'OJ104 INVALID_METADATA meta', 'in meta neither');
-select is(pg_temp.refusal($$ select ojs.push('a.b', options => '{"x": 1e400}') $$), 'OJ100 INVALID_PAYLOAD options', 'nor in an unknown attribute');
-select is(pg_temp.refusal($$ select ojs.push('a.b', options => '{"priority": 1e131071}') $$), 'OJ100 INVALID_PAYLOAD priority', 'nor as a known one');
+select is(pg_temp.refusal($$ select ojs.push('a.b', meta => '{"x": {"y": 1e400}}') $$), 'OJ104 INVALID_METADATA meta',
+    'in meta neither');
+select is(pg_temp.refusal($$ select ojs.push('a.b', options => '{"x": 1e400}') $$), 'OJ100 INVALID_PAYLOAD options',
+    'nor in an unknown attribute');
+select is(pg_temp.refusal($$ select ojs.push('a.b', options => '{"priority": 1e131071}') $$),
+    'OJ100 INVALID_PAYLOAD priority', 'nor as a known one');
 
 -- The length of a number is worked out without making its text: compared with the server's own text of it.
 create temp table numbers as
 select n, pg_temp.held('numbers') as id
 from (
-    select unnest('{0, -0.0, 0.00, 7, -7, 42, 999, 9999, 10000, 12345, 99999999, 100000000, 0.5, -0.05, 0.00001, 123.4500, 1e20, 1.5e63, -1e64, 1e65,
-        1e-70, 9.99e255, 1e256, 1e257, -12345678901234567890.12345678901234567890, 1e-63, 1e-64, 10000.0001, 1e131071, 1e-16383}'::numeric[])
+    select unnest('{0, -0.0, 0.00, 7, -7, 42, 999, 9999, 10000, 12345, 99999999, 100000000, 0.5, -0.05, 0.00001, '
+                  '123.4500, 1e20, 1.5e63, -1e64, 1e65,
+        1e-70, 9.99e255, 1e256, 1e257, -12345678901234567890.12345678901234567890,
+        1e-63, 1e-64, 10000.0001, 1e131071, 1e-16383}'::numeric[])
     union all
     select (random() - 0.5)::numeric * ('1e' || (random() * 300 - 150)::int)::numeric from generate_series(1, 100)
 ) as given(n);
 select ojs.ack(id, to_jsonb(n)) from numbers \g /dev/null
-select is(string_agg(n::text, ' ') filter (where ojs.info(id) -> 'result_size_bytes' is distinct from to_jsonb(length(to_jsonb(n)::text))), null,
+select is(string_agg(n::text,
+    ' ') filter (where ojs.info(id) -> 'result_size_bytes' is distinct from to_jsonb(length(to_jsonb(n)::text))), null,
     'the length of a number is that of its text')
 from numbers;
 
 -- Whatever it is ----------------------------------------------------------------------------------------------------
 
--- Random JSON of some `size` values: numbers of all sizes, strings that are not normalised, keys that nearly agree, nesting.
+-- Random JSON of some `size` values: numbers of all sizes, strings that are not normalised, keys that nearly agree,
+-- nesting.
 create function pg_temp.nasty(size int) returns text language plpgsql as $$
 declare
     parts text[] := '{}';
@@ -104,11 +113,16 @@ create temp table nasty as select pg_temp.nasty(1000) as json from generate_seri
 select cmp_ok(sum(pg_temp.cost_mb(format(v.statement, n.json))), '<', 40::numeric,
     format('nasty JSON takes no memory to speak of: %s (seed %s)', v.statement, :'seed'))
 from nasty n, (values
-    ('select ojs.push(''a.b'', %L)'), ('select ojs.push_many(jsonb_build_array(jsonb_build_object(''type'', ''a.b'', ''args'', %L::jsonb)), atomicity => ''partial'')'),
-    ('select ojs.canonical_json(%L)'), ('select ojs.push(''a.b'', jsonb_build_array(%L::jsonb), "unique" => ''{"keys": ["args"]}'')'),
-    ('select ojs.ack(job_id, %L) from ojs.leases'), ('select ojs.checkpoint(job_id, %L) from ojs.leases')) as v(statement)
+    ('select ojs.push(''a.b'', %L)'),
+        ('select ojs.push_many(jsonb_build_array(jsonb_build_object(''type'', ''a.b'', ''args'', %L::jsonb)), '
+         'atomicity => ''partial'')'),
+    ('select ojs.canonical_json(%L)'),
+        ('select ojs.push(''a.b'', jsonb_build_array(%L::jsonb), "unique" => ''{"keys": ["args"]}'')'),
+    ('select ojs.ack(job_id, %L) from ojs.leases'),
+        ('select ojs.checkpoint(job_id, %L) from ojs.leases')) as v(statement)
 group by v.statement;
-select cmp_ok(sum(pg_temp.cost_mb(format('select ojs.canonical_json(%L)', j))), '<', 40::numeric, 'nor 20,000 short strings to be normalised')
+select cmp_ok(sum(pg_temp.cost_mb(format('select ojs.canonical_json(%L)', j))), '<', 40::numeric,
+    'nor 20,000 short strings to be normalised')
 from (select jsonb_agg(U&'e\0301' || i) as j from generate_series(1, 20000) i) as strings;
 
 select * from finish();

@@ -1,4 +1,5 @@
--- nulls.sql: null for any parameter of any function of ours, of those that no role may call, too: an answer or an error, never a crash.
+-- nulls.sql: null for any parameter of any function of ours, of those that no role may call, too: an answer or an
+-- error, never a crash.
 begin;
 select no_plan();
 
@@ -19,17 +20,23 @@ end $$;
 -- One value of each type that is none of the others' business; null for a type that only null can stand for.
 create temp table called as
 select p.oid::regprocedure as signature, a.nulled, format('select * from %s(%s)', p.oid::regproc, (
-    select string_agg(case when a.nulled in (0, n) or v.value is null then 'null' else quote_literal(v.value) end || '::' || format_type(type, null), ', ' order by n)
+    select string_agg(case when a.nulled in (0, n) or v.value is null then 'null' else quote_literal(v.value)
+        end || '::' || format_type(type, null), ', ' order by n)
     from unnest(p.proargtypes::oid[]) with ordinality as t(type, n)
-    left join (values ('text', 'x'), ('uuid', '01920000-0000-7000-8000-00000000000c'), ('uuid[]', '{01920000-0000-7000-8000-00000000000c}'), ('text[]', '{x}'),
-        ('jsonb', '{}'), ('jsonb[]', '{"{}"}'), ('integer', '1'), ('bigint', '1'), ('numeric', '1'), ('boolean', 'true'), ('interval', '0'),
-        ('timestamp with time zone', '2026-01-01 00:00Z'), ('regprocedure', 'now()'), ('anyelement', null)) v (name, value)
+    left join (values ('text', 'x'), ('uuid', '01920000-0000-7000-8000-00000000000c'),
+        ('uuid[]', '{01920000-0000-7000-8000-00000000000c}'), ('text[]', '{x}'),
+        ('jsonb', '{}'), ('jsonb[]', '{"{}"}'), ('integer', '1'), ('bigint', '1'), ('numeric', '1'),
+            ('boolean', 'true'), ('interval', '0'),
+        ('timestamp with time zone', '2026-01-01 00:00Z'), ('regprocedure', 'now()'),
+            ('anyelement', null)) v (name, value)
         on v.name = format_type(t.type, null))) as call
 from pg_proc p, generate_series(0, p.pronargs) as a(nulled)
-where p.pronamespace in ('ojs'::regnamespace, 'ojs_http'::regnamespace, 'ojs_store'::regnamespace) and p.prokind = 'f' and p.pronargs > 0;
+where p.pronamespace in ('ojs'::regnamespace, 'ojs_http'::regnamespace, 'ojs_store'::regnamespace) and p.prokind = 'f'
+    and p.pronargs > 0;
 
 select cmp_ok((select count(distinct signature) from called), '>', 200::bigint, 'functions are called');
-select is((select string_agg(format('%s: %s', call, outcome), e'\n') from (select call, pg_temp.outcome(call) from called) c where outcome is not null), null,
+select is((select string_agg(format('%s: %s', call, outcome), e'\n')
+    from (select call, pg_temp.outcome(call) from called) c where outcome is not null), null,
     'with all arguments null, and with each of them null: no crash, and no internal error');
 
 select * from finish();

@@ -6,44 +6,62 @@ select no_plan();
 
 -- What a job's envelope says of its progress: number, message, data.
 create function pg_temp.shown(job uuid) returns text language sql volatile as
-$$ select concat_ws('/', coalesce(j ->> 'progress', '-'), coalesce(j ->> 'progress_message', '-'), coalesce(j ->> 'progress_data', '-')) from ojs.info(job) j $$;
-create function pg_temp.said(job uuid, progress numeric, message text default null, data jsonb default null) returns text language sql volatile as
+$$ select concat_ws('/', coalesce(j ->> 'progress', '-'), coalesce(j ->> 'progress_message', '-'),
+    coalesce(j ->> 'progress_data', '-')) from ojs.info(job) j $$;
+create function pg_temp.said(job uuid, progress numeric, message text default null, data jsonb default null)
+    returns text language sql volatile as
 $$ select ojs.progress(job, progress, message, data); select pg_temp.shown(job) $$;
-create function pg_temp.lease(job uuid) returns interval language sql volatile as $$ select lease_expires_at - ojs_store.now() from ojs.leases where job_id = job $$;
+create function pg_temp.lease(job uuid) returns interval language sql volatile as $$
+    select lease_expires_at - ojs_store.now() from ojs.leases where job_id = job $$;
 
 select pg_temp.held('p') as id \gset
 select is(pg_temp.shown(:'id'), '-/-/-', 'PRG-03: nothing before the first report');
 select is(ojs.info(:'id') ? 'progress_updated_at', false, 'PRG-03: nor a time');
-select is(pg_temp.said(:'id', 0.25, 'halfway to half', '{"rows": 10}'), '0.25/halfway to half/{"rows": 10}', 'PRG-03: number, message and data are kept');
-select is((ojs.info(:'id') ->> 'progress_updated_at')::timestamptz between now() and clock_timestamp(), true, 'PRG-03: and the time');
+select is(pg_temp.said(:'id', 0.25, 'halfway to half', '{"rows": 10}'), '0.25/halfway to half/{"rows": 10}',
+    'PRG-03: number, message and data are kept');
+select is((ojs.info(:'id') ->> 'progress_updated_at')::timestamptz between now() and clock_timestamp(), true,
+    'PRG-03: and the time');
 select is(pg_temp.said(:'id', 0.5), '0.5/halfway to half/{"rows": 10}', 'PRG-03: what a report leaves out stays');
-select is(pg_temp.said(:'id', 0.4, 'again', '[1]'), '0.5/again/[1]', 'PRG-02: within an attempt the number never decreases');
+select is(pg_temp.said(:'id', 0.4, 'again', '[1]'), '0.5/again/[1]',
+    'PRG-02: within an attempt the number never decreases');
 select is(pg_temp.said(:'id', null, 'text only'), '0.5/text only/[1]', 'PRG-03: a report without a number');
 select is(pg_temp.said(:'id', 0.123456789123), '0.5/text only/[1]', 'PRG-02: however it is written');
 select is(pg_temp.said(:'id', 0.98765432109), '0.987654321/text only/[1]', 'PRG-02: nine digits');
-select is(pg_temp.said(:'id', 1.3), '1/text only/[1]', 'PRG-02: clamped to 1'), is(pg_temp.shown(:'id'), '1/text only/[1]', 'PRG-02: and kept so');
+select is(pg_temp.said(:'id', 1.3), '1/text only/[1]', 'PRG-02: clamped to 1'),
+    is(pg_temp.shown(:'id'), '1/text only/[1]', 'PRG-02: and kept so');
 select is(pg_temp.said(job, number), shown, 'PRG-02: ' || number || ' counts as ' || shown)
-from (values (-5, '0/-/-'), (0, '0/-/-'), (1, '1/-/-'), (1e300, '1/-/-'), ('Infinity', '1/-/-'), ('-Infinity', '0/-/-')) v (number, shown), lateral (select pg_temp.held('p' || length(number::text))) h (job);
+from (values (-5, '0/-/-'), (0, '0/-/-'), (1, '1/-/-'), (1e300, '1/-/-'), ('Infinity', '1/-/-'),
+    ('-Infinity', '0/-/-')) v (number, shown), lateral (select pg_temp.held('p' || length(number::text))) h (job);
 select is(pg_temp.said(pg_temp.held('nan'), 'NaN', 'm'), '-/m/-', 'PRG-02: what is no number says nothing');
 
-select is(pg_temp.refusal(format('select ojs.progress(%L, null)', :'id')), 'OJ100 INVALID_PAYLOAD progress', 'PRG-03: a report must say something');
-select is(pg_temp.refusal(format('select ojs.progress(%L, 1, repeat(%L, 65537))', :'id', 'x')), 'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: not too much');
-select is(pg_temp.refusal(format('select ojs.progress(%L, 1, null, to_jsonb(repeat(%L, 65535)))', :'id', 'x')), 'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: nor of data');
-select is(pg_temp.refusal(format('select ojs.progress(%L, 1, repeat(%L, 40000), to_jsonb(repeat(%L, 40000)))', :'id', 'x', 'x')), 'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: nor of both together');
+select is(pg_temp.refusal(format('select ojs.progress(%L, null)', :'id')), 'OJ100 INVALID_PAYLOAD progress',
+    'PRG-03: a report must say something');
+select is(pg_temp.refusal(format('select ojs.progress(%L, 1, repeat(%L, 65537))', :'id', 'x')),
+    'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: not too much');
+select is(pg_temp.refusal(format('select ojs.progress(%L, 1, null, to_jsonb(repeat(%L, 65535)))', :'id', 'x')),
+    'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: nor of data');
+select is(pg_temp.refusal(format('select ojs.progress(%L, 1, repeat(%L, 40000), to_jsonb(repeat(%L, 40000)))', :'id',
+    'x', 'x')), 'OJ109 PAYLOAD_TOO_LARGE data', 'PRG-03: nor of both together');
 select is(length(pg_temp.said(:'id', 1, repeat('x', 65000))), 65006, 'PRG-03: 64 KiB are not too much');
-select is(pg_temp.refusal($$ select ojs.progress('01a1fe98-d88c-7353-99b6-b56eba94d8eb', 0.5) $$), 'OJ300 NOT_FOUND', 'PRG-01: an unknown job');
+select is(pg_temp.refusal($$ select ojs.progress('01a1fe98-d88c-7353-99b6-b56eba94d8eb', 0.5) $$), 'OJ300 NOT_FOUND',
+    'PRG-01: an unknown job');
 select is(pg_temp.refusal('select ojs.progress(null, 0.5)'), 'OJ100 INVALID_PAYLOAD job_id', 'PRG-01: no job at all');
 
--- Other states: nothing is said, nothing is kept ------------------------------------------------------------------------------
+-- Other states: nothing is said, nothing is kept ----------------------------------------------------------------------
 
-select pg_temp.pushed('idle') as available, pg_temp.pushed('idle', '{"pending": true}') as pending, pg_temp.pushed('idle', '{"delay_until": "+PT1H"}') as scheduled,
-    pg_temp.held('ended') as completed, pg_temp.held('ended2') as discarded, pg_temp.held('ended3') as cancelled, pg_temp.held('ended4') as retryable \gset
-select ojs.ack(:'completed') is null as a, ojs.fail(:'discarded', '{"type": "t", "message": "m", "retryable": false}') is null as f, ojs.cancel(:'cancelled') is null as c,
+select pg_temp.pushed('idle') as available, pg_temp.pushed('idle', '{"pending": true}') as pending,
+    pg_temp.pushed('idle', '{"delay_until": "+PT1H"}') as scheduled,
+    pg_temp.held('ended') as completed, pg_temp.held('ended2') as discarded, pg_temp.held('ended3') as cancelled,
+        pg_temp.held('ended4') as retryable \gset
+select ojs.ack(:'completed') is null as a, ojs.fail(:'discarded',
+    '{"type": "t", "message": "m", "retryable": false}') is null as f, ojs.cancel(:'cancelled') is null as c,
     ojs.fail(:'retryable', '{"type": "t", "message": "m"}') is null as r \gset
-select is(pg_temp.said(id, 0.5, 'late', '{}'), '-/-/-', 'PRG-01: ignored for a job that is ' || state) from ojs.jobs where queue ~ '^(idle|ended)';
-select is((select count(*) from ojs_store.progress p where p.job_id in (select id from ojs.jobs where queue ~ '^(idle|ended)')), 0::bigint, 'PRG-01: and leaves no row');
+select is(pg_temp.said(id, 0.5, 'late', '{}'), '-/-/-', 'PRG-01: ignored for a job that is ' || state) from ojs.jobs
+    where queue ~ '^(idle|ended)';
+select is((select count(*) from ojs_store.progress p where p.job_id in (select id from ojs.jobs
+    where queue ~ '^(idle|ended)')), 0::bigint, 'PRG-01: and leaves no row');
 
--- The end of an attempt -----------------------------------------------------------------------------------------------------
+-- The end of an attempt -----------------------------------------------------------------------------------------------
 
 select pg_temp.held('end') as id \gset
 select is(pg_temp.said(:'id', 0.73), '0.73/-/-', 'PRG-02: an attempt');
@@ -92,51 +110,62 @@ select is(pg_temp.shown(:'id'), '-/-/-', 'PRG-02: until its new attempt');
 select pg_temp.held('lapse') as id \gset
 select is(pg_temp.said(:'id', 0.2), '0.2/-/-', 'PRG-02: a job whose worker is lost');
 select pg_temp.clock('2 min') is null as moved, ojs.tick() is null as ticked \gset
-select is(pg_temp.at(:'id'), 'available/1/1', 'PRG-02: is taken back'), is(pg_temp.shown(:'id'), '0.2/-/-', 'PRG-02: and keeps what it had');
+select is(pg_temp.at(:'id'), 'available/1/1', 'PRG-02: is taken back'),
+    is(pg_temp.shown(:'id'), '0.2/-/-', 'PRG-02: and keeps what it had');
 select pg_temp.clock('0') is null as moved \gset
 
--- A sign of life ----------------------------------------------------------------------------------------------------------------
+-- A sign of life ------------------------------------------------------------------------------------------------------
 
 select pg_temp.pushed('life') as id \gset
 select lease_id as token from ojs.claim('life', 'w', lease => '30 s') \gset
 select pg_temp.clock('20 s') is null as moved \gset
 select is(pg_temp.said(:'id', 0.1), '0.1/-/-', 'PRG-04: a report');
 select is(pg_temp.lease(:'id') between '29 s' and '30 s', true, 'PRG-04: renews the lease by its own length');
-select is((select beat_at is not null from ojs_store.lease where job_id = :'id'), true, 'TMO-03: and counts as a heartbeat');
+select is((select beat_at is not null from ojs_store.lease where job_id = :'id'), true,
+    'TMO-03: and counts as a heartbeat');
 select pg_temp.clock('81 s') is null as moved, ojs.extend(:'id', '1 hour') is null as e \gset
 select pg_temp.clock('79 s') is null as moved, ojs.tick() is null as ticked \gset
 select is(pg_temp.at(:'id'), 'active/1/1', 'TMO-03: not before a minute of silence');
 select pg_temp.clock('81 s') is null as moved, ojs.beat('w') is null as b, ojs.tick() is null as ticked \gset
-select is((select state || (error ->> 'type') from ojs.jobs where id = :'id'), 'retryablestalled', 'TMO-03: after which it counts as stalled');
+select is((select state || (error ->> 'type') from ojs.jobs where id = :'id'), 'retryablestalled',
+    'TMO-03: after which it counts as stalled');
 select pg_temp.clock('0') is null as moved \gset
 -- Whoever says who it is (over HTTP) must be the holder.
 select pg_temp.held('fence', 'w1') as id \gset
-select is(ojs_http.report_progress(:'id', 0.5, null, null, null, 'w2'), false, 'R-22: another worker''s report does not count');
-select is(ojs_http.report_progress(:'id', 0.5, null, null, 'lease_0000000000000000', null), false, 'R-22: nor one by another lease');
+select is(ojs_http.report_progress(:'id', 0.5, null, null, null, 'w2'), false,
+    'R-22: another worker''s report does not count');
+select is(ojs_http.report_progress(:'id', 0.5, null, null, 'lease_0000000000000000', null), false,
+    'R-22: nor one by another lease');
 select is(pg_temp.shown(:'id'), '-/-/-', 'R-22: and is not kept');
 select is(ojs_http.report_progress(:'id', 0.5, null, null, pg_temp.token(:'id'), 'w1'), true, 'R-22: the holder''s is');
 
--- What it costs: a second report changes one row, and no index entry of a lease up to 60 s ------------------------------------
+-- What it costs: a second report changes one row, and no index entry of a lease up to 60 s ----------------------------
 
 select is((select count(*) from ojs_store.progress where job_id = :'id'), 1::bigint, 'PRG-03: one row per job');
 select ojs.progress(:'id', 0.6) is null as p, ojs.progress(:'id', 0.7) is null as q \gset
 select is((select count(*) from ojs_store.progress where job_id = :'id'), 1::bigint, 'PRG-03: however many reports');
-select is((select count(*) from ojs_store.job where flags & 512 <> 0), 0::bigint, 'PRG-03: the envelope is not rewritten');
+select is((select count(*) from ojs_store.job where flags & 512 <> 0), 0::bigint,
+    'PRG-03: the envelope is not rewritten');
 
--- It goes with the job -------------------------------------------------------------------------------------------------------------
+-- It goes with the job ------------------------------------------------------------------------------------------------
 
 select ojs.ack(:'id') is null as done, ojs.delete_job(:'id') as deleted \gset
-select is((select count(*) from ojs_store.progress where job_id = :'id'), 0::bigint, 'PRG-03: gone with a job that is deleted');
+select is((select count(*) from ojs_store.progress where job_id = :'id'), 0::bigint,
+    'PRG-03: gone with a job that is deleted');
 select ojs.create_queue('brief', '{"delete_on_ack": true}') is null as made \gset
 select pg_temp.held('brief') as id \gset
 select ojs.progress(:'id', 0.6) is null as p, ojs.ack(:'id') is null as done \gset
-select is((select count(*) from ojs_store.progress where job_id = :'id') + (select count(*) from ojs_store.job where id = :'id'), 0::bigint, 'PRG-03: and with one that is removed by its ack');
+select is((select count(*) from ojs_store.progress where job_id = :'id') + (select count(*) from ojs_store.job
+    where id = :'id'), 0::bigint, 'PRG-03: and with one that is removed by its ack');
 select pg_temp.held('purged') as id \gset
-select ojs.progress(:'id', 0.6) is null as p, ojs.ack(:'id') is null as done, ojs.purge_queue('purged', '{completed}', true) \gset
+select ojs.progress(:'id', 0.6) is null as p, ojs.ack(:'id') is null as done,
+    ojs.purge_queue('purged', '{completed}', true) \gset
 select is((select count(*) from ojs_store.progress where job_id = :'id'), 0::bigint, 'PRG-03: and with a purge');
 
 -- A producer cannot say how far a job has come.
-select is(ojs.push_job('{"type": "t", "args": [], "progress": 0.5, "progress_data": {}, "checkpoint": {}, "last_checkpoint": 1, "own": 1}') ?| '{progress,progress_data,checkpoint,last_checkpoint}', false,
+select is(ojs.push_job('{"type": "t", "args": [], "progress": 0.5, "progress_data": {}, "checkpoint": {}, '
+                       '"last_checkpoint": 1, "own": 1}') ?| '{progress,progress_data,checkpoint,last_checkpoint}',
+    false,
     'R-12: what the server sets is ignored in a push');
 
 select * from finish();

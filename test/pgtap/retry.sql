@@ -104,14 +104,22 @@ begin
     perform ojs.configure_queue('base', jsonb_build_object('default_retry', base));
     return (ojs.push('a.b', queue => 'base', retry => own)).retry;
 end $$;
-select is(pg_temp.inherited(base, own) - '{backoff_coefficient,jitter,non_retryable_errors,on_exhaustion,max_attempts}'::text[], expected, format('RET-01: %s and %s', base, own))
+select is(pg_temp.inherited(base,
+    own) - '{backoff_coefficient,jitter,non_retryable_errors,on_exhaustion,max_attempts}'::text[], expected,
+    format('RET-01: %s and %s', base, own))
 from (values
-    ('{"initial_interval": "PT5S"}'::jsonb, '{"max_interval": "PT10S"}'::jsonb, '{"initial_interval": "PT5S", "max_interval": "PT10S"}'::jsonb),
-    ('{"initial_interval": "PT5S"}', '{"initial_interval_ms": 2000}', '{"initial_interval": "PT2S", "initial_interval_ms": 2000, "max_interval": "PT5M"}'),
-    ('{"initial_interval_ms": 5000}', '{"initial_interval": "PT2S"}', '{"initial_interval": "PT2S", "max_interval": "PT5M"}'),
-    ('{"backoff_strategy": "linear"}', '{"strategy": "constant"}', '{"strategy": "constant", "initial_interval": "PT1S", "max_interval": "PT5M"}'),
-    ('{"max_interval": "PT10S"}', '{"initial_interval": "PT1M"}', '{"initial_interval": "PT1M", "max_interval": "PT5M"}'),
-    ('{"max_interval": "PT10S"}', '{"initial_interval": "PT10M"}', '{"initial_interval": "PT10M", "max_interval": "PT10M"}')) i (base, own, expected);
+    ('{"initial_interval": "PT5S"}'::jsonb, '{"max_interval": "PT10S"}'::jsonb,
+        '{"initial_interval": "PT5S", "max_interval": "PT10S"}'::jsonb),
+    ('{"initial_interval": "PT5S"}', '{"initial_interval_ms": 2000}',
+        '{"initial_interval": "PT2S", "initial_interval_ms": 2000, "max_interval": "PT5M"}'),
+    ('{"initial_interval_ms": 5000}', '{"initial_interval": "PT2S"}',
+        '{"initial_interval": "PT2S", "max_interval": "PT5M"}'),
+    ('{"backoff_strategy": "linear"}', '{"strategy": "constant"}',
+        '{"strategy": "constant", "initial_interval": "PT1S", "max_interval": "PT5M"}'),
+    ('{"max_interval": "PT10S"}', '{"initial_interval": "PT1M"}',
+        '{"initial_interval": "PT1M", "max_interval": "PT5M"}'),
+    ('{"max_interval": "PT10S"}', '{"initial_interval": "PT10M"}',
+        '{"initial_interval": "PT10M", "max_interval": "PT10M"}')) i (base, own, expected);
 
 -- RET-11: what is refused ------------------------------------------------------------------------------------------
 
@@ -261,7 +269,8 @@ from (values
           "details": {"error_class": "A.B", "host": "h"}, "retryable": true}'),
     ('{"type": "T", "code": "c", "message": "", "details": {"error_class": "A.B"}}',
         '{"code": "c", "type": "T", "message": "", "attempt": 1, "details": {"error_class": "A.B"}}'),
-    ('{"type": "T", "message": "m", "attempt": 9, "occurred_at": "x", "code": null, "backtrace": null, "x_null": null, "x_more": [1]}',
+    ('{"type": "T", "message": "m", "attempt": 9, "occurred_at": "x", "code": null, "backtrace": null, "x_null": null, '
+     '"x_more": [1]}',
         '{"code": "T", "type": "T", "message": "m", "attempt": 1, "x_more": [1]}'),
     ('{"type": "T", "message": "m", "backtrace": ["at a", "at b"]}',
         '{"code": "T", "type": "T", "message": "m", "attempt": 1, "backtrace": ["at a", "at b"]}'),

@@ -1,4 +1,5 @@
--- state_machine.sql: every state × every operation is either a legal edge or refused with the job left as it was: SM-20.
+-- state_machine.sql: every state × every operation is either a legal edge or refused with the job left as it was:
+-- SM-20.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -8,30 +9,54 @@ select no_plan();
 create temp table matrix (op text, scheduled text, available text, pending text, active text, completed text,
     retryable text, cancelled text, discarded text, missing text);
 insert into matrix values
-('ack',              'INVALID', 'INVALID', 'INVALID', 'completed:1', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('ack fenced',       'INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('ack by another',   'INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('fail',             'INVALID', 'INVALID', 'INVALID', 'retryable:1', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('fail for good',    'INVALID', 'INVALID', 'INVALID', 'discarded:1', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('fail and requeue', 'INVALID', 'INVALID', 'INVALID', 'available:0', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('fail by another',  'INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('nack',             'INVALID', 'INVALID', 'INVALID', 'available:0', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('nack for later',   'INVALID', 'INVALID', 'INVALID', 'available:0', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('nack by another',  'INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('extend',           'INVALID', 'INVALID', 'INVALID', 'active:1',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('extend by another','INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('cancel',           'cancelled:0', 'cancelled:0', 'cancelled:0', 'cancelled:1', 'COMPLETED', 'cancelled:1', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('cancel anyway',    'cancelled:0', 'cancelled:0', 'cancelled:0', 'cancelled:1', 'unchanged', 'cancelled:1', 'unchanged', 'unchanged', 'NOT_FOUND'),
-('activate',         'INVALID', 'INVALID', 'available:0', 'INVALID', 'INVALID', 'INVALID', 'INVALID', 'INVALID', 'NOT_FOUND'),
-('ack_many',         'skipped', 'skipped', 'skipped', 'completed:1', 'skipped', 'skipped', 'skipped', 'skipped', 'skipped'),
-('nack_many',        'skipped', 'skipped', 'skipped', 'available:0', 'skipped', 'skipped', 'skipped', 'skipped', 'skipped'),
-('extend_many',      'skipped', 'skipped', 'skipped', 'active:1',    'skipped', 'skipped', 'skipped', 'skipped', 'skipped'),
-('ack_and_claim',    'INVALID', 'INVALID', 'INVALID', 'completed:1', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID', 'NOT_FOUND'),
-('beat',             'skipped', 'skipped', 'skipped', 'active:1',    'skipped', 'skipped', 'skipped', 'skipped', 'skipped'),
-('claim',            'skipped', 'active:1', 'skipped', 'skipped',    'skipped', 'skipped', 'skipped', 'skipped', 'skipped'),
-('claim, when due',  'active:1', 'active:1', 'skipped', 'active:2',  'skipped', 'active:2', 'skipped', 'skipped', 'skipped'),
-('tick',             'skipped', 'skipped', 'skipped', 'skipped',     'skipped', 'skipped', 'skipped', 'skipped', 'skipped'),
-('tick, when due',   'available:0', 'skipped', 'skipped', 'available:1', 'skipped', 'available:1', 'skipped', 'skipped', 'skipped');
+('ack',              'INVALID', 'INVALID', 'INVALID', 'completed:1', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('ack fenced',       'INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('ack by another',   'INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('fail',             'INVALID', 'INVALID', 'INVALID', 'retryable:1', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('fail for good',    'INVALID', 'INVALID', 'INVALID', 'discarded:1', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('fail and requeue', 'INVALID', 'INVALID', 'INVALID', 'available:0', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('fail by another',  'INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('nack',             'INVALID', 'INVALID', 'INVALID', 'available:0', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('nack for later',   'INVALID', 'INVALID', 'INVALID', 'available:0', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('nack by another',  'INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('extend',           'INVALID', 'INVALID', 'INVALID', 'active:1',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('extend by another','INVALID', 'INVALID', 'INVALID', 'NOT_HELD',    'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('cancel',           'cancelled:0', 'cancelled:0', 'cancelled:0', 'cancelled:1', 'COMPLETED', 'cancelled:1',
+    'CANCELLED', 'INVALID', 'NOT_FOUND'),
+('cancel anyway',    'cancelled:0', 'cancelled:0', 'cancelled:0', 'cancelled:1', 'unchanged', 'cancelled:1',
+    'unchanged', 'unchanged', 'NOT_FOUND'),
+('activate',         'INVALID', 'INVALID', 'available:0', 'INVALID', 'INVALID', 'INVALID', 'INVALID', 'INVALID',
+    'NOT_FOUND'),
+('ack_many',         'skipped', 'skipped', 'skipped', 'completed:1', 'skipped', 'skipped', 'skipped', 'skipped',
+    'skipped'),
+('nack_many',        'skipped', 'skipped', 'skipped', 'available:0', 'skipped', 'skipped', 'skipped', 'skipped',
+    'skipped'),
+('extend_many',      'skipped', 'skipped', 'skipped', 'active:1',    'skipped', 'skipped', 'skipped', 'skipped',
+    'skipped'),
+('ack_and_claim',    'INVALID', 'INVALID', 'INVALID', 'completed:1', 'COMPLETED', 'INVALID', 'CANCELLED', 'INVALID',
+    'NOT_FOUND'),
+('beat',             'skipped', 'skipped', 'skipped', 'active:1',    'skipped', 'skipped', 'skipped', 'skipped',
+    'skipped'),
+('claim',            'skipped', 'active:1', 'skipped', 'skipped',    'skipped', 'skipped', 'skipped', 'skipped',
+    'skipped'),
+('claim, when due',  'active:1', 'active:1', 'skipped', 'active:2',  'skipped', 'active:2', 'skipped', 'skipped',
+    'skipped'),
+('tick',             'skipped', 'skipped', 'skipped', 'skipped',     'skipped', 'skipped', 'skipped', 'skipped',
+    'skipped'),
+('tick, when due',   'available:0', 'skipped', 'skipped', 'available:1', 'skipped', 'available:1', 'skipped',
+    'skipped', 'skipped');
 
 create function pg_temp.command(op text) returns text language sql as $$ select case op
 when 'ack' then 'select ojs.ack(%1$L)'
@@ -109,7 +134,8 @@ begin
         result := case
         when jobs <> (state <> 'missing')::int then 'is in ' || jobs || ' places'
         when refused is not null then
-            replace(replace(replace(replace(refused ->> 'code', 'JOB_ALREADY_', ''), 'INVALID_STATE_TRANSITION', 'INVALID'),
+            replace(replace(replace(replace(refused ->> 'code', 'JOB_ALREADY_', ''), 'INVALID_STATE_TRANSITION',
+                'INVALID'),
                 'LEASE_', ''), 'is', '')
             || case when before is distinct from after then ', changed' else '' end
             || case when refused -> 'details' ->> 'job_id' <> job::text then ', names no job' else '' end
@@ -129,13 +155,15 @@ begin
 end $$;
 
 select is(pg_temp.outcome(state, op), expected, format('SM-20 SM-21 SM-22 SM-23: %s, %s: %s', state, op, expected))
-from matrix, lateral (values ('scheduled', scheduled), ('available', available), ('pending', pending), ('active', active),
+from matrix, lateral (values ('scheduled', scheduled), ('available', available), ('pending', pending),
+    ('active', active),
     ('completed', completed), ('retryable', retryable), ('cancelled', cancelled), ('discarded', discarded),
     ('missing', missing)) expectation (state, expected);
 select is(count(*), 24::bigint, 'SM-20: 24 operations are tried') from matrix;
 
 -- SQLSTATEs of the refusals.
-create temp table done as select pg_temp.in_state(state) as id, state from unnest('{completed,cancelled,discarded}'::text[]) state;
+create temp table done as select pg_temp.in_state(state) as id,
+    state from unnest('{completed,cancelled,discarded}'::text[]) state;
 select is(pg_temp.refusal(format('select ojs.ack(%L)', id)), expected, 'SM-22: an ack of a job that is ' || state)
 from done join (values ('completed', 'OJ302 JOB_ALREADY_COMPLETED'), ('cancelled', 'OJ303 JOB_ALREADY_CANCELLED'),
     ('discarded', 'OJ105 INVALID_STATE_TRANSITION')) expectation (state, expected) using (state);
@@ -143,7 +171,8 @@ from done join (values ('completed', 'OJ302 JOB_ALREADY_COMPLETED'), ('cancelled
 -- SM-24: what is claimed straight from a due place has passed through available, which its time of entry shows.
 select id as due from ojs.push('test.job', queue => 'inline', delay => '1 hour') \gset
 select pg_temp.clock('2 hours');
-select ok(c.enqueued_at = c.scheduled_at and c.started_at >= c.enqueued_at, 'SM-24: a scheduled job was available before it was active')
+select ok(c.enqueued_at = c.scheduled_at and c.started_at >= c.enqueued_at,
+    'SM-24: a scheduled job was available before it was active')
 from ojs.claim('inline', 'w') c;
 select pg_temp.clock('0');
 
@@ -159,7 +188,8 @@ select is((select count(*) from ojs.jobs where state not in ('scheduled', 'avail
 create temp table ended as select ojs.info(id) as info, id from done;
 select pg_temp.clock('2 hours');
 select ojs.tick() is null as ticked \gset
-select is((select count(*) from ojs.claim('machine', 'w', 100) c join done using (id)), 0::bigint, 'SM-28: a finished job is not claimed');
+select is((select count(*) from ojs.claim('machine', 'w', 100) c join done using (id)), 0::bigint,
+    'SM-28: a finished job is not claimed');
 select is(ojs.info(id), info, 'SM-28: upkeep leaves a finished job as it was') from ended;
 
 select * from finish();

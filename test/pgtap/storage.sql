@@ -1,5 +1,5 @@
--- storage.sql: the tables as PostgreSQL sees them: replica identity (a publication must not stop anything), and what may
--- not be done to them because direct access passes it by.
+-- storage.sql: the tables as PostgreSQL sees them: replica identity (a publication must not stop anything), and what
+-- may not be done to them because direct access passes it by.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -17,10 +17,12 @@ create function pg_temp.identity_of(one regclass) returns text language sql as $
     select case c.relreplident
         when 'f' then 'full'
         when 'i' then coalesce((select 'index' from pg_index i
-            where i.indrelid = one and i.indisreplident and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null
+            where i.indrelid = one and i.indisreplident and i.indisunique and i.indisvalid and i.indimmediate
+                and i.indpred is null
                 and not exists (select from pg_attribute a
                     where a.attrelid = one and a.attnum = any (i.indkey) and not a.attnotnull)), 'nothing')
-        when 'd' then coalesce((select 'primary key' from pg_index i where i.indrelid = one and i.indisprimary), 'nothing')
+        when 'd' then coalesce((select 'primary key' from pg_index i where i.indrelid = one and i.indisprimary),
+            'nothing')
         else 'nothing'
     end
     from pg_class c where c.oid = one
@@ -32,13 +34,16 @@ create temp view logged as
 select is_empty($$ select name from logged where identity = 'nothing' $$, 'every logged table has a replica identity');
 select isnt_empty($$ select from logged where identity = 'index' $$, 'some by a unique index');
 select set_eq($$ select name::text from logged where identity = 'full' $$,
-    array(select 'ojs_store.' || unnest('{name_key,queue,queue_count,job_history,unique_key,event_notify_cursor,rate_limit,maintenance,hook_failure,workflow_due,workflow_check}'::text[])),
+    array(select 'ojs_store.'
+        || unnest('{name_key,queue,queue_count,job_history,unique_key,event_notify_cursor,rate_limit,'
+            'maintenance,hook_failure,workflow_due,workflow_check}'::text[])),
     'the whole row only where no unique index holds all rows');
 
 -- Rows are written past triggers, and foreign keys are made of them: not silently.
 create function pg_temp.noted() returns trigger language plpgsql as $$ begin return new; end $$;
 create trigger noted after insert on ojs_store.job for each row execute function pg_temp.noted();
-select is(pg_temp.refusal_detail($$ select ojs.push('test.job') $$) #>> '{details,trigger}', 'noted', 'a row trigger on job is refused when it would be passed by');
+select is(pg_temp.refusal_detail($$ select ojs.push('test.job') $$) #>> '{details,trigger}', 'noted',
+    'a row trigger on job is refused when it would be passed by');
 select is((select count(*) from ojs.jobs), 0::bigint, 'and nothing is written');
 drop trigger noted on ojs_store.job;
 select isnt(pg_temp.pushed(), null, 'without it a push works again');
@@ -46,7 +51,8 @@ create trigger noted after insert on ojs_store.job for each statement execute fu
 select isnt(pg_temp.pushed(), null, 'a statement trigger is none of them');
 drop trigger noted on ojs_store.job;
 create table public.detail_of_job (job_id uuid references ojs_store.job (id) on delete cascade);
-select is(pg_temp.refusal_detail($$ select ojs.push('test.job') $$) ->> 'code', 'UNAVAILABLE', 'a foreign key to job is refused, too');
+select is(pg_temp.refusal_detail($$ select ojs.push('test.job') $$) ->> 'code', 'UNAVAILABLE',
+    'a foreign key to job is refused, too');
 select isnt_empty($$ select from ojs.jobs $$, 'reading goes on');
 drop table public.detail_of_job;
 select isnt(pg_temp.pushed(), null, 'without it a push works again');
@@ -54,15 +60,18 @@ select isnt(pg_temp.pushed(), null, 'without it a push works again');
 -- Columns are read and formed by their types.
 savepoint before_alter;
 alter table ojs_store.lease alter deliveries type bigint;
-select matches(pg_temp.refusal_message($$ select count(*) from ojs.claim('default', 'w') $$), 'does not fit the library', 'a column of another type is noticed');
+select matches(pg_temp.refusal_message($$ select count(*) from ojs.claim('default', 'w') $$),
+    'does not fit the library', 'a column of another type is noticed');
 rollback to before_alter;
 alter table ojs_store.lease add more int;
-select matches(pg_temp.refusal_message($$ select count(*) from ojs.claim('default', 'w') $$), 'does not fit the library', 'a column more is noticed');
+select matches(pg_temp.refusal_message($$ select count(*) from ojs.claim('default', 'w') $$),
+    'does not fit the library', 'a column more is noticed');
 rollback to before_alter;
 select is(count(*), 1::bigint, 'as it was, it works') from ojs.claim('default', 'w');
 
 -- What a session remembers of queues goes with a change of ours, not with every new type in the database.
-create function pg_temp.look_ups() returns bigint language sql as $$ select pg_stat_get_xact_numscans('ojs_store.queue_name'::regclass) $$;
+create function pg_temp.look_ups() returns bigint language sql as $$
+    select pg_stat_get_xact_numscans('ojs_store.queue_name'::regclass) $$;
 select pg_temp.pushed('remembered');
 select pg_temp.pushed('remembered');
 create temp table looked_up as select pg_temp.look_ups() as before;

@@ -1,5 +1,5 @@
--- transactions.sql: calls inside a caller's transaction, savepoints and single statements: OP-13, OP-24, PGX-09, PGX-16.
--- Several sessions: test/specs and test/tap.
+-- transactions.sql: calls inside a caller's transaction, savepoints and single statements: OP-13, OP-24, PGX-09,
+-- PGX-16. Several sessions: test/specs and test/tap.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -8,9 +8,12 @@ select no_plan();
 create function pg_temp.all_of(the_queue text) returns text language sql as $$
     select coalesce(string_agg(format('%s %s %s/%s %s', args, state, attempt, deliveries,
         (select string_agg(place, ',') from (
-            select 'ready' from ojs_store.ready where job_id = j.id union all select 'lease' from ojs_store.lease where job_id = j.id
-            union all select 'later' from ojs_store.delayed where job_id = j.id union all select 'done' from ojs_store.finished where job_id = j.id
-            union all select 'history' from ojs_store.job_history where job_id = j.id) x (place))), '; ' order by seq), '')
+            select 'ready' from ojs_store.ready where job_id = j.id union all select 'lease' from ojs_store.lease
+                where job_id = j.id
+            union all select 'later' from ojs_store.delayed where job_id = j.id union all select 'done'
+                from ojs_store.finished where job_id = j.id
+            union all select 'history' from ojs_store.job_history where job_id = j.id) x (place))),
+                '; ' order by seq), '')
     from ojs.jobs j where queue = the_queue $$;
 
 -- Does something and undoes it; what can be read must be as it was, and what can be claimed, too.
@@ -46,7 +49,8 @@ select id as held from ojs.claim('undo', 'w') \gset
 select is(pg_temp.undone(action), '', 'OP-13 OP-24: undone: ' || action) from unnest(array[
     $$select ojs.push('test.job', queue => 'undo')$$,
     $$select ojs.push('test.job', queue => 'undo', delay => '1 hour')$$,
-    $$select ojs.push_many('[{"type": "t", "args": [], "queue": "undo"}, {"type": "t", "args": [], "queue": "undo", "priority": 9}]')$$,
+    $$select ojs.push_many('[{"type": "t", "args": [], "queue": "undo"}, {"type": "t", "args": [], "queue": "undo", '
+        '"priority": 9}]')$$,
     $$select ojs.claim('undo', 'w')$$,
     $$select ojs.claim('undo', 'w', 10)$$,
     $$select ojs.claim('undo', 'w'); select ojs.claim('undo', 'w')$$,
@@ -64,7 +68,8 @@ select is(pg_temp.undone(action), '', 'OP-13 OP-24: undone: ' || action) from un
 select pg_temp.clock('0') \g /dev/null
 select is(lease_expires_at - claimed_at, interval '30 seconds', 'OP-24: and an extension too') from ojs.leases
 where job_id = :'held' and pg_temp.undone(format('select ojs.extend(%L, %L)', :'held', '1 hour')) = 'nothing was done';
-select is(pg_temp.undone($$select ojs.push('test.job', queue => 'brand-new')$$, 'brand-new'), '', 'PGX-09: a push to a new queue');
+select is(pg_temp.undone($$select ojs.push('test.job', queue => 'brand-new')$$, 'brand-new'), '',
+    'PGX-09: a push to a new queue');
 select is((select count(*) from ojs.queues where name = 'brand-new'), 0::bigint, 'PGX-09: takes the queue with it');
 select pg_temp.pushed('brand-new') is null as pushed \gset
 select is((select count(*) from ojs.queues where name = 'brand-new'), 1::bigint, 'PGX-09: the next push makes it');
@@ -78,7 +83,8 @@ rollback to inner_one;
 select pg_temp.pushed('made-before') is null as pushed \gset
 rollback to outermost;
 select pg_temp.pushed('made-before') is null as pushed \gset
-select is((select count(*) from ojs.queues where name = 'made-before'), 1::bigint, 'PGX-09: no session remembers a queue that was never committed');
+select is((select count(*) from ojs.queues where name = 'made-before'), 1::bigint,
+    'PGX-09: no session remembers a queue that was never committed');
 
 -- Savepoints: claims in both halves.
 select pg_temp.pushed('halves', jsonb_build_object('n', n)) as pushed from generate_series(1, 4) n \g /dev/null
@@ -91,22 +97,31 @@ select is((select id from ojs.claim('halves', 'w')), ids[3], 'OP-13: deeper') fr
 rollback to deeper;
 select is((select id from ojs.claim('halves', 'w')), ids[3], 'OP-13: again after a rollback to the inner') from halves;
 rollback to half;
-select is((select array_agg(id) from ojs.claim('halves', 'w', 9)), ids[2:4], 'OP-13: all of them after one to the outer') from halves;
+select is((select array_agg(id) from ojs.claim('halves', 'w', 9)), ids[2:4],
+    'OP-13: all of them after one to the outer') from halves;
 select is(pg_temp.at(ids[1]), 'active/1/1', 'OP-13: what was claimed before stays claimed') from halves;
-select is((select array_agg(pg_temp.at(id)) from unnest(ids[2:4]) id), '{active/1/1,active/1/1,active/1/1}', 'OP-13: undone claims count for nothing') from halves;
+select is((select array_agg(pg_temp.at(id)) from unnest(ids[2:4]) id), '{active/1/1,active/1/1,active/1/1}',
+    'OP-13: undone claims count for nothing') from halves;
 
 -- One statement -------------------------------------------------------------------------------------------------------
 
-select is(c.id, p.id, 'OP-24: pushed and claimed in one statement') from ojs.push('test.job', queue => 'cte') p, lateral (select * from ojs.claim('cte', 'w') where p.id is not null) c;
+select is(c.id, p.id, 'OP-24: pushed and claimed in one statement') from ojs.push('test.job', queue => 'cte') p,
+    lateral (select * from ojs.claim('cte', 'w') where p.id is not null) c;
 select is(a.state, 'completed', 'OP-24: pushed, claimed and finished in one statement')
-from ojs.push('test.job', queue => 'cte2') p, lateral (select * from ojs.claim('cte2', 'w') where p.id is not null) c, lateral ojs.ack(c.id) a;
-with pushed as materialized (select id from generate_series(1, 3) n, lateral ojs.push('test.job', to_jsonb(array[n]), queue => 'cte3')),
-    claimed as materialized (select c.id from (select count(*) as n from pushed) x, lateral ojs.claim('cte3', 'w', x.n::int) c),
+from ojs.push('test.job', queue => 'cte2') p, lateral (select * from ojs.claim('cte2', 'w') where p.id is not null) c,
+    lateral ojs.ack(c.id) a;
+with pushed as materialized (select id from generate_series(1, 3) n,
+    lateral ojs.push('test.job', to_jsonb(array[n]), queue => 'cte3')),
+    claimed as materialized (select c.id from (select count(*) as n from pushed) x,
+        lateral ojs.claim('cte3', 'w', x.n::int) c),
     ended as materialized (select (ojs.fail(id, '{"type": "t", "message": "m"}')).state from claimed)
-select is((select string_agg(state, ' ') from ended), 'retryable retryable retryable', 'OP-24: CTEs: push, claim, fail');
-select is((ojs.nack(c.id)).state || (select count(*) from ojs.claim('cte4', 'w') where c.id is not null), 'available1', 'OP-24: given back and claimed again in one statement')
+select is((select string_agg(state, ' ') from ended), 'retryable retryable retryable',
+    'OP-24: CTEs: push, claim, fail');
+select is((ojs.nack(c.id)).state || (select count(*) from ojs.claim('cte4', 'w') where c.id is not null), 'available1',
+    'OP-24: given back and claimed again in one statement')
 from ojs.push('test.job', queue => 'cte4') p, lateral (select * from ojs.claim('cte4', 'v') where p.id is not null) c;
-select is(x.state, 'cancelled', 'OP-24: pushed and cancelled in one statement') from ojs.push('test.job', queue => 'cte5') p, lateral ojs.cancel(p.id) x;
+select is(x.state, 'cancelled', 'OP-24: pushed and cancelled in one statement')
+    from ojs.push('test.job', queue => 'cte5') p, lateral ojs.cancel(p.id) x;
 
 -- In functions with handlers of their own, as callers write them.
 create function pg_temp.worker_loop(queue text) returns text language plpgsql as $$
@@ -121,17 +136,20 @@ begin
             perform ojs.ack(job.id, to_jsonb('ok'::text), job.lease_id);
             log := log || '+';
         exception when division_by_zero then
-            perform ojs.fail(job.id, jsonb_build_object('type', sqlstate, 'message', sqlerrm, 'retryable', false), job.lease_id);
+            perform ojs.fail(job.id, jsonb_build_object('type', sqlstate, 'message', sqlerrm, 'retryable', false),
+                job.lease_id);
             log := log || '-';
         end;
     end loop;
     return log;
 end $$;
-select p.id as pushed from unnest('{1,0,2,0}'::int[]) n, lateral ojs.push('test.job', to_jsonb(array[n]), queue => 'looped') p \g /dev/null
+select p.id as pushed from unnest('{1,0,2,0}'::int[]) n,
+    lateral ojs.push('test.job', to_jsonb(array[n]), queue => 'looped') p \g /dev/null
 select is(pg_temp.worker_loop('looped'), '+-+-', 'OP-24: a worker''s loop with exception handlers');
-select is((select string_agg(state, ' ' order by seq) from ojs.jobs where queue = 'looped'), 'completed discarded completed discarded', 'OP-24: each job as it went');
+select is((select string_agg(state, ' ' order by seq) from ojs.jobs where queue = 'looped'),
+    'completed discarded completed discarded', 'OP-24: each job as it went');
 
--- Read-only: nothing is written, reading goes on -------------------------------------------------------------------------
+-- Read-only: nothing is written, reading goes on ----------------------------------------------------------------------
 
 create function pg_temp.read_only(statement text) returns text language plpgsql as $$
 begin
@@ -143,18 +161,26 @@ begin
         return case when sqlstate = 'UNDO1' then sqlerrm else sqlstate end;
     end;
 end $$;
-select is(pg_temp.read_only(statement), '25006', 'PGX-17: refused in a read-only transaction: ' || statement) from unnest(array[
-    $$select ojs.push('test.job')$$, $$select ojs.push_job('{"type": "t", "args": []}')$$, $$select ojs.push_many('[{"type": "t", "args": []}]')$$,
-    $$select ojs.claim('cte', 'w')$$, $$select ojs.ack('01920000-0000-7000-8000-00000000000c')$$, $$select ojs.nack('01920000-0000-7000-8000-00000000000c')$$,
-    $$select ojs.fail('01920000-0000-7000-8000-00000000000c', '{"type": "t", "message": "m"}')$$, $$select ojs.cancel('01920000-0000-7000-8000-00000000000c')$$,
-    $$select ojs.extend('01920000-0000-7000-8000-00000000000c', '1 min')$$, $$select ojs.activate('01920000-0000-7000-8000-00000000000c')$$,
-    $$select ojs.beat('w')$$, $$select ojs.tick()$$, $$select ojs.ack_many('w', '{}')$$, $$select ojs.nack_many('w', '{}')$$,
+select is(pg_temp.read_only(statement), '25006', 'PGX-17: refused in a read-only transaction: ' || statement)
+    from unnest(array[
+    $$select ojs.push('test.job')$$, $$select ojs.push_job('{"type": "t", "args": []}')$$,
+        $$select ojs.push_many('[{"type": "t", "args": []}]')$$,
+    $$select ojs.claim('cte', 'w')$$, $$select ojs.ack('01920000-0000-7000-8000-00000000000c')$$,
+        $$select ojs.nack('01920000-0000-7000-8000-00000000000c')$$,
+    $$select ojs.fail('01920000-0000-7000-8000-00000000000c', '{"type": "t", "message": "m"}')$$,
+        $$select ojs.cancel('01920000-0000-7000-8000-00000000000c')$$,
+    $$select ojs.extend('01920000-0000-7000-8000-00000000000c', '1 min')$$,
+        $$select ojs.activate('01920000-0000-7000-8000-00000000000c')$$,
+    $$select ojs.beat('w')$$, $$select ojs.tick()$$, $$select ojs.ack_many('w', '{}')$$,
+        $$select ojs.nack_many('w', '{}')$$,
     $$select ojs.extend_many('w', '{}', '1 min')$$, $$select ojs.ack_and_claim('w', 'cte', '{}')$$]) statement;
 select is(pg_temp.read_only(statement), 'accepted', 'PGX-17 OP-21: reading: ' || statement) from unnest(array[
-    format('select ojs.info(%L)', :'held'), 'select * from ojs.jobs', 'select * from ojs.leases', 'select * from ojs.queues']) statement;
+    format('select ojs.info(%L)', :'held'), 'select * from ojs.jobs', 'select * from ojs.leases',
+        'select * from ojs.queues']) statement;
 
 -- Parallel plans never reach a function that writes.
-select is((select string_agg(proname, ' ') from pg_proc where pronamespace = 'ojs'::regnamespace and provolatile = 'v' and proparallel = 's'), null,
+select is((select string_agg(proname, ' ') from pg_proc where pronamespace = 'ojs'::regnamespace and provolatile = 'v'
+    and proparallel = 's'), null,
     'PGX-16: no volatile function is parallel safe');
 
 select * from finish();

@@ -31,9 +31,11 @@ order by p.proname, pg_get_function_arguments(p.oid) collate "C";
 
 \echo
 \echo VIEWS AND TYPES
-select format(E'\n%s ojs.%s%s\n    %s\n    %s', case c.relkind when 'v' then 'view' when 'c' then 'type' else 'relation ' || c.relkind::text end,
+select format(E'\n%s ojs.%s%s\n    %s\n    %s', case c.relkind when 'v' then 'view' when 'c' then 'type'
+    else 'relation ' || c.relkind::text end,
     c.relname,
-    case when c.relkind = 'c' then '' else '; granted to ' || pg_temp.grants(coalesce(c.relacl, acldefault('r', c.relowner)), c.relowner) end,
+    case when c.relkind = 'c' then ''
+        else '; granted to ' || pg_temp.grants(coalesce(c.relacl, acldefault('r', c.relowner)), c.relowner) end,
     coalesce(obj_description(case when c.relkind = 'c' then c.reltype else c.oid end,
         case when c.relkind = 'c' then 'pg_type' else 'pg_class' end), 'no comment'),
     (select string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' order by attnum)
@@ -50,5 +52,6 @@ from pg_settings where name like 'ojs.%' order by name collate "C";
 \echo
 \echo ROLES
 select rolname || coalesce(', member of ' || (
-    select string_agg(m.roleid::regrole::text, ', ' order by m.roleid::regrole::text collate "C") from pg_auth_members m where m.member = r.oid), '')
+    select string_agg(m.roleid::regrole::text, ', ' order by m.roleid::regrole::text collate "C")
+        from pg_auth_members m where m.member = r.oid), '')
 from pg_roles r where rolname like 'ojs\_%' order by rolname;
