@@ -488,5 +488,47 @@ select is((select count(*) from ojs_store.job where queue = ojs_store.queue_id('
     'QC-01: nothing is left'),
     is(pg_temp.refusal(format('select ojs.ack(%L)', :'held')), 'OJ300 NOT_FOUND', 'QC-01: its worker is told');
 
+-- One name, two rows.
+insert into ojs_store.queue select id, name, 'active', created_at, '-infinity',
+    '{}' from ojs_store.queue where name = 'rules';
+select ojs_store.changed('ojs_store.queue') \g /dev/null
+select is(pg_temp.config_of('rules', 'default_timeout'), '10', 'R-31: the newest row of a name counts'),
+    is((select count(*) from ojs.queues where name = 'rules'), 1::bigint, 'R-31: and shows once');
+select is(ojs.configure_queue('rules', '{"default_timeout": 20}') #> '{config,default_timeout}', '20',
+    'R-31: a change reaches all rows');
+insert into ojs_store.queue select id, name, 'active', created_at, '-infinity',
+    '{}' from ojs_store.queue where name = 'rules' limit 1;
+select pg_temp.clock('1 hour') \g /dev/null
+select ojs.tick() is null as ticked \gset
+select is((select count(*) || '/' || max(config ->> 'default_timeout') from ojs_store.queue where name = 'rules'),
+    '1/20', 'R-31: a tick keeps the newest');
+select pg_temp.clock('0') \g /dev/null
+
+-- Rights -------------------------------------------------------------------------------------------------------------
+
+set local role ojs_observer;
+select ok(ojs.queue_info('work') is not null, 'PGX-12: an observer looks'),
+    ok((select count(*) from ojs.queue_stats()) > 0, 'PGX-12: and counts'),
+    ok(ojs.explain_job(:'poison') is not null, 'PGX-12: and asks why'),
+    throws_ok($$ select ojs.pause_queue('work') $$, '42501', null, 'PGX-12: it changes nothing'),
+        throws_ok($$ select ojs_store.raise('NOT_FOUND', 'x') $$, '42501', null,
+        'PGX-12: and is kept out of ojs_store');
+set local role ojs_worker;
+select throws_ok($$ select ojs.create_queue('mine') $$, '42501', null, 'PGX-12: a worker makes no queue');
+set local role ojs_admin;
+select ok(ojs.create_queue('mine') is not null, 'PGX-12: an administrator does'),
+    ok(ojs.drop_queue('mine') = 0, 'PGX-12: and drops it'),
+    lives_ok($$ select ojs.pause_queue('p'), ojs.resume_queue('p'), ojs.drain_queue('p'),
+    ojs.purge_queue('p', confirm => true) $$, 'PGX-12: and the rest');
+reset role;
+
+-- A dropped queue that comes back begins anew.
+
+select is(ojs.drop_queue('ping', 'discard') > 0, true, 'Q-55: drop …');
+select isnt(pg_temp.pushed('ping'), null, 'Q-69: a push makes it anew');
+select is((select dead_lettered from ojs.queue_stats('ping')), 0::bigint, 'Q-55: … and create resets the counter'),
+    is((select config from ojs.queues where name = 'ping'), '{}', 'Q-69: its settings are gone');
+select is(cardinality(pg_temp.claim_ids('ping')), 1, 'Q-69: and it works');
+
 select * from finish();
 rollback;

@@ -1,18 +1,25 @@
--- queues_drop.sql: queues that are dropped, the rights to administer them, and rules for claims: QC-04, Q-69, R-38.
+-- queues_drop.sql: queues that are dropped, and rules for claims: QC-04, Q-68, Q-69, R-31, R-38.
 begin;
 select no_plan();
 \ir helpers.psql
 
-create function pg_temp.config_of(queue text, setting text) returns jsonb language sql as
-$$ select ojs.queue_info(queue) -> 'config' -> setting $$;
-create function pg_temp.set_to(setting text, value jsonb) returns jsonb language sql as
-$$ select ojs.configure_queue('try', jsonb_build_object(setting, value)) -> 'config' -> setting $$;
-create function pg_temp.refused(setting text, value text) returns text language sql as
-$$ select pg_temp.refusal(format('select ojs.configure_queue(%L, %L)', 'try', format('{"%s": %s}', setting, value))) $$;
 create function pg_temp.counts(queue text) returns text language sql as
 $$ select concat_ws('/', ready, in_flight, delayed, scheduled, retryable, pending) from ojs.queue_stats(queue) $$;
 create function pg_temp.claim_ids(queue text, n int default 1, worker text default 'w') returns uuid[] language sql as
 $$ select coalesce(array_agg(id), '{}') from ojs.claim(queue, worker, n) $$;
+create function pg_temp.hand_back(queue text, n int default 1, max int default 1) returns int language plpgsql as $$
+declare
+    done int := 0;
+    job uuid;
+begin
+    for i in 1..n loop
+        for job in select id from ojs.claim(queue, 'w', max) loop
+            perform ojs.nack(job);
+            done := done + 1;
+        end loop;
+    end loop;
+    return done;
+end $$;
 
 -- Drop ---------------------------------------------------------------------------------------------------------------
 
@@ -63,11 +70,6 @@ select is((select string_agg(distinct state || '/' || (error ->> 'type') || '/' 
         'Q-69: its lease is gone');
 select is((select count(*) from ojs_store.hot_set_state where rebuilt_at = '-infinity'), 0::bigint,
     'leaves the hot set valid: nobody waits for a rebuild (QC-04)');
-select is(ojs.drop_queue('ping', 'discard') > 0, true, 'Q-55: drop …');
-select isnt(pg_temp.pushed('ping'), null, 'Q-69: a push makes it anew');
-select is((select dead_lettered from ojs.queue_stats('ping')), 0::bigint, 'Q-55: … and create resets the counter'),
-    is((select config from ojs.queues where name = 'ping'), '{}', 'Q-69: its settings are gone');
-select is(cardinality(pg_temp.claim_ids('ping')), 1, 'Q-69: and it works');
 select is(ojs.drop_queue('empty-handed'), 0::bigint, 'QC-04: reject drops an empty one')
     from ojs.create_queue('empty-handed', '{"type": "log"}');
 select is(ojs.create_queue('empty-handed') ->> 'type', 'queue', 'Q-02: made anew, with another type');
@@ -147,40 +149,6 @@ select ojs.tick() is null as ticked \gset
 select is((select state from ojs.queues where name = 'heir'), 'active',
     'DLV-03: a dropped queue that has jobs is revived by a tick');
 select pg_temp.clock('0') \g /dev/null
-
--- One name, two rows.
-insert into ojs_store.queue select id, name, 'active', created_at, '-infinity',
-    '{}' from ojs_store.queue where name = 'rules';
-select ojs_store.changed('ojs_store.queue') \g /dev/null
-select is(pg_temp.config_of('rules', 'default_timeout'), '10', 'R-31: the newest row of a name counts'),
-    is((select count(*) from ojs.queues where name = 'rules'), 1::bigint, 'R-31: and shows once');
-select is(ojs.configure_queue('rules', '{"default_timeout": 20}') #> '{config,default_timeout}', '20',
-    'R-31: a change reaches all rows');
-insert into ojs_store.queue select id, name, 'active', created_at, '-infinity',
-    '{}' from ojs_store.queue where name = 'rules' limit 1;
-select pg_temp.clock('1 hour') \g /dev/null
-select ojs.tick() is null as ticked \gset
-select is((select count(*) || '/' || max(config ->> 'default_timeout') from ojs_store.queue where name = 'rules'),
-    '1/20', 'R-31: a tick keeps the newest');
-select pg_temp.clock('0') \g /dev/null
-
--- Rights -------------------------------------------------------------------------------------------------------------
-
-set local role ojs_observer;
-select ok(ojs.queue_info('work') is not null, 'PGX-12: an observer looks'),
-    ok((select count(*) from ojs.queue_stats()) > 0, 'PGX-12: and counts'),
-    ok(ojs.explain_job(:'poison') is not null, 'PGX-12: and asks why'),
-    throws_ok($$ select ojs.pause_queue('work') $$, '42501', null, 'PGX-12: it changes nothing'),
-        throws_ok($$ select ojs_store.raise('NOT_FOUND', 'x') $$, '42501', null,
-        'PGX-12: and is kept out of ojs_store');
-set local role ojs_worker;
-select throws_ok($$ select ojs.create_queue('mine') $$, '42501', null, 'PGX-12: a worker makes no queue');
-set local role ojs_admin;
-select ok(ojs.create_queue('mine') is not null, 'PGX-12: an administrator does'),
-    ok(ojs.drop_queue('mine') = 0, 'PGX-12: and drops it'),
-    lives_ok($$ select ojs.pause_queue('p'), ojs.resume_queue('p'), ojs.drain_queue('p'),
-    ojs.purge_queue('p', confirm => true) $$, 'PGX-12: and the rest');
-reset role;
 
 -- Rules for claims ---------------------------------------------------------------------------------------------------
 
