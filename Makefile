@@ -9,6 +9,7 @@ PG_CONFIG ?= pg_config
 SQL_ONCE = sql/schema.sql sql/types.sql sql/tables.sql
 # Functions, views, triggers: part of every update script too, there with "or replace".
 SQL_CODE = \
+	sql/rights.sql \
 	sql/push.sql \
 	sql/claim.sql \
 	sql/ack.sql \

@@ -123,6 +123,7 @@ begin
     from place join ojs_store.job on job.id = place.job_id
     where place.state = any (states)
         and (queue_id is null or place.queue = queue_id)
+        and (ojs_store.may_use_queue(place.queue, 'administer') or ojs_store.may_use_queue(place.queue, 'cancel'))
         and (not filter ? 'dead_letter' or place.dead_letter = (filter -> 'dead_letter')::boolean)
         and ojs_store.fits(filter, job.type, job.priority, job.meta, place.error, coalesce(place.ended, job.created_at))
     order by place.job_id
@@ -174,6 +175,7 @@ declare
     twin jsonb;
     done boolean;
     bits int := ojs_store.state_bits(eligible);
+    right_name text := case operation when 'cancel' then 'cancel' else 'administer' end;
     waited_s double precision := 0;
     since_s double precision;
     items jsonb[];
@@ -186,6 +188,7 @@ begin
         ids := array(select a.id::uuid from jsonb_array_elements_text(filter -> 'ids') with ordinality as a(id, n)
             order by a.n);
     else
+        perform ojs_store.use_queue(filter ->> 'queue', right_name);
         ids := array(select ojs_store.described(filter, states, most + 1));
         more := cardinality(ids) > most;
         ids := ids[:most];
@@ -194,7 +197,10 @@ begin
         code := null;
         twin := '{}';
         done := false;
-        if not ojs_store.hold(id, bits, false) then
+        if not ojs_store.may_use_job(id, right_name) then
+            code := 'PERMISSION_DENIED';
+            reason := 'the queue of the job is not for this role';
+        elsif not ojs_store.hold(id, bits, false) then
             since_s := ojs_store.steady_s();
             begin
                 perform set_config('lock_timeout', (greatest(2000 - waited_s * 1000, 1)::int)::text, true);
@@ -286,7 +292,9 @@ language sql stable parallel unsafe security definer set search_path = pg_catalo
         select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue,
             coalesce(d.error ->> 'type', 'unknown') as error_type, d.finished_at
         from ojs_store.dead_letter l join ojs_store.finished d on d.job_id = l.job_id
-        where (dead_letter_stats.queue is null or l.queue = ojs_store.queue_id(dead_letter_stats.queue))
+        where (dead_letter_stats.queue is null
+        or l.queue = ojs_store.queue_id(ojs_store.use_queue(dead_letter_stats.queue, 'read')))
+            and ojs_store.may_use_queue(l.queue, 'read')
     )
     select jsonb_build_object(
         'total', (select count(*) from dead),

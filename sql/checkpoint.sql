@@ -14,6 +14,7 @@ comment on function ojs.get_checkpoint(uuid) is 'The last state saved for a job,
 create function ojs.delete_checkpoint(job_id uuid) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
+    perform ojs_store.use_job(job_id, 'work');
     delete from ojs_store.checkpoint c where c.job_id = delete_checkpoint.job_id;
     if not found and not exists (select from ojs_store.job j where j.id = delete_checkpoint.job_id) then
         perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')),

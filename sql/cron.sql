@@ -113,6 +113,7 @@ begin
     loop
         select * into entry from ojs_store.cron c where c.name = schedule.name for update;
         existed := found;
+        perform ojs_store.use_queue(ojs_store.queue_of(entry.job), 'produce') where existed;
         if not existed then
             if cron is null and job is null then
                 perform ojs_store.raise('NOT_FOUND', format('cron entry "%s" does not exist', left(name, 64)),
@@ -141,6 +142,7 @@ begin
                 entry.job := job || '{"args": []}';
             end if;
             -- As a push would see it; first as it was given, so that errors speak of what the caller knows.
+            perform ojs_store.use_queue(ojs_store.queue_of(entry.job), 'produce');
             perform ojs.fingerprint(entry.job);
             if coalesce(entry.job ->> 'id', entry.job #>> '{options,id}') is not null then
                 perform ojs_store.raise('INVALID_PAYLOAD',
@@ -182,6 +184,8 @@ comment on function ojs.schedule(text, text, jsonb, jsonb)
 create function ojs.unschedule(name text) returns boolean
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
+    perform ojs_store.use_queue(ojs_store.queue_of(c.job), 'produce')
+    from ojs_store.cron c where c.name = unschedule.name;
     delete from ojs_store.cron c where c.name = unschedule.name;
     if not found then
         return false;
@@ -193,10 +197,11 @@ begin
 end $$;
 comment on function ojs.unschedule(text) is 'Removes a cron entry and leaves its jobs alone; false if there is none';
 
-create view ojs.crons as
+create view ojs.crons with (security_barrier) as
 select name, expression, timezone, enabled, overlap_policy, description, job, next_run_at, last_run_at, run_count,
     created_at
-from ojs_store.cron;
+from ojs_store.cron
+where ojs_store.may_use_queue(ojs_store.queue_of(job), 'read');
 comment on view ojs.crons is 'Jobs by the clock: what is pushed when, and when it was last';
 
 -- RUNS -------------------------------------------------------------------------------------------------------------

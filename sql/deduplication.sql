@@ -1,9 +1,9 @@
 -- deduplication.sql: looking at deduplication keys, and freeing them. C++: src/push/deduplication.cpp.
 
-create view ojs.deduplication_keys as
+create view ojs.deduplication_keys with (security_barrier) as
 select (select q.name from ojs_store.queue q where q.id = d.queue limit 1) as queue, d.key, d.job_id, d.expires_at
 from ojs_store.deduplication d
-where d.expires_at > ojs_store.now();
+where d.expires_at > ojs_store.now() and ojs_store.may_use_queue(d.queue, 'read');
 comment on view ojs.deduplication_keys
     is 'The deduplication keys that are held: by the push of which job, and until when';
 
@@ -11,7 +11,7 @@ create function ojs.free_deduplication_key(queue text, key text) returns boolean
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    found_queue ojs_store.queue := ojs_store.queue_found(queue);
+    found_queue ojs_store.queue := ojs_store.queue_found(ojs_store.use_queue(queue, 'administer'));
     freed uuid;
 begin
     if key is null then

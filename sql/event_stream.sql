@@ -135,6 +135,10 @@ begin
                 and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
                 and (types is null or ojs_store.matches(e.type, types))
                 and (queues is null or e.queue = any (queues))
+                and case when ids_only then true
+                    when e.queue is not null then ojs_store.may_use_queue(e.queue, 'read')
+                    when e.type ~ '^(workflow|cron)\.' then ojs_store.may_see(e.type, e.subject)
+                    else true end
                 and (job_types is null or ojs_store.matches(e.job_type, job_types))
             order by e.written_at, e.key, e.deliveries, e.rank
             limit most + 1 - cardinality(page)

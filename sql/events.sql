@@ -310,10 +310,14 @@ join ojs_store.workflow w on w.id = e.workflow
 join ojs_store.workflow_member m on m.workflow = e.workflow and m.position = e.position
 where e.state = 'completed';
 
-create view ojs.events as
+create view ojs.events with (security_barrier) as
 select
     ojs_store.event_id(e.at, e.identity) as id, '1.0'::text as specversion, e.type,
     'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || e.source as source,
     e.at as "time", e.subject, e.data, e.job_id, e.queue, e.job_type
-from ojs_store.all_events e;
+from ojs_store.all_events e
+where case
+        when e.queue is not null then ojs_store.may_use_queue(e.queue, 'read')
+        when e.type ~ '^(workflow|cron)\.' then ojs_store.may_see(e.type, e.subject)
+        else true end;
 comment on view ojs.events is 'What happened: the standard OJS events, one row each, in no order';

@@ -22,7 +22,7 @@ declare
     waits text;
     this text := format('Job %s', job_id);
 begin
-    job := ojs_store.look(job_id);
+    job := ojs_store.look(ojs_store.use_job(job_id, 'read'));
     if job.id is null then
         perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')),
             jsonb_build_object('job_id', job_id),

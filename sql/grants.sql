@@ -23,6 +23,7 @@ grant execute on function
     ojs.activate(uuid),
     ojs.wait_result(uuid, interval), ojs_store.wait_result(uuid, interval),
     ojs.results(uuid[]), ojs_store.results(uuid[]), ojs_store.readable(uuid[]),
+    ojs_store.use_queue(text, text), ojs_store.queue_of(jsonb),
     ojs.info(uuid)
 to ojs_producer, ojs_admin;
 
@@ -61,7 +62,9 @@ to ojs_worker, ojs_admin;
 
 -- Observing
 grant select on ojs.jobs, ojs.leases, ojs.lease_log, ojs.queues, ojs.workers to ojs_observer, ojs_admin;
-grant execute on function ojs_store.look(uuid), ojs_store.leases(), ojs_store.now(),
+grant execute on function ojs_store.visible(uuid), ojs_store.may_use_queue(bigint, text),
+    ojs_store.may_use_queue(text, text),
+    ojs_store.may_see(text, text), ojs_store.queue_of(jsonb), ojs_store.leases(), ojs_store.now(),
     ojs_store.worker_status(ojs_store.worker, timestamptz), ojs.info(uuid) to ojs_observer, ojs_admin;
 
 grant select on ojs.events to ojs_observer, ojs_admin;
@@ -149,7 +152,8 @@ grant execute on function
     ojs_http.push, ojs_http.push_batch, ojs_http.push_bulk, ojs_http.pushed_job, ojs_http.pushed_items,
         ojs_http.tried_items, ojs_http.item_error,
     ojs_http.nothing_done, ojs_http.record_push_bulk, ojs_http.is_atomic, ojs_http.idempotency_key,
-    ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.batch_key, ojs_http.batch_ttl,
+    ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.may_push, ojs_http.batch_key,
+        ojs_http.batch_ttl,
         ojs_http.batch_headers,
     ojs_http.take_push_key, ojs_http.keep_push_answer, ojs_http.forget_push_key,
     ojs_http.create_workflow, ojs_http.cancel_workflow,

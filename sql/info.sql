@@ -44,27 +44,28 @@ create function ojs_store.leases(
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_leases';
 
 -- What never changes comes from the envelope itself, so that a search by id, type or time uses its index.
-create view ojs.jobs as
+create view ojs.jobs with (security_barrier) as
 select
     envelope.id, envelope.seq, job.specversion, envelope.type, job.queue, job.state, job.args, job.meta,
     job.priority, job.attempt, job.max_attempts, job.deliveries, envelope.created_at, job.enqueued_at,
     envelope.scheduled_at, envelope.expires_at, job.started_at, job.completed_at, job.cancelled_at, job.discarded_at,
     job.next_attempt_at, job.timeout, job.retry, job."unique", job.schema, job.tags, job.result, job.error, job.errors,
     job.worker, job.extra, job.deduplicated
-from ojs_store.job envelope, lateral ojs_store.look(envelope.id) job;
+from ojs_store.job envelope, lateral ojs_store.visible(envelope.id) job
+where job.id is not null;
 comment on view ojs.jobs is 'All jobs: the columns of ojs.job, each job as it stands';
 
 create view ojs.leases as
 select job_id, queue, worker, lease_id, claimed_at, lease_expires_at, deliveries from ojs_store.leases();
 comment on view ojs.leases is 'Who holds which job until when; empty on a standby, where leases do not exist';
 
-create view ojs.queues as
+create view ojs.queues with (security_barrier) as
 select name, state, created_at, config
 from (
-    select distinct on (name) name, state, created_at, config
+    select distinct on (name) id, name, state, created_at, config
     from ojs_store.queue
     where name <> '_default'
     order by name, revised_at desc
 ) newest
-where state <> 'deleted';
+where state <> 'deleted' and ojs_store.may_use_queue(id, 'read');
 comment on view ojs.queues is 'All queues, with their state (active, paused, draining) and configuration';

@@ -138,6 +138,7 @@ declare
     claimed jsonb;
     waited_ms numeric;
 begin
+    perform ojs_store.use_queue(queue, 'work');
     if wanted < 0 then
         perform ojs_store.bad_request('max', 'max must not be negative', 'Give a number from 0 to 1000.');
     end if;
@@ -174,6 +175,7 @@ declare
     done int;
     skipped uuid[];
 begin
+    perform ojs_store.use_queue(queue, 'work');
     select * into named from ojs_store.read_request(queue, request);
     select a.done, a.skipped into done, skipped from ojs.ack_many(named.node, named.held, null, named.lease_ids) a;
     return ojs_store.reply_counts(queue) || jsonb_build_object(
@@ -194,6 +196,7 @@ declare
     done int;
     skipped uuid[];
 begin
+    perform ojs_store.use_queue(queue, 'work');
     select * into named from ojs_store.read_request(queue, request);
     select n.done, n.skipped into done, skipped
     from ojs.nack_many(named.node, named.held, delay_ms * interval '1 millisecond', named.lease_ids) n;
@@ -217,6 +220,7 @@ declare
     deadline timestamptz;
     deadlines jsonb;
 begin
+    perform ojs_store.use_queue(queue, 'work');
     select * into named from ojs_store.read_request(queue, request);
     if lease_ms is null then
         perform ojs_store.bad_request('lease_ms', 'lease_ms is missing',

@@ -124,11 +124,12 @@ begin
     cross join lateral ojs_store.limit_state(s.key, s.config, s.over) u;
 end $$;
 
-create view ojs.rate_limits as
+create view ojs.rate_limits with (security_barrier) as
 select key, concurrency, active, rate, rate_period, started, window_resets_at, throttle, throttle_period,
     next_allowed_at,
     paused_until, waiting, override, override_until
-from ojs_store.rate_limits();
+from ojs_store.rate_limits()
+where key not like 'queue:%' or ojs_store.may_use_queue(substr(key, 7), 'read');
 comment on view ojs.rate_limits is
     'Keys of rate limits, what they allow, what of it is used, and how many available jobs have the key; empty on a '
     'standby';
@@ -190,6 +191,7 @@ create function ojs.set_rate_limit(key text, config jsonb, until timestamptz def
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 begin
+    perform ojs_store.use_queue(substr(key, 7), 'administer') where key like 'queue:%';
     perform ojs_store.check_limit(key, config);
     perform ojs_store.limit_numbers(config, null);
     if until <= ojs_store.now() then
@@ -206,7 +208,7 @@ begin
         jsonb_strip_nulls(jsonb_build_object('key', key, 'config', config,
         'until', ojs_store.time_text(until))));
     -- Who waits for jobs that may start now looks again.
-    perform ojs_store.wake(q.name) from ojs.queues q where q.state = 'active';
+    perform ojs_store.wake(q.name) from (select distinct q.name from ojs_store.queue q where q.state = 'active') q;
     return coalesce(ojs_store.rate_limit_json(key), jsonb_build_object('key', key));
 end $$;
 comment on function ojs.set_rate_limit(text, jsonb, timestamptz) is

@@ -14,7 +14,7 @@ declare
     sort text := coalesce(filter ->> 'sort', 'created_at');
     way text := case when filter @> '{"ascending": true}' then 'asc' else 'desc' end;
     source text;
-    conditions text[] := '{true}';
+    conditions text[] := '{"ojs_store.may_use_queue(p.queue, ''read'')"}';
 begin
     if of_dead then
         source := 'select job_id, queue, null::smallint as npriority, died_at from ojs_store.dead_letter';
@@ -22,7 +22,7 @@ begin
         source := 'select id as job_id, ojs_store.queue_id(queue) as queue, -priority as npriority from ojs.jobs'
             || case when state is null then '' else ' where state = $1 ->> ''state''' end;
     elsif state is null and filter ->> 'queue' is null and sort <> 'priority' then
-        source := 'select id as job_id from ojs_store.job';
+        source := 'select id as job_id, queue from ojs_store.job';
     else
         perform from ojs_store.queue_rows('{}'); -- builds the hot set where it is not
         select string_agg('select job_id, queue, ' || piece, ' union all ') into source
@@ -43,6 +43,7 @@ begin
                 piece)
         where of_state = coalesce(state, of_state);
     end if;
+    perform ojs_store.use_queue(filter ->> 'queue', 'read');
     if source is null then
         return; -- there is no such state
     end if;
@@ -95,7 +96,8 @@ begin
     end if;
     if filter @> '{"dead_letters": true}' then
         return (select count(*) from ojs_store.dead_letter d
-            where filter ->> 'queue' is null or d.queue = ojs_store.queue_id(filter ->> 'queue'));
+            where (filter ->> 'queue' is null or d.queue = ojs_store.queue_id(filter ->> 'queue'))
+                and ojs_store.may_use_queue(d.queue, 'read'));
     end if;
     return (
         select coalesce(sum(case
@@ -103,7 +105,8 @@ begin
             else c.available + c.active + c.scheduled + c.retryable + c.pending + c.completed + c.cancelled
                 + c.discarded end), 0)
         from ojs_store.queue_counts(array( -- also those that were dropped
-            select distinct q.id from ojs_store.queue q where q.name = coalesce(filter ->> 'queue', q.name))) c);
+            select distinct q.id from ojs_store.queue q where q.name = coalesce(filter ->> 'queue', q.name)
+            and ojs_store.may_use_queue(q.id, 'read'))) c);
 end $$;
 
 create function ojs.list_jobs(

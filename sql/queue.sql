@@ -61,6 +61,7 @@ create function ojs_store.set_queue(name text, config jsonb, state text) returns
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
+    allowed text := ojs_store.use_queue(name, 'administer');
     before ojs_store.queue;
     wanted jsonb;
     at timestamptz;
@@ -207,7 +208,7 @@ create function ojs.purge_queue(name text, states text[] default null, confirm b
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    queue ojs_store.queue := ojs_store.queue_found(name);
+    queue ojs_store.queue := ojs_store.queue_found(ojs_store.use_queue(name, 'administer'));
     wanted text[] := coalesce(states, '{available,scheduled,retryable,pending}');
     unknown text;
     n bigint;
@@ -367,6 +368,7 @@ begin
         perform ojs_store.raise('INVALID_QUEUE', 'target must be another queue', '{"field": "target"}',
             'Name the queue that takes the jobs.');
     end if;
+    perform ojs_store.use_queue(name, 'administer'), ojs_store.use_queue(target, 'produce');
     -- In one order: two calls do not wait for each other crosswise.
     perform ojs_store.lock_setting('ojs_store.queue', least(name, target));
     perform ojs_store.lock_setting('ojs_store.queue', greatest(name, target));

@@ -96,7 +96,7 @@ declare
     ids bigint[];
 begin
     if queue_stats.name is not null then
-        ids := array[(ojs_store.queue_found(queue_stats.name)).id];
+        ids := array[(ojs_store.queue_found(ojs_store.use_queue(queue_stats.name, 'read'))).id];
     else
         ids := array(select ojs_store.queue_id(q.name) from ojs.queues q);
     end if;
@@ -143,7 +143,7 @@ language plpgsql stable parallel unsafe security definer set search_path = pg_ca
 #variable_conflict use_variable
 declare
     started timestamptz := clock_timestamp();
-    queue ojs_store.queue := ojs_store.queue_found(name);
+    queue ojs_store.queue := ojs_store.queue_found(ojs_store.use_queue(name, 'read'));
     stats jsonb;
     hour jsonb;
     live bigint;

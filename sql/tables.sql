@@ -410,7 +410,8 @@ create table ojs_store.worker (
     beats boolean not null default false,        -- only those that beat can be missed
     died_at timestamptz,                -- when it was found dead; a beat brings it back
     -- a beat has named a job that it held: only then does silence cost it its jobs
-    beats_for_jobs boolean not null default false
+    beats_for_jobs boolean not null default false,
+    registered_by text                  -- the role that the name belongs to while the worker lives; null: nobody's yet
 ) with (fillfactor = 70);
 
 -- Jobs that are pushed again and again, by a clock. See sql/cron.sql.

@@ -13,6 +13,30 @@ begin
     end if;
 end $$;
 
+-- Whether a role may speak for a worker: its name belongs to the role that registered it, or sent its first beat,
+-- until it dies.
+create function ojs_store.owns_worker(w ojs_store.worker, role text) returns boolean
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select case
+        when w.registered_by is null or w.registered_by = role or w.died_at is not null then true
+        when pg_has_role(role, 'ojs_admin', 'usage') then true
+        else not exists (select from pg_roles r where r.rolname = w.registered_by
+        and not pg_has_role(role, r.oid, 'usage')) end
+$$;
+
+-- PERMISSION_DENIED for a worker of another role; null if nobody knows the worker.
+create function ojs_store.check_owner(worker text) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform from ojs_store.worker w where w.name = check_owner.worker
+        and not ojs_store.owns_worker(w, ojs_store.calling_role());
+    if found then
+        perform ojs_store.raise('PERMISSION_DENIED', format('worker "%s" belongs to another role', left(worker, 64)),
+            jsonb_build_object('worker', left(worker, 128), 'reason', 'worker_of_another_role'),
+            'Choose another name, or have the role that registered it deregister it.');
+    end if;
+end $$;
+
 -- Events of workers. A heartbeat is none: there would be more of them than of all others.
 create function ojs_store.record_started(worker text) returns void
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -80,6 +104,7 @@ declare
     stopped boolean;
 begin
     perform ojs_store.check_worker(register_worker.worker);
+    perform ojs_store.check_owner(register_worker.worker);
     if jsonb_typeof(register_worker.info) is distinct from 'object' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'info must be an object', '{"field": "info"}',
             'Give an object such as {"hostname": "h1", "pid": 77}.');
@@ -95,9 +120,10 @@ begin
             'Deregister workers that have ended, and give each process one name.');
     end if;
     -- This is a new process: what one of that name was told before is over.
-    insert into ojs_store.worker as w (name, info, registered_at, seen_at)
-        values (register_worker.worker, register_worker.info, at, at)
-    on conflict (name) do update set directive = null, state = 'running', info = excluded.info, registered_at = at,
+    insert into ojs_store.worker as w (name, info, registered_at, seen_at, registered_by)
+    values (register_worker.worker, register_worker.info, at, at, ojs_store.calling_role())
+    on conflict (name) do update set directive = null, registered_by = excluded.registered_by, state = 'running',
+        info = excluded.info, registered_at = at,
         seen_at = at, died_at = null, beats_for_jobs = false;
     if stopped then
         perform ojs_store.changed('ojs_store.worker');
@@ -122,6 +148,7 @@ declare
     held uuid[];
 begin
     perform ojs_store.check_worker(deregister_worker.worker);
+    perform ojs_store.check_owner(deregister_worker.worker);
     delete from ojs_store.worker w where w.name = deregister_worker.worker
         returning w.directive is not null or w.state <> 'running', w.registered_at into stopped, since;
     known := found;
@@ -132,7 +159,8 @@ begin
         perform ojs_store.changed('ojs_store.worker');
     end if;
     if release then
-        held := array(select l.job_id from ojs_store.lease l where l.worker = deregister_worker.worker);
+        held := array(select l.job_id from ojs_store.lease l where l.worker = deregister_worker.worker
+            and ojs_store.may_use_queue(l.queue, 'work'));
         for i in 0 .. (cardinality(held) - 1) / 1000 loop
             perform from ojs.nack_many(deregister_worker.worker, held[i * 1000 + 1 : i * 1000 + 1000]);
         end loop;

@@ -213,7 +213,7 @@ begin
                 end else '{}' end;
 end $$;
 
-create view ojs.workflows as
+create view ojs.workflows with (security_barrier) as
 select
     w.id, w.name, w.type, w.state, w.parent as parent_id, w.root as root_id, w.members, done.completed, done.failed,
         w.jobs as job_count,
@@ -223,6 +223,9 @@ cross join lateral (
     select count(*) filter (where e.state = 'completed') as completed,
         count(*) filter (where e.state <> 'completed') as failed
     from ojs_store.workflow_end e where e.workflow = w.id and e.position < w.members
-) done;
+) done
+where not exists (
+    select from ojs_store.workflow root, unnest(root.queues) q
+    where root.id = w.root and not ojs_store.may_use_queue(q, 'read'));
 comment on view ojs.workflows
     is 'Workflows, inner ones too: their state, and how many of their members have completed or failed';

@@ -53,7 +53,7 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 begin atomic
     select looked.job, listed.place
     from ojs_store.listed_ids(filter, most, skip) with ordinality as listed(id, place)
-    cross join lateral (select ojs_store.look(listed.id) as job offset 0) looked
+    cross join lateral (select ojs_store.visible(listed.id) as job offset 0) looked
     where (looked.job).id is not null
     order by listed.place;
 end;
@@ -230,7 +230,8 @@ begin
         'queue', j.queue, 'state', j.state) order by u.fingerprint)
     into entries
     from (select h.fingerprint, h.job_id from ojs_store.unique_key h where h.held order by h.fingerprint
-        limit most offset skipped) u, lateral ojs_store.look(u.job_id) j;
+        limit most offset skipped) u, lateral ojs_store.visible(u.job_id) j
+    where j.id is not null;
     select count(*) into total from ojs_store.unique_key h where h.held;
 end $$;
 
@@ -264,7 +265,8 @@ $$;
 create function ojs_http.waiting_by_priority(queue text) returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_build_object('priority', -r.npriority, 'count', r.n) order by r.npriority), '[]')
-    from (select npriority, count(*) as n from ojs_store.ready where queue = ojs_store.queue_id($1) group by 1) r
+    from (select npriority, count(*) as n from ojs_store.ready
+        where queue = ojs_store.queue_id(ojs_store.use_queue($1, 'read')) group by 1) r
 $$;
 
 create function ojs_http.priority_stats(request ojs_http.request) returns ojs_http.response

@@ -126,6 +126,15 @@ language sql volatile parallel unsafe security definer set search_path = pg_cata
     select ojs_http.free_key(operation, key) where operation in ('push_batch', 'push_bulk')
 $$;
 
+-- Raises PERMISSION_DENIED for a job in a queue that is not for the caller.
+create function ojs_http.may_push(jobs jsonb) returns boolean
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp
+begin atomic
+    select bool_and(ojs_store.use_queue(queue, 'produce') is not null)
+    from (select distinct ojs_store.queue_of(job) as queue
+        from jsonb_array_elements(case jsonb_typeof(jobs) when 'array' then jobs else '[]' end) job) q;
+end;
+
 -- Bodies are large: a plan for these values alone would hold them several times.
 create function ojs_http.push_once(request ojs_http.request, operation text) returns ojs_http.response
 language plpgsql volatile parallel unsafe set plan_cache_mode = force_generic_plan set search_path = pg_catalog,
@@ -133,6 +142,7 @@ language plpgsql volatile parallel unsafe set plan_cache_mode = force_generic_pl
 declare
     body jsonb := ojs_http.object(request);
     key text := ojs_http.idempotency_key(request, body);
+    allowed boolean := key is null or ojs_http.may_push(body -> 'jobs'); -- before an answer that was kept is given
     kept jsonb := case when key is not null then ojs_http.take_push_key(operation, key, body - 'idempotency_key') end;
     response ojs_http.response;
 begin

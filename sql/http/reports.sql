@@ -14,7 +14,7 @@ language sql stable parallel unsafe security definer set search_path = pg_catalo
         'message', job.extra -> 'progress_message', 'data', job.extra -> 'progress_data',
         'checkpoint', (select c.state from ojs_store.checkpoint c where c.job_id = job.id), 'updated_at',
             job.extra -> 'progress_updated_at')
-    from ojs_store.look(id) job
+    from ojs_store.look(ojs_store.use_job(id, 'work')) job
     where job.id is not null
 $$;
 

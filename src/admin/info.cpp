@@ -6,7 +6,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
-#include "ojs/queue/push_rules.h"
+#include "ojs/queue/access.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/state/status.h"
 
@@ -72,12 +72,12 @@ info_of(const pg_uuid_t &id, bool pushed)
     UnregisterSnapshot(snapshot);
     if (!exists && !pushed)
         raise_state(tables, id, "show", Needs::open, at);
-    if (pushed && (!exists || !may_use_queue(status.queue, Use::read))) {
+    if (pushed && (!exists || !may_use_queue(status.queue, Right::read))) {
         tables.close();
         const char *id_text = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
         return JsonbPGetDatum(ObjectBuilder().add("id", id_text).add("deduplicated", json_bool(true)).finish());
     }
-    check_use_of_job(status.queue, id, Use::read);
+    check_use_of_job(status.queue, id, Right::read);
     add_result_facts(status);
     Jsonb *envelope = job_json(job, status, queue_name(status.queue));
     tables.close();
@@ -111,7 +111,7 @@ OJS_FUNCTION(ojs_readable)
         Status status;
         CHECK_FOR_INTERRUPTS();
         if (!nulls[i] && read_status(tables, *DatumGetUUIDP(ids[i]), snapshot, at, job, status))
-            check_use_of_job(status.queue, job.id, Use::read);
+            check_use_of_job(status.queue, job.id, Right::read);
     }
     UnregisterSnapshot(snapshot);
     tables.close();
@@ -133,6 +133,54 @@ OJS_FUNCTION(ojs_look)
     return row;
 }
 
+/* Likewise, or null if the caller may not read the job. */
+OJS_FUNCTION(ojs_visible)
+{
+    Tables tables(AccessShareLock);
+    JobRow job;
+    Status status;
+    if (!read_status(tables, *PG_GETARG_UUID_P(0), GetActiveSnapshot(), now(), job, status) ||
+        !calling_role_may(status.queue, Right::read)) {
+        tables.close();
+        PG_RETURN_NULL();
+    }
+    Datum row = render_job(job, status, queue_name(status.queue));
+    tables.close();
+    return row;
+}
+
+/* Whether the caller of an SQL function may do so with a job; nothing is said of one that does not exist. */
+static bool
+may_use_job(FunctionCallInfo fcinfo, bool raises)
+{
+    const pg_uuid_t &id = *PG_GETARG_UUID_P(0);
+    Right right = right_named(PG_GETARG_TEXT_PP(1));
+    Tables tables(AccessShareLock);
+    JobRow job;
+    Status status;
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    bool exists = read_status(tables, id, snapshot, now(), job, status);
+    UnregisterSnapshot(snapshot);
+    bool may = !exists || calling_role_may(status.queue, right);
+    if (!may && raises)
+        raise_job_denied(id, right);
+    tables.close();
+    return may;
+}
+
+/* ojs_store.use_job(job_id uuid, right_name text) returns uuid: the id; raises where the caller may not */
+OJS_FUNCTION(ojs_use_job)
+{
+    (void)may_use_job(fcinfo, true);
+    PG_RETURN_DATUM(PG_GETARG_DATUM(0));
+}
+
+/* ojs_store.may_use_job(job_id uuid, right_name text) returns boolean */
+OJS_FUNCTION(ojs_may_use_job)
+{
+    PG_RETURN_BOOL(may_use_job(fcinfo, false));
+}
+
 /* ojs_store.leases() returns setof record: the view ojs.leases; nothing in recovery, where leases do not exist */
 OJS_FUNCTION(ojs_leases)
 {
@@ -146,6 +194,8 @@ OJS_FUNCTION(ojs_leases)
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
         read(table.slot, lease);
+        if (!calling_role_may(lease.queue, Right::read))
+            continue;
         std::string_view queue = queue_name(lease.queue);
         Datum values[7] = {UUIDPGetDatum(&lease.job_id),
                            PointerGetDatum(cstring_to_text_with_len(queue.data(), static_cast<int>(queue.size()))),

@@ -2,6 +2,7 @@
  * job_admin.cpp: ojs.retry, ojs.discard, ojs.delete_job, ojs.set_priority: what an administrator may do to a job; and
  * how SQL removes jobs.
  */
+#include "ojs/queue/access.h"
 #include "ojs/job/retry_policy.h"
 #include "ojs/pg/args.h"
 #include "ojs/state/dead_letter.h"
@@ -164,7 +165,10 @@ queue_of_retry(int64 queue, std::string_view wanted, bool by_rule)
     if (wanted.empty() && (now_in == nullptr || now_in->state != QueueState::deleted))
         return queue;
     std::string_view name = wanted.empty() ? std::string_view(pstrdup(now_in->name)) : wanted;
-    return (by_rule ? queue_to_move_to(name) : queue_for_push(name))->id;
+    const Queue *target = by_rule ? queue_to_move_to(name) : queue_for_push(name);
+    if (!by_rule)
+        check_queue(*target, Right::produce);
+    return target->id;
 }
 
 /* A retry is never stopped by a newer job with its uniqueness key (UNQ-21), but says that there is one (INT-09). */
@@ -230,6 +234,8 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
     } else
         raise_state(tables, id, "retry", Needs::pending, at);
 
+    if (rule == nullptr)
+        check_use_of_job(row.queue, id, Right::administer);
     ItemPointerData tid;
     if (store::find(tables.job(), store::Idx::job_id, id, &tid) == store::Row::none)
         raise_state(tables, id, "retry", Needs::pending, at);
@@ -300,9 +306,10 @@ delete_finished(Tables &tables, const pg_uuid_t &id, FinishedRow &done)
     TimestampTz at = now();
     bool exists = take_done(tables, id, std::nullopt, done);
 
-    if (exists)
+    if (exists) {
+        check_use_of_job(done.queue, id, Right::administer);
         (void)remove_job(tables, id);
-    else {
+    } else {
         JobRow job;
         Status status;
         if (read_current_status(tables, id, at, job, status))
@@ -351,6 +358,7 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
                       (location.row.kind == DelayedKind::scheduled || location.row.kind == DelayedKind::released));
         if (!waits || location.seen == store::Row::arriving)
             raise_state(tables, id, "change the priority of", Needs::pending, at);
+        check_use_of_job(location.row.queue, id, Right::administer);
         if (store::take_waiting(*location.table, &location.tid) == store::Outcome::ok)
             break;
         CHECK_FOR_INTERRUPTS();
@@ -389,6 +397,7 @@ OJS_CHANGE(ojs_discard, "ojs.discard()")
         Location location = locate(tables, id);
         if (location.table == nullptr || location.seen == store::Row::arriving)
             raise_state(tables, id, "discard", Needs::open, at);
+        check_use_of_job(location.row.queue, id, Right::administer);
         if (store::take_waiting(*location.table, &location.tid) != store::Outcome::ok) {
             CHECK_FOR_INTERRUPTS();
             continue;

@@ -48,9 +48,11 @@ struct Setting {
 };
 
 constexpr Setting known[] = {
+    {"administrators", "administrators", Kind::texts},
     {"allowed_job_types", "allowed_job_types", Kind::patterns},
     {"block_timeout", "block_timeout", Kind::block},
     {"block_timeout_ms", "block_timeout", Kind::block},
+    {"cancellers", "cancellers", Kind::texts},
     {"claim_jitter_ms", "claim_jitter_ms", Kind::jitter},
     {"claim_rate", "claim_rate", Kind::count32},
     {"concurrency", "concurrency", Kind::count32},
@@ -75,12 +77,14 @@ constexpr Setting known[] = {
     {"overflow_policy", "discard", Kind::choice},
     {"producers", "producers", Kind::texts},
     {"rate_limit", "rate_limit", Kind::rate},
+    {"readers", "readers", Kind::texts},
     {"replay_rules", "replay_rules", Kind::replay},
     {"retention", "retention", Kind::retention},
     {"type", "type", Kind::choice},
     {"visibility_timeout", "lease_ms", Kind::lease},
     {"visibility_timeout_ms", "lease_ms", Kind::lease},
     {"warning_threshold", "warning_threshold", Kind::fraction},
+    {"workers", "workers", Kind::texts},
 };
 
 constexpr int64 max_jitter_ms = 5000;
@@ -397,7 +401,7 @@ OJS_FUNCTION(ojs_effective_config)
                           " \"concurrency\": 0, \"default_timeout\": 1800,"
                           " \"retention\": {\"completed\": \"P7D\", \"discarded\": \"P30D\", \"cancelled\": \"P7D\"},"
                           " \"dead_letter_ttl\": \"P180D\", \"dead_letter_max_size\": 10000, \"replay_rules\": [],"
-                          " \"allowed_job_types\": [\"*\"], \"producers\": [\"*\"]}",
+                          " \"allowed_job_types\": [\"*\"], \"producers\": [\"*\"], \"workers\": [\"*\"]}",
                           settings.default_lease_ms);
     Jsonb *system = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
     Jsonb *given = PG_GETARG_BOOL(1) ? config : merge_queue_config(default_policy(), config);

@@ -12,6 +12,7 @@
 #include "ojs/state/dead_letter.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/queue/access.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/shared/claim_rate.h"
@@ -109,6 +110,7 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
             validate_queue_name(queues[i]);
             continue;
         }
+        check_queue(*queue, Right::work);
         if (queue->is_log)
             raise(Code::topic_not_a_queue, Details().add("queue", queue->name), "Read a log with the view ojs.jobs.",
                   "\"%s\" is a log and hands out no jobs", queue->name);

@@ -75,6 +75,8 @@ guc_init()
                             nullptr);
     DefineCustomBoolVariable("ojs.redact_backtrace", "Drops the backtrace of reported errors.", nullptr,
                              &settings.redact_backtrace, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomBoolVariable("ojs.require_lease_id", "Refuses calls that end or extend a lease and do not name it.",
+                             nullptr, &settings.require_lease_id, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.strict_queues", "Refuses a push to a queue that was not created before.", nullptr,
                              &settings.strict_queues, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.tick_interval", "Longest time between two passes of upkeep by the worker.", nullptr,

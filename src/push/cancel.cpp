@@ -4,7 +4,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
-#include "ojs/queue/push_rules.h"
+#include "ojs/queue/access.h"
 #include "ojs/state/locate.h"
 #include "ojs/hot_set/hot_set.h"
 
@@ -22,7 +22,7 @@ OJS_CHANGE(ojs_cancel, "ojs.cancel()")
 
     bool cancelled = cancel_open(tables, id, at, job, status, exists, was);
     if (exists)
-        check_use_of_job(status.queue, id, Use::push);
+        check_use_of_job(status.queue, id, Right::cancel);
     if (!cancelled && (!exists || !idempotent))
         raise_state(tables, id, "cancel", Needs::open, at);
     return answer_now(tables, id, at, {cancelled ? std::optional(was) : std::nullopt, std::nullopt, {}});
@@ -54,7 +54,7 @@ OJS_CHANGE(ojs_activate, "ojs.activate()")
     Location location;
 
     if (read_current_status(tables, id, at, job, status))
-        check_use_of_job(status.queue, id, Use::push);
+        check_use_of_job(status.queue, id, Right::produce);
     for (;;) {
         location = locate(tables, id);
         if (location.table != &tables.delayed() || location.row.kind != DelayedKind::pending ||

@@ -4,6 +4,7 @@
  * The order of things (OP-01): read, enqueue hooks, validate, deduplicate, store, wake; all of it in the caller's
  * transaction.
  */
+#include "ojs/queue/access.h"
 #include "ojs/queue/push_rules.h"
 #include "ojs/pg/args.h"
 #include "ojs/push/capacity.h"
@@ -139,7 +140,7 @@ marked(Tables &tables, const DeduplicationKey &deduplication, TimestampTz at)
 Answer
 as_seen(Answer answer)
 {
-    if (answer.duplicate && !answer.gone && !may_use_queue(answer.pushed.status.queue, Use::read))
+    if (answer.duplicate && !answer.gone && !may_use_queue(answer.pushed.status.queue, Right::read))
         answer.gone = true;
     return answer;
 }

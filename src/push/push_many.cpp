@@ -7,6 +7,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/push/capacity.h"
+#include "ojs/queue/access.h"
 #include "ojs/queue/push_rules.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
@@ -414,7 +415,7 @@ check_producers(const Call &call)
     for (int i = 0; i < call.n; i++) {
         const Queue *queue = is_object(call.jobs[i]) ? find_queue(queue_in(call.jobs[i].val.binary.data)) : nullptr;
         if (queue != nullptr)
-            check_producer(*queue);
+            check_queue(*queue, Right::produce);
     }
 }
 

@@ -12,6 +12,7 @@
  */
 #include "ojs/push/unique.h"
 
+#include "ojs/queue/access.h"
 #include "ojs/queue/push_rules.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/subtransaction.h"
@@ -155,7 +156,7 @@ raise_duplicate(const Uniqueness &unique, const JobRow &job, const Status &statu
         snprintf(hex + 2 * i, 3, "%02x", unique.key.bytes[i]);
     Details details;
     details.add("existing_job_id", job.id);
-    if (may_use_queue(status.queue, Use::read))
+    if (may_use_queue(status.queue, Right::read))
         details.add("existing_job_state", state_name(status.state));
     raise(Code::duplicate_job, details.add_unlogged("unique_key", hex),
           "Treat the existing job as this one, or choose on_conflict ignore or replace.",
@@ -234,7 +235,7 @@ replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const Uniq
                 look.state = status.state;
             continue;
         }
-        check_use_of_job(queue, jobs.ids[i], Use::push);
+        check_use_of_job(queue, jobs.ids[i], Right::cancel);
         look.state = State::cancelled;
         if (policy.on_conflict == OnConflict::replace_except_schedule && was == State::scheduled && !inherited) {
             envelope.scheduled_at = look.scheduled_at;
@@ -278,7 +279,7 @@ hold_in_order(Tables &tables, pg_uuid_t *ids, int n, TimestampTz now)
     for (int i = 0; i < n; i++) {
         JobRow job;
         Status status;
-        if (read_current_status(tables, ids[i], now, job, status) && may_use_queue(status.queue, Use::push))
+        if (read_current_status(tables, ids[i], now, job, status) && may_use_queue(status.queue, Right::cancel))
             hold_open(tables, ids[i], now);
     }
 }

@@ -3,6 +3,7 @@
  */
 #include "ojs/queue/push_rules.h"
 
+#include "ojs/queue/access.h"
 #include "ojs/pg/json.h"
 #include "ojs/job/retry_policy.h"
 #include "ojs/store/spi.h"
@@ -107,65 +108,18 @@ TimestampTz tidied_at; /* by this session */
 
 } // namespace
 
-/* As with any privilege, it is the current user who has a role or has not; and who may change the setting needs no
- * entry. */
-bool
-may_use_queue(const Queue &queue, Use use)
-{
-    if (queue.producers == nullptr)
-        return true;
-    auto has = [user = GetUserId()](const char *role) {
-        Oid oid = get_role_oid(role, true);
-        return OidIsValid(oid) && has_privs_of_role(user, oid);
-    };
-    bool allowed = has("ojs_admin") || (use == Use::read && (has("ojs_observer") || has("ojs_worker")));
-    each_element(root_of(queue.producers), [&](const JsonbValue &element) {
-        std::string_view role = text_of(element);
-        allowed = allowed || role == "*" || has(pnstrdup(role.data(), role.size()));
-    });
-    return allowed;
-}
-
-bool
-may_use_queue(int64 queue, Use use)
-{
-    const Queue *found = find_queue(queue);
-    return found == nullptr || may_use_queue(*found, use);
-}
-
-void
-check_producer(const Queue &queue)
-{
-    if (!may_use_queue(queue, Use::push))
-        raise(Code::permission_denied,
-              Details().add("field", "queue").add("queue", queue.name).add("reason", "producer_not_allowed"),
-              "Push to another queue, or have an administrator add a role of yours to the queue's producers.",
-              "queue \"%s\" does not take jobs of this role", queue.name);
-}
-
-void
-check_use_of_job(int64 queue, const pg_uuid_t &job_id, Use use)
-{
-    if (!may_use_queue(queue, use))
-        raise(Code::permission_denied, Details().add("job_id", job_id).add("reason", "producer_not_allowed"),
-              "Have an administrator add a role of yours to the producers of the job's queue.",
-              "the queue of job %s is not for this role",
-              DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job_id))));
-}
-
 void
 check_push(const Envelope &envelope)
 {
     const Queue *queue = find_queue(envelope.queue);
-    if (queue != nullptr && queue->producers != nullptr)
-        check_producer(*queue);
+    if (queue != nullptr)
+        check_queue(*queue, Right::produce);
 }
 
 void
 apply_push_rules(const Queue &queue, Envelope &envelope)
 {
-    if (queue.producers != nullptr)
-        check_producer(queue);
+    check_queue(queue, Right::produce);
     if (queue.allowed_types != nullptr)
         check_allowed(queue, envelope);
     if (queue.default_timeout_ms > 0 && envelope.timeout_ms.value_or(0) == 0)

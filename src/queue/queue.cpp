@@ -29,6 +29,9 @@ struct ById {
     Queue *queue;
 };
 
+/* By Right. */
+constexpr const char *role_settings[n_rights] = {"producers", "workers", "readers", "cancellers", "administrators"};
+
 MemoryContext context; /* of the cache and of what its queues point to */
 HTAB *cache;           /* Queue by name */
 HTAB *cache_by_id;     /* ById: leads into `cache` */
@@ -235,9 +238,12 @@ from_row(const Row &row)
     queue.default_timeout_ms = number_in(config, "default_timeout", 3, 0);
     queue.default_retry = json_in(config, "default_retry");
     queue.allowed_types = json_in(config, "allowed_job_types");
-    queue.producers = json_in(config, "producers");
+    for (int i = 0; i < n_rights; i++)
+        queue.roles[i] = json_in(config, role_settings[i]);
+    queue.restricted =
+        std::any_of(queue.roles, queue.roles + n_rights, [](const Jsonb *list) { return list != nullptr; });
     queue.push_rules = queue.default_timeout_ms > 0 || queue.default_retry != nullptr ||
-                       queue.allowed_types != nullptr || queue.producers != nullptr;
+                       queue.allowed_types != nullptr || queue.restricted;
     return queue;
 }
 
@@ -318,11 +324,12 @@ new_id(std::string_view name)
 
 /* Any deliberate setting is newer than -infinity, and than the revision that follows the drop of a queue. */
 void
-make(std::string_view name, int64 id, TimestampTz revised_at, const Jsonb *producers)
+make(std::string_view name, int64 id, TimestampTz revised_at, const Queue *dropped)
 {
     ObjectBuilder config;
-    if (producers != nullptr) /* of a queue that was dropped: its jobs are still there to be seen */
-        config.add("producers", producers);
+    for (int i = 0; dropped != nullptr && i < n_rights; i++) /* its jobs are still there to be seen */
+        if (dropped->roles[i] != nullptr)
+            config.add(role_settings[i], dropped->roles[i]);
     store::Table table = store::open(store::Rel::queue, RowExclusiveLock);
     TimestampTz at = now();
     Datum values[n_cols];
@@ -396,7 +403,7 @@ queue_to_move_to(std::string_view name)
         return queue;
     bool dropped = queue != nullptr;
     make(name, dropped ? queue->id : new_id(name), dropped ? queue->revised_at + 1 : DT_NOBEGIN,
-         dropped ? queue->producers : nullptr);
+         dropped ? queue : nullptr);
     return look_up(name); /* another session may have made it meanwhile, too, and have set it up */
 }
 

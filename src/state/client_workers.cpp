@@ -33,29 +33,30 @@ constexpr char note_beat_sql[] = R"sql(
     with noted as (
         update ojs_store.worker w
         set state = coalesce($2, w.state), seen_at = $4, beats = true, died_at = null,
+            registered_by = case when w.died_at is null then coalesce(w.registered_by, $5) else $5 end,
             info = coalesce(case when octet_length((w.info || $3)::text) <= 16384 then w.info || $3 end, $3, w.info),
             directive = case when w.directive = 'running' and coalesce($2, w.state) = 'running' then null
                 else w.directive end
         from (select ctid as at, state as was, died_at from ojs_store.worker where name = $1
             for update skip locked) known
-        where w.ctid = known.at
+        where w.ctid = known.at and ojs_store.owns_worker(w, $5)
         returning directive, state, state = 'quiet' and was <> 'quiet' as calms_down, known.died_at is not null
             as revives,
             beats_for_jobs
     )
-    select directive, state, calms_down, revives, beats_for_jobs from noted
+    select directive, state, calms_down, revives, beats_for_jobs, true from noted
     union all
-    select directive, state, false, false, beats_for_jobs from ojs_store.worker where name = $1
-        and not exists (select from noted)
+    select directive, state, false, false, beats_for_jobs, ojs_store.owns_worker(w, $5) from ojs_store.worker w
+    where name = $1 and not exists (select from noted)
 )sql";
-constinit Statement note_known = {note_beat_sql, {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID}, nullptr};
+constinit Statement note_known = {note_beat_sql, {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID, TEXTOID}, nullptr};
 
 constinit Statement note_new = {
-    "insert into ojs_store.worker (name, state, info, registered_at, seen_at, beats)"
-    " select $1, coalesce($2, 'running'), coalesce($3, '{}'), $4, $4, true"
+    "insert into ojs_store.worker (name, state, info, registered_at, seen_at, beats, registered_by)"
+    " select $1, coalesce($2, 'running'), coalesce($3, '{}'), $4, $4, true, $5"
     " where (select count(*) from (select from ojs_store.worker limit 50000) w) < 50000"
-    " on conflict (name) do nothing returning directive, state, state = 'quiet', true, false",
-    {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID},
+    " on conflict (name) do nothing returning directive, state, state = 'quiet', true, false, true",
+    {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID, TEXTOID},
     nullptr};
 
 constinit Statement note_jobs = {"update ojs_store.worker set beats_for_jobs = true where ctid = any (array("
@@ -150,14 +151,20 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
 
     Beat beat = {"running", false};
     bool stops = false;
+    Datum role = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
     MemoryContext caller = CurrentMemoryContext;
     with_spi([&] {
         std::initializer_list<SpiArg> args = {
             PointerGetDatum(worker), state != nullptr ? SpiArg(PointerGetDatum(state)) : nullptr,
-            info != nullptr ? SpiArg(PointerGetDatum(info)) : nullptr, TimestampTzGetDatum(now)};
+            info != nullptr ? SpiArg(PointerGetDatum(info)) : nullptr, TimestampTzGetDatum(now), role};
         if (execute_latest(note_known, args) == 0 && execute_latest(note_new, args) == 0)
             return; /* just registered by another session; or there are too many, and it is not listed */
         bool none;
+        if (!DatumGetBool(cell(0, 6, &none)))
+            raise(Code::permission_denied,
+                  Details().add("worker", clipped(view(worker))).add("reason", "worker_of_another_role"),
+                  "Choose another name, or have the role that registered it deregister it.",
+                  "worker \"%s\" belongs to another role", clipped(view(worker)));
         Datum directive = cell(0, 1, &none);
         std::string_view is = view(DatumGetTextPP(cell(0, 2, &stops)));
         /* Without a word from the server it goes on as it said; and there is no way back from terminate. */

@@ -4,6 +4,7 @@
 #include "ojs/state/status.h"
 
 #include "ojs/pg/settings.h"
+#include "ojs/queue/access.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/state/hot_set_state.h"
 #include "ojs/state/reported.h"
@@ -397,6 +398,8 @@ raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs ne
     UnregisterSnapshot(snapshot);
     if (!exists)
         raise_no_job(id);
+    if (!may_know_state(status.queue))
+        check_use_of_job(status.queue, id, Right::read);
 
     const char *name = uuid_text(id);
     const char *state = state_name(status.state);

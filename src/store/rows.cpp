@@ -24,7 +24,7 @@ constexpr Oid delayed_types[] = {UUIDOID, INT8OID, TIMESTAMPTZOID, TIDOID, INT2O
 constexpr Oid hot_set_state_types[] = {TIMESTAMPTZOID, INTERVALOID, INT8OID, TEXTOID};
 constexpr Oid queue_types[] = {INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, JSONBOID};
 constexpr Oid worker_types[] = {TEXTOID,        TEXTOID, TEXTOID,        JSONBOID, TIMESTAMPTZOID,
-                                TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, BOOLOID};
+                                TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, BOOLOID,  TEXTOID};
 constexpr Oid unique_key_types[] = {BYTEAOID, UUIDOID, UUIDARRAYOID, BOOLOID};
 constexpr Oid rate_limit_types[] = {TEXTOID, JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
 constexpr Oid limit_use_types[] = {INT8OID,        INT2OID, TIMESTAMPTZOID, INT8OID,

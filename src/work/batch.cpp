@@ -14,6 +14,7 @@
 #include "ojs/state/lease_log.h"
 #include "ojs/state/members.h"
 #include "ojs/pg/uuid.h"
+#include "ojs/queue/access.h"
 
 namespace ojs
 {
@@ -46,6 +47,33 @@ result_to_keep(Tables &tables, const LeaseRow &lease, Jsonb *result)
     JobRow job;
     read_job(tables, lease.job_id, lease.job_tid, job);
     return result_ttl_ms_of(job) == 0 ? nullptr : result;
+}
+
+void
+require_lease_id(const Holder &holder)
+{
+    if (settings.require_lease_id && holder.lease_id == nullptr)
+        raise_field(Code::invalid_payload, "lease_id", "Give the lease_id that the claim returned.",
+                    "lease_id must not be null, since ojs.require_lease_id is on");
+}
+
+bool
+take_held(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease)
+{
+    require_lease_id(holder);
+    if (!take_lease(tables, id, holder, lease))
+        return false;
+    check_use_of_job(lease.queue, id, Right::work);
+    return true;
+}
+
+bool
+lock_held(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease, ItemPointer tid)
+{
+    if (!lock_lease(tables, id, holder, lease, tid))
+        return false;
+    check_use_of_job(lease.queue, id, Right::work);
+    return true;
 }
 
 JobBatch
@@ -145,6 +173,7 @@ complete(Tables &tables, const JobBatch &batch, bool strict, TimestampTz now, En
         CHECK_FOR_INTERRUPTS();
         if (strict && k > 0 && memcmp(&id, batch.ids.ids[order[k - 1]], UUID_LEN) == 0)
             raise_field(Code::invalid_payload, "job_ids", "Name each job once.", "job_ids names a job twice");
+        require_lease_id(holder_of(batch, i));
         batch.done[i] = take_lease(tables, id, holder_of(batch, i), lease);
         if (!batch.done[i]) {
             if (strict)
@@ -158,6 +187,8 @@ complete(Tables &tables, const JobBatch &batch, bool strict, TimestampTz now, En
         if (n == 1 || lease.queue != queue_id) {
             const Queue *queue = find_queue(lease.queue);
             queue_id = lease.queue;
+            if (queue != nullptr)
+                check_use_of_job(*queue, id, Right::work);
             deletes_ends = queue != nullptr && queue->delete_on_ack;
             store::note_write(queue == nullptr || queue->durable);
         }

@@ -5,6 +5,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
+#include "ojs/queue/access.h"
 #include "ojs/state/locate.h"
 #include "ojs/hot_set/hot_set.h"
 
@@ -68,6 +69,10 @@ OJS_CHANGE(ojs_checkpoint, "ojs.checkpoint()")
     if (state == nullptr)
         raise_field(Code::invalid_payload, "state", "Give a JSON value; JSON's null is one.", "state must not be null");
     check_state(state);
+    JobRow job;
+    Status status;
+    if (read_current_status(tables, id, at, job, status))
+        check_use_of_job(status.queue, id, Right::work);
     if (!flag_open(tables, id, job_reported, at))
         raise_state(tables, id, "save a checkpoint of", Needs::open, at);
     int64 sequence = save(tables, {id, 1, at, state});
@@ -81,9 +86,14 @@ OJS_FUNCTION(ojs_get_checkpoint)
     CheckpointRow row;
     Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
     bool saved = store::read(tables.checkpoint(), store::Idx::checkpoint_job, id, snapshot);
-    bool exists = saved || store::read(tables.job(), store::Idx::job_id, id, snapshot);
+    bool exists = store::read(tables.job(), store::Idx::job_id, id, snapshot);
     UnregisterSnapshot(snapshot);
-    if (!exists)
+    if (exists) {
+        JobRow job;
+        read(tables.job().slot, job);
+        check_use_of_job(job.queue, id, Right::work);
+    }
+    if (!exists && !saved)
         raise_state(tables, id, "show", Needs::open, now());
     if (!saved)
         raise(Code::not_found, Details().add("resource_type", "checkpoint").add("resource_id", id).add("job_id", id),

@@ -5,6 +5,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/hot_set/hot_set.h"
+#include "ojs/queue/access.h"
 #include "ojs/state/client_workers.h"
 
 using namespace ojs;
@@ -72,7 +73,9 @@ extend_all(Tables &tables, const JobBatch &batch, std::optional<int64> lease_ms,
         CHECK_FOR_INTERRUPTS();
         if (again(batch.ids, order, k))
             continue; /* the first counts */
-        batch.done[i] = lock_lease(tables, *batch.ids.ids[i], holder_of(batch, i), lease, &tid);
+        if (!beat)
+            require_lease_id(holder_of(batch, i));
+        batch.done[i] = lock_held(tables, *batch.ids.ids[i], holder_of(batch, i), lease, &tid);
         if (!batch.done[i])
             continue;
         extend_lease(tables, lease, &tid, lease_ms.value_or(lease.lease_ms), at, beat);
@@ -90,7 +93,7 @@ was_cancelled(Tables &tables, const pg_uuid_t &id)
         return false;
     FinishedRow row;
     read(tables.finished().slot, row);
-    return row.state == State::cancelled;
+    return row.state == State::cancelled && may_know_state(row.queue);
 }
 
 } // namespace
@@ -106,7 +109,8 @@ OJS_CHANGE(ojs_extend, "ojs.extend()")
     ItemPointerData tid;
     JobRow job;
 
-    if (!lock_lease(tables, id, holder, lease, &tid))
+    require_lease_id(holder);
+    if (!lock_held(tables, id, holder, lease, &tid))
         raise_state(tables, id, "extend", Needs::lease, at);
     extend_lease(tables, lease, &tid, lease_ms, at, false);
     read_job(tables, id, lease.job_tid, job);

@@ -63,7 +63,7 @@ OJS_CHANGE(ojs_fail, "ojs.fail()")
     ReportedError reported = {};
     if (!requeue)
         reported = read_error(error, 0, at); /* a report that cannot be read changes nothing */
-    if (!take_lease(tables, id, holder, lease))
+    if (!take_held(tables, id, holder, lease))
         raise_state(tables, id, "fail", Needs::lease, at);
     note_write_to(lease.queue);
     if (!requeue)
@@ -89,7 +89,7 @@ OJS_CHANGE(ojs_nack, "ojs.nack()")
     LeaseRow lease;
     JobRow job;
 
-    if (!take_lease(tables, id, holder, lease))
+    if (!take_held(tables, id, holder, lease))
         raise_state(tables, id, "nack", Needs::lease, at);
     note_write_to(lease.queue);
     Status status = release(tables, lease, delay_ms, at);
@@ -114,7 +114,7 @@ OJS_CHANGE(ojs_nack_many, "ojs.nack_many()")
         int i = order[k];
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
-        batch.done[i] = take_lease(tables, *batch.ids.ids[i], holder_of(batch, i), lease);
+        batch.done[i] = take_held(tables, *batch.ids.ids[i], holder_of(batch, i), lease);
         if (!batch.done[i])
             continue;
         note_write_to(lease.queue);

@@ -4,6 +4,7 @@
  */
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
+#include "ojs/queue/access.h"
 #include "ojs/state/status.h"
 
 using namespace ojs;

@@ -5,7 +5,9 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
+#include "ojs/queue/access.h"
 #include "ojs/state/locate.h"
+#include "ojs/work/batch.h"
 #include "ojs/store/spi.h"
 #include "ojs/hot_set/hot_set.h"
 
@@ -66,7 +68,7 @@ OJS_CHANGE(ojs_progress, "ojs.progress()")
     ItemPointerData tid;
 
     check_report(!number.null, message, data);
-    bool held = lock_lease(tables, id, holder, lease, &tid);
+    bool held = lock_held(tables, id, holder, lease, &tid);
     if (held) {
         store::note_write(false); /* worth no wait for the disk */
         lease.flags |= job_reported;
@@ -82,7 +84,7 @@ OJS_CHANGE(ojs_progress, "ojs.progress()")
     } else {
         JobRow job;
         Status status;
-        if (!read_current_status(tables, id, at, job, status))
+        if (!read_current_status(tables, id, at, job, status) || !may_know_state(status.queue))
             raise_state(tables, id, "report progress of", Needs::lease, at);
     }
     PG_RETURN_BOOL(held); /* nothing, to those that declare it so */

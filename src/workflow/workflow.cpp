@@ -12,6 +12,7 @@
 #include "ojs/pg/uuid.h"
 #include "ojs/push/capacity.h"
 #include "ojs/push/unique.h"
+#include "ojs/queue/access.h"
 #include "ojs/queue/push_rules.h"
 #include "ojs/state/locate.h"
 #include "ojs/state/members.h"
@@ -52,7 +53,7 @@ workflow_arg(FunctionCallInfo fcinfo)
 
 /* The caller must be allowed to use all queues that jobs of the workflow may go to. */
 void
-check_use(const pg_uuid_t &id, Use use)
+check_use(const pg_uuid_t &id, Right right)
 {
     MemoryContext context = CurrentMemoryContext;
     ArrayType *queues = nullptr;
@@ -69,7 +70,7 @@ check_use(const pg_uuid_t &id, Use use)
     auto *at = reinterpret_cast<int64 *>(ARR_DATA_PTR(queues));
     int n = ArrayGetNItems(ARR_NDIM(queues), ARR_DIMS(queues));
     for (int i = 0; i < n; i++)
-        if (!may_use_queue(at[i], use))
+        if (!may_use_queue(at[i], right))
             raise(Code::permission_denied, Details().add("workflow_id", id).add("reason", "producer_not_allowed"),
                   "Ask as one of the producers of all queues of the workflow, or as ojs_admin.",
                   "the workflow has jobs in a queue that is not for this role");
@@ -284,7 +285,7 @@ OJS_FUNCTION(ojs_create_workflow)
 OJS_FUNCTION(ojs_workflow)
 {
     const pg_uuid_t &id = workflow_arg(fcinfo);
-    check_use(id, Use::read);
+    check_use(id, Right::read);
     return workflow_json(id);
 }
 
@@ -294,7 +295,7 @@ OJS_FUNCTION(ojs_cancel_workflow)
     store::begin_write("ojs.cancel_workflow()");
     ensure_hot_set();
     const pg_uuid_t &id = workflow_arg(fcinfo);
-    check_use(id, Use::push);
+    check_use(id, Right::cancel);
     store::end_write();
     bool first = begin_workflow_work();
     with_spi([&] { (void)execute(cancel, {UUIDPGetDatum(&id)}); });

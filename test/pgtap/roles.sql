@@ -46,8 +46,8 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('tick_without_worker', 'pw'),
     ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk '
      'pushed_items tried_items item_error nothing_done '
-        || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers take_push_key keep_push_answer '
-           'forget_push_key '
+        || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers may_push take_push_key '
+           'keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce '
            'create_workflow cancel_workflow', 'p'),
     ('info workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'),
@@ -132,20 +132,6 @@ create role test_worker in role ojs_worker;
 create role test_observer in role ojs_observer;
 create role test_admin in role ojs_admin;
 grant select on roles, functions to test_worker;
-create function pg_temp.as_role(role name, statement text) returns text language plpgsql as $$
-declare
-    reply text;
-begin
-    perform set_config('role', role, true);
-    begin
-        execute statement into reply;
-        reply := coalesce(reply, 'null');
-    exception when others then
-        reply := sqlstate;
-    end;
-    perform set_config('role', 'none', true);
-    return reply;
-end $$;
 
 select is(pg_temp.as_role('test_producer', $$ select state from ojs.push('test.job', queue => 'roles') $$),
     'available', 'PGX-12: a producer pushes, and makes the queue');

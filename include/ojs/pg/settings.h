@@ -32,6 +32,7 @@ struct Settings {
     bool notify;
     int notify_interval_ms;
     bool redact_backtrace;
+    bool require_lease_id;
     bool strict_queues;
     int tick_interval_ms;
     bool worker;

@@ -12,6 +12,10 @@ namespace ojs
 
 enum class QueueState { active, paused, draining, deleted }; /* deleted: kept for the name of its finished jobs */
 
+/* What a role may do with a queue and its jobs (access.h). */
+enum class Right { produce, work, read, cancel, administer };
+constexpr int n_rights = 5;
+
 enum class Overflow { reject, drop_oldest, block }; /* what becomes of a push to a full queue */
 
 constexpr double default_warning_threshold = 0.8;
@@ -26,6 +30,7 @@ struct Queue {
     int32 lease_flags;          /* of its leases: lease_durable, lease_logged */
     bool durable;               /* commits of push and ack are waited for */
     bool push_rules;       /* what a push must look at: default_retry, default_timeout_ms, allowed_types, producers */
+    bool restricted;       /* one of `roles` is set */
     bool claim_rules;      /* what a claim must look at first: claim_jitter_ms, claim_rate */
     bool limited;          /* `limit` says something */
     LimitPolicy limit;     /* `concurrency` and `rate_limit`; its key is empty */
@@ -46,10 +51,10 @@ struct Queue {
     TimestampTz revised_at;
 
     /* Not in copies: these point into the cache. */
-    int64 default_timeout_ms;   /* 0: none */
-    const Jsonb *default_retry; /* null: none */
-    const Jsonb *allowed_types; /* array of patterns; null: all */
-    const Jsonb *producers;     /* array of names of roles, or "*"; null: all */
+    int64 default_timeout_ms;     /* 0: none */
+    const Jsonb *default_retry;   /* null: none */
+    const Jsonb *allowed_types;   /* array of patterns; null: all */
+    const Jsonb *roles[n_rights]; /* by Right: array of names of roles, or "*"; null: see access.cpp */
 };
 static_assert(std::is_trivially_destructible_v<Queue>);
 

@@ -59,4 +59,12 @@ void check_result(const Jsonb *result);
 /* What is stored of it: nothing, where the job's result_ttl is 0. */
 Jsonb *result_to_keep(Tables &tables, const LeaseRow &lease, Jsonb *result);
 
+/*
+ * Like take_lease() and lock_lease(), but for a caller who says that it holds the job: raises if it must name the
+ * lease (ojs.require_lease_id) and does not, or may not work on the job's queue.
+ */
+bool take_held(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease);
+bool lock_held(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease, ItemPointer tid);
+void require_lease_id(const Holder &holder);
+
 } // namespace ojs

@@ -1,0 +1,49 @@
+-- rights.sql: what a
+-- queue's lists of roles (producers, workers, readers, cancellers, administrators) let a caller do. All of it
+-- is decided in src/queue/access.cpp. Inside a SECURITY DEFINER function the caller is the role that the session has
+-- taken on.
+
+-- The name, if the caller may do so with the queue,
+-- or there is no such queue; else PERMISSION_DENIED. Rights: produce, work, read,
+-- cancel, administer.
+create function ojs_store.use_queue(name text, right_name text) returns text
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_use_queue';
+
+create function ojs_store.may_use_queue(id bigint, right_name text) returns boolean
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_may_use_queue';
+
+create function ojs_store.may_use_queue(name text, right_name text) returns boolean
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_may_use_queue_named';
+
+-- Like use_queue(), but for the queue of a job.
+create function ojs_store.use_job(job_id uuid, right_name text) returns uuid
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_use_job';
+
+create function ojs_store.may_use_job(job_id uuid, right_name text) returns boolean
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_may_use_job';
+
+-- As ojs_store.look, but null if the caller may not read the job.
+create function ojs_store.visible(job_id uuid) returns ojs.job
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_visible';
+
+create function ojs_store.calling_role() returns name
+language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_calling_role';
+
+-- The queue that a job, as ojs.push_job takes it, goes to.
+create function ojs_store.queue_of(job jsonb) returns text
+language sql immutable parallel safe
+begin atomic
+    select coalesce(job #>> '{options,queue}', job ->> 'queue', 'default');
+end;
+
+-- Whether the caller may see events of a workflow or a cron entry: those of queues that it may read.
+create function ojs_store.may_see(type text, subject text) returns boolean
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select case when type like 'cron.%'
+        then not exists (select from ojs_store.cron c where c.name = subject
+        and not ojs_store.may_use_queue(ojs_store.queue_of(c.job), 'read'))
+        else not exists (
+            select from ojs_store.workflow w join ojs_store.workflow root on root.id = w.root, unnest(root.queues) q
+            where w.id = case when subject ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then subject::uuid end
+                and not ojs_store.may_use_queue(q, 'read')) end
+$$;
