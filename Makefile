@@ -39,6 +39,7 @@ SQL_CODE = \
 	sql/bulk.sql \
 	sql/replay.sql \
 	sql/hooks.sql \
+	sql/schemas.sql \
 	sql/lease_json.sql \
 	sql/tick.sql \
 	sql/cron.sql \
@@ -59,6 +60,7 @@ SQL_CODE = \
 	sql/http/queues.sql \
 	sql/http/cron.sql \
 	sql/http/workflows.sql \
+	sql/http/schemas.sql \
 	sql/http/admin.sql \
 	sql/http/system.sql
 # What speaks of all of the above: always last, and in every update script.

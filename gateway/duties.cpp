@@ -59,6 +59,10 @@ constexpr Rule rules[] = {
     {"POST ", "/v0/topics/:", produce},
     {"POST ", "/v0/topics/:/:", work},
 
+    {"GET HEAD ", "/ojs/v1/schemas", everybody},
+    {"GET HEAD ", "/ojs/v1/schemas/:", everybody},
+    {"GET HEAD ", "/ojs/v1/schemas/:/:", everybody},
+
     {"GET HEAD ", "*", observe},
 };
 

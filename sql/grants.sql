@@ -222,3 +222,17 @@ to ojs_admin;
 grant select on ojs.hooks to ojs_observer, ojs_admin;
 grant execute on function ojs.register_hook(text, text, regprocedure, text, text),
     ojs.unregister_hook(text) to ojs_admin;
+
+-- Schemas
+grant select on ojs.schemas to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs_store.default_schema_mode(), ojs_http.no_such_schema, ojs_http.schema_json,
+    ojs_http.version_json, ojs_http.schema_named,
+    ojs_http.version_key, ojs_http.schemas, ojs_http.schema, ojs_http.admin_schema, ojs_http.versions_of,
+        ojs_http.schema_versions
+to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs_http.schema_warnings, ojs_http.batch_warnings to ojs_producer, ojs_admin;
+grant execute on function ojs.create_schema(text, text, jsonb, text), ojs.drop_schema(text, text),
+    ojs.set_schema_validation(text, text),
+    ojs_http.register, ojs_http.register_schema, ojs_http.put_schema, ojs_http.set_schema_validation,
+        ojs_http.drop_schema
+to ojs_admin;

@@ -8,7 +8,7 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'unique_jobs', true,
         'delayed_jobs', true, 'job_ttl', true, 'priority_queues', true, 'retry_policies', true,
         'cron_jobs', true, 'cron', true, 'dead_letter', true, 'pause_resume', true, 'rate_limiting', true,
-        'schema_validation', false, 'workflows', true)
+        'schema_validation', true, 'workflows', true)
 $$;
 comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';
 
@@ -22,7 +22,7 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name,
             'version', '1.0.0') order by name) filter (where not official))
     from (values ('admin-api', true), ('dead-letter', true), ('durable-execution', true), ('rate-limiting', true),
-        ('progress', false)) e (name, official)
+        ('schema-registry', true), ('progress', false)) e (name, official)
 $$;
 
 create function ojs.manifest() returns jsonb

@@ -222,6 +222,7 @@ begin
         'succeeded', (select count(*) from jsonb_array_elements(items) i where i ->> 'status'
             not in ('failed', 'rolled_back')));
     perform ojs_http.record_push_bulk((answer -> 'total')::int, (answer -> 'succeeded')::int, failed, atomic);
+    answer := answer || ojs_http.batch_warnings();
     if failed > 0 and answer -> 'succeeded' = '0' then
         return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic'
             else 'no job could be pushed' end, answer);

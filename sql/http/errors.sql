@@ -37,6 +37,8 @@ begin
         status := 409; name := 'conflict';
     when 'TOPIC_NOT_A_QUEUE' then
         status := 409; name := 'not_a_queue';
+    when 'SCHEMA_EXISTS' then
+        status := 409; name := 'conflict';
     when 'TOPIC_EXISTS_INCOMPATIBLE' then
         status := 409; name := lower(code);
     when 'QUEUE_PAUSED' then

@@ -89,21 +89,36 @@ end $$;
 create function ojs_http.pushed_job(job_id uuid) returns jsonb
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_pushed_job';
 
+-- What the pushes of this request were warned of.
+create function ojs_http.schema_warnings() returns jsonb
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_schema_warnings';
+
+create function ojs_http.batch_warnings() returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    warnings jsonb := ojs_http.schema_warnings();
+begin
+    return case when warnings is null then '{}' else jsonb_build_object('warnings', warnings) end;
+end $$;
+
 create function ojs_http.push(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     job jsonb := ojs_http.object(request);
     before text := ojs_http.set_block_timeout(request);
+    warnings jsonb;
 begin
     perform ojs_http.check_args(job, null);
     job := ojs.push_job(job);
+    warnings := ojs_http.batch_warnings();
     perform set_config('ojs.block_timeout', before, true);
     if job -> 'dropped' = 'true' then
         return ojs_http.reply(200, job);
     end if;
     -- A key that a batch holds has no job to name.
     return ojs_http.reply(case when job -> 'deduplicated' = 'true' then 200 else 201 end,
-        jsonb_build_object('job', job, 'deduplicated', job -> 'deduplicated'),
+        jsonb_build_object('job', case when warnings = '{}' then job else job - 'warnings' end, 'deduplicated',
+            job -> 'deduplicated') || warnings,
         jsonb_strip_nulls(jsonb_build_object('Location',
             '/ojs/v1/jobs/' || (job ->> 'id'))) || ojs_http.pressure_headers()
             || ojs_http.limit_headers(job));
@@ -154,7 +169,7 @@ begin
                 then '{"status": "dropped"}'
                 else coalesce(i -> 'job', '{"status": "duplicate"}') || '{"deduplicated": true}' end
                     order by (i -> 'index')::int) from jsonb_array_elements(items) i),
-            'count', jsonb_array_length(items)),
+            'count', jsonb_array_length(items)) || ojs_http.batch_warnings(),
         ojs_http.batch_headers(items));
 end $$;
 

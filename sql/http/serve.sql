@@ -4,7 +4,8 @@
 
 -- ROUTES -----------------------------------------------------------------------------------------------------------
 
--- Every path there is. A name with a colon stands for one part of the path; a path has one at most.
+-- Every path there is. A name with a colon stands for one part of the path; a path has one at most, or two that are its
+-- end.
 create function ojs_http.routes(out method text, out pattern text, out handler text) returns setof record
 language sql immutable parallel safe
 begin atomic
@@ -116,6 +117,18 @@ begin atomic
         ('GET', '/ojs/v1/admin/dead-letter/stats', 'dead_letter_stats'),
         ('POST', '/ojs/v1/admin/dead-letter/:id/retry', 'retry_dead_letter'),
         ('DELETE', '/ojs/v1/admin/dead-letter/:id', 'delete_dead_letter_flat'),
+        ('GET', '/ojs/v1/schemas', 'schemas'),
+        ('POST', '/ojs/v1/schemas', 'register_schema'),
+        ('GET', '/ojs/v1/schemas/:type', 'schema'),
+        ('DELETE', '/ojs/v1/schemas/:type', 'drop_schema'),
+        ('GET', '/ojs/v1/schemas/:type/versions', 'schema_versions'),
+        ('GET', '/ojs/v1/schemas/:type/:version', 'schema'),
+        ('DELETE', '/ojs/v1/schemas/:type/:version', 'drop_schema'),
+        ('GET', '/ojs/v1/admin/schemas/:type', 'admin_schema'),
+        ('PUT', '/ojs/v1/admin/schemas/:type', 'set_schema_validation'),
+        ('GET', '/ojs/v1/admin/schemas/:type/:version', 'admin_schema'),
+        ('PUT', '/ojs/v1/admin/schemas/:type/:version', 'put_schema'),
+        ('DELETE', '/ojs/v1/admin/schemas/:type/:version', 'drop_schema'),
         ('GET', '/ojs/v1/admin/system/config', 'system_config'),
         ('GET', '/ojs/v1/admin/system/maintenance', 'maintenance'),
         ('POST', '/ojs/v1/admin/system/maintenance', 'set_maintenance'),
@@ -145,10 +158,6 @@ begin atomic
         ('DELETE', '/ojs/v1/crons/:name', 'unschedule'),
         -- What this version has not.
         ('GET', '/v0/topics/:queue/work', 'unsupported'),
-        ('GET', '/ojs/v1/schemas', 'unsupported'),
-        ('POST', '/ojs/v1/schemas', 'unsupported'),
-        ('GET', '/ojs/v1/schemas/:uri', 'unsupported'),
-        ('DELETE', '/ojs/v1/schemas/:uri', 'unsupported'),
         ('GET', '/ojs/v1/webhooks', 'unsupported'),
         ('POST', '/ojs/v1/webhooks', 'unsupported');
 end;
@@ -191,6 +200,14 @@ begin
             names := array[ojs_http.decoded(parts[i])];
         end if;
     end loop;
+    if handlers is null and cardinality(parts) > 3 and '' <> all (parts[cardinality(parts) - 1:]) then
+        with_name := parts[:cardinality(parts) - 2] || '{:,:}'::text[];
+        handlers := ojs_http.handlers_by_path() -> array_to_string(with_name, '/');
+        if handlers is not null then
+            names := array[ojs_http.decoded(parts[cardinality(parts) - 1]),
+                ojs_http.decoded(parts[cardinality(parts)])];
+        end if;
+    end if;
     handler := handlers ->> method;
     if handler is null and handlers is not null then
         allowed := (select string_agg(m, ', ' order by m) from (

@@ -7,6 +7,7 @@
  */
 #include "ojs/job/hooks.h"
 
+#include "ojs/job/schema_registry.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/pg/guard.h"
@@ -237,6 +238,7 @@ read_again(const Envelope &received, const Jsonb *json, TimestampTz now)
         validate(as_received);
         made.received_args = as_received.args;
     }
+    check_schema_of(made, received.args != nullptr ? received.args : made.args);
     error_context_stack = hooked.previous;
     return made;
 }
@@ -291,6 +293,7 @@ admit_envelope(const Hooks &hooks, Envelope &envelope, TimestampTz now)
 {
     if (hooks.n == 0) {
         validate(envelope);
+        check_schema_of(envelope, envelope.args);
         return true;
     }
     assign_ids(&envelope, 1);

@@ -46,6 +46,7 @@ constexpr Entry catalogue[] = {
     {Code::topic_not_a_queue, "TOPIC_NOT_A_QUEUE", "OJ312", false},
     {Code::topic_exists_incompatible, "TOPIC_EXISTS_INCOMPATIBLE", "OJ313", false},
     {Code::result_too_large, "RESULT_TOO_LARGE", "OJ314", false},
+    {Code::schema_exists, "SCHEMA_EXISTS", "OJ315", false},
     {Code::workflow_not_found, "WORKFLOW_NOT_FOUND", "OJ400", false},
     {Code::invalid_workflow, "INVALID_WORKFLOW", "OJ404", false},
     {Code::workflow_ended, "WORKFLOW_ENDED", "OJ406", false},
@@ -157,6 +158,19 @@ Details::add_unlogged(const char *key, std::string_view value)
 }
 
 Details &
+Details::add_unlogged_list(const char *key, const char *const *texts, int n)
+{
+    appendBinaryStringInfo(&logged, json.data, json.len);
+    begin_member(&json, key);
+    for (int i = 0; i < n; i++) {
+        appendStringInfoChar(&json, i == 0 ? '[' : ',');
+        escape_json(&json, texts[i]);
+    }
+    appendStringInfoString(&json, n == 0 ? "[]" : "]");
+    return *this;
+}
+
+Details &
 Details::add(const char *key, std::string_view value)
 {
     begin_member(&json, key);
@@ -197,6 +211,16 @@ tell(Code code, const Details &details, const char *hint, const char *format, ..
     char *message = format_message(format, args, errno);
     va_end(args);
     report(NOTICE, code, details, hint, message);
+}
+
+void
+warn(Code code, const Details &details, const char *hint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *message = format_message(format, args, errno);
+    va_end(args);
+    report(WARNING, code, details, hint, message);
 }
 
 void

@@ -14,6 +14,9 @@ uint64 clock_generation;
 namespace
 {
 
+constexpr config_enum_entry schema_modes[] = {
+    {"off", schema_off, false}, {"warn", schema_warn, false}, {"strict", schema_strict, false}, {nullptr, 0, false}};
+
 extern "C" void
 clock_moved(double, void *)
 {
@@ -77,6 +80,10 @@ guc_init()
                              &settings.redact_backtrace, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.require_lease_id", "Refuses calls that end or extend a lease and do not name it.",
                              nullptr, &settings.require_lease_id, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomEnumVariable("ojs.schema_validation",
+                             "What becomes of a job whose arguments do not fit the schema of its type.",
+                             "A mode that was set for the type goes before it.", &settings.schema_validation,
+                             schema_warn, schema_modes, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.strict_queues", "Refuses a push to a queue that was not created before.", nullptr,
                              &settings.strict_queues, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.tick_interval", "Longest time between two passes of upkeep by the worker.", nullptr,

@@ -11,6 +11,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/job/hooks.h"
+#include "ojs/job/schema_registry.h"
 #include "ojs/pg/json.h"
 #include "ojs/state/locate.h"
 #include "ojs/push/unique.h"
@@ -238,5 +239,5 @@ OJS_CHANGE(ojs_push_job, "ojs.push_job()")
     Answer answer = push_one(tables, envelope, at);
     Jsonb *job =
         answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.status, answer.pushed.queue);
-    return JsonbPGetDatum(with_pressure(job));
+    return JsonbPGetDatum(with_schema_warnings(with_pressure(job), envelope));
 }

@@ -43,6 +43,7 @@ constexpr Oid workflow_open_types[] = {UUIDOID, UUIDOID, INT4OID, BOOLOID};
 constexpr Oid workflow_end_types[] = {UUIDOID, INT4OID, UUIDOID,        TIMESTAMPTZOID, INT4OID,
                                       BOOLOID, TEXTOID, TIMESTAMPTZOID, JSONBOID,       JSONBOID};
 constexpr Oid workflow_due_types[] = {UUIDOID, TIMESTAMPTZOID, INT4OID, TEXTOID};
+constexpr Oid job_schema_types[] = {TEXTOID, BYTEAOID, TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID};
 constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
 
 /* Fills values and nulls one column after the other. */
@@ -190,7 +191,8 @@ const Shape shapes[static_cast<int>(store::Rel::count)] = {{lengthof(job_types),
                                                            {lengthof(listener_flag_types), listener_flag_types},
                                                            {lengthof(workflow_open_types), workflow_open_types},
                                                            {lengthof(workflow_end_types), workflow_end_types},
-                                                           {lengthof(workflow_due_types), workflow_due_types}};
+                                                           {lengthof(workflow_due_types), workflow_due_types},
+                                                           {lengthof(job_schema_types), job_schema_types}};
 
 template <typename Row>
 HeapTuple

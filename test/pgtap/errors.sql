@@ -74,6 +74,11 @@ insert into provocation values
     ('QUEUE_FULL', '{queue,depth,bound,strategy,retry_after_seconds}',
         $$select ojs.create_queue('q', '{"max_size": 1}'); select ojs.push('a.b', queue => 'q');
         select ojs.push('a.b', queue => 'q')$$),
+    ('SCHEMA_VALIDATION_FAILED', '{field,schema,validation_errors}',
+        $$select ojs.create_schema('a.b', '1', '{"maxItems": 0}'), ojs.set_schema_validation('a.b', 'strict');
+        select ojs.push('a.b', '[1]')$$),
+    ('SCHEMA_EXISTS', '{field,schema}', $$select ojs.create_schema('a.b', '1', '{}');
+        select ojs.create_schema('a.b', '1', '{}')$$),
     ('UNSUPPORTED_FEATURE', '{}', $$select ojs.reset()$$),
     ('UNIQUE_KEY_INVALID', '{field}', $$select ojs.push('a.b', "unique" => '{"keys": ["nothing"]}')$$),
     ('PERMISSION_DENIED', '{queue,field,reason}', $$select ojs.create_queue('q', '{"allowed_job_types": ["c.d"]}');

@@ -31,7 +31,7 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
      'configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events '
            'register_hook unregister_hook set_rate_limit schedule unschedule '
-        || 'reset', ''),
+        || 'create_schema drop_schema set_schema_validation reset', ''),
     ('http', 'pwo'),
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities', '*')) list (names, callers);
 
@@ -42,14 +42,16 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
      'abridged would_wait may_wait most_bytes bytes_of field_in hint_of query_word read_headers read_query decoded '
      'request_id reply no_route problem status_of error_body raise now rfc3339 '
         || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list '
-           'no_such_job only manifest extensions health ready unsupported', 'pwo'),
+           'no_such_job only manifest extensions health ready unsupported '
+        || 'no_such_schema schema_json version_json schema_named version_key schemas schema admin_schema versions_of '
+           'schema_versions', 'pwo'),
     ('tick_without_worker', 'pw'),
     ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk '
      'pushed_items tried_items item_error nothing_done '
         || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers may_push take_push_key '
            'keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce '
-           'create_workflow cancel_workflow', 'p'),
+           'create_workflow cancel_workflow schema_warnings batch_warnings', 'p'),
     ('info workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'),
         ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker '
@@ -73,7 +75,8 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'pause_queue_flat resume_queue_flat drain_queue '
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker '
            'resume_worker terminate_worker forget_worker '
-        || 'schedule unschedule set_maintenance reset', '')) list (names, callers);
+        || 'schedule unschedule set_maintenance reset register register_schema put_schema set_schema_validation '
+           'drop_schema', '')) list (names, callers);
 
 create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema,
     coalesce(calls.callers, http_calls.callers) as callers

@@ -40,9 +40,10 @@ struct Envelope {
                        numbers of seconds */
     std::string_view deduplication_key; /* null data: none */
     std::optional<int64> deduplication_ttl_ms;
-    int max_attempts; /* set by validate() from retry, or the default 3 */
-    int32 flags;      /* job_flag, set by validate(): all but job_has_history */
-    bool measured;    /* its size has been checked already, as the JSON it came in */
+    int max_attempts;       /* set by validate() from retry, or the default 3 */
+    int32 flags;            /* job_flag, set by validate(): all but job_has_history */
+    bool measured;          /* its size has been checked already, as the JSON it came in */
+    Jsonb *schema_warnings; /* an array of what its args lack by their schema; null: nothing */
 };
 static_assert(std::is_trivially_destructible_v<Envelope>);
 

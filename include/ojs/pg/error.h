@@ -37,6 +37,7 @@ enum class Code {
     topic_not_a_queue,
     topic_exists_incompatible,
     result_too_large,
+    schema_exists,
     workflow_not_found,
     invalid_workflow,
     workflow_ended,
@@ -57,7 +58,8 @@ struct Details {
     Details &add(const char *key, const char *value) { return add(key, std::string_view(value)); }
     Details &add(const char *key, int64 value);
     Details &add(const char *key, const pg_uuid_t &value);
-    Details &add_unlogged(const char *key, std::string_view value); /* last */
+    Details &add_unlogged(const char *key, std::string_view value);               /* last */
+    Details &add_unlogged_list(const char *key, const char *const *texts, int n); /* last */
 };
 static_assert(std::is_trivially_destructible_v<Details>);
 
@@ -67,6 +69,9 @@ static_assert(std::is_trivially_destructible_v<Details>);
 
 /* Like raise(), but emits a NOTICE, and the call goes on. */
 void tell(Code code, const Details &details, const char *hint, const char *message, ...) pg_attribute_printf(4, 5);
+
+/* Like tell(), but a WARNING. */
+void warn(Code code, const Details &details, const char *hint, const char *message, ...) pg_attribute_printf(4, 5);
 
 /* The usual complaint about one field of an envelope or one parameter. */
 [[noreturn]] void raise_field(Code code, const char *field, const char *hint, const char *message, ...)

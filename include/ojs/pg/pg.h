@@ -85,6 +85,7 @@ extern "C" {
 #include "postmaster/autovacuum.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "regex/regex.h"
 #include "replication/walsender.h"
 #include "storage/bufmgr.h"
 #include "storage/condition_variable.h"

@@ -10,6 +10,9 @@ namespace ojs
 
 constexpr int max_block_ms = 30000; /* a statement that waits keeps its snapshot */
 
+/* What becomes of a job whose args do not fit the schema of its type. */
+enum SchemaMode { schema_off, schema_warn, schema_strict };
+
 /* One variable per setting, in the order of settings.cpp; times in milliseconds, sizes in the unit that the name's
  * documentation gives. */
 struct Settings {
@@ -33,6 +36,7 @@ struct Settings {
     int notify_interval_ms;
     bool redact_backtrace;
     bool require_lease_id;
+    int schema_validation; /* a SchemaMode */
     bool strict_queues;
     int tick_interval_ms;
     bool worker;

@@ -45,6 +45,7 @@ enum class Rel {
     workflow_open,
     workflow_end,
     workflow_due,
+    job_schema,
     count
 };
 

@@ -1,0 +1,130 @@
+/*
+ * version.cpp: see version.h.
+ */
+#include "ojs/job/version.h"
+
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+bool
+is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+void
+put_number(VersionKey &key, uint64 n, int bytes)
+{
+    for (int shift = (bytes - 1) * 8; shift >= 0; shift -= 8)
+        key.bytes[key.n++] = static_cast<uint8>(n >> shift);
+}
+
+/* Identifiers of a version before the release: numbers by value and before all others, a longer list after its start.
+ */
+bool
+read_identifiers(std::string_view text, VersionKey &key)
+{
+    for (;;) {
+        std::string_view part = text.substr(0, text.find('.'));
+        uint64 number = 0;
+        bool numeric = part.size() <= 18;
+        if (part.empty())
+            return false;
+        for (char c : part) {
+            if (!is_digit(c) && c != '-' && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z'))
+                return false;
+            numeric = numeric && is_digit(c);
+            number = number * 10 + static_cast<uint64>(c - '0');
+        }
+        key.bytes[key.n++] = numeric ? 1 : 2;
+        if (numeric)
+            put_number(key, number, 8);
+        else {
+            memcpy(key.bytes + key.n, part.data(), part.size());
+            key.n += static_cast<int>(part.size());
+            key.bytes[key.n++] = 0;
+        }
+        if (part.size() == text.size())
+            break;
+        text.remove_prefix(part.size() + 1);
+    }
+    key.bytes[key.n++] = 0;
+    return true;
+}
+
+} // namespace
+
+bool
+read_version(std::string_view text, VersionKey &key)
+{
+    key.n = 0;
+    if (text.size() > max_version_length)
+        return false;
+    size_t build = text.find('+');
+    if (build == 0 || build + 1 == text.size())
+        return false;
+    text = text.substr(0, build);
+    size_t dash = std::min(text.find('-'), text.size());
+    std::string_view core = text.substr(0, dash);
+    int numbers = 0;
+    for (bool more = true; more; numbers++) {
+        std::string_view part = core.substr(0, core.find('.'));
+        uint64 number = 0;
+        if (part.empty() || part.size() > 9 || numbers == 3)
+            return false;
+        for (char c : part) {
+            if (!is_digit(c))
+                return false;
+            number = number * 10 + static_cast<uint64>(c - '0');
+        }
+        put_number(key, number, 4);
+        more = part.size() < core.size();
+        core.remove_prefix(std::min(part.size() + 1, core.size()));
+    }
+    for (; numbers < 3; numbers++)
+        put_number(key, 0, 4);
+    if (dash < text.size())
+        return read_identifiers(text.substr(dash + 1), key);
+    key.bytes[key.n++] = 0xff;
+    return true;
+}
+
+int
+compare(const VersionKey &a, const VersionKey &b)
+{
+    int order = memcmp(a.bytes, b.bytes, static_cast<size_t>(std::min(a.n, b.n)));
+    return order != 0 ? order : a.n - b.n;
+}
+
+std::string_view
+version_in(const Jsonb *options)
+{
+    JsonbValue value;
+    if (options == nullptr || !find_member(root_of(options), "version", value))
+        return {};
+    if (value.type == jbvString)
+        return text_of(value);
+    if (value.type == jbvNumeric && number_length(value.val.numeric) <= static_cast<int64>(max_version_length))
+        return DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(value.val.numeric)));
+    return {};
+}
+
+} // namespace ojs
+
+using namespace ojs;
+
+/* ojs_store.version_key(version text) returns bytea: in the order of versions; null for what is none */
+OJS_FUNCTION(ojs_version_key)
+{
+    VersionKey key;
+    if (!read_version(view(PG_GETARG_TEXT_PP(0)), key))
+        PG_RETURN_NULL();
+    PG_RETURN_BYTEA_P(
+        reinterpret_cast<bytea *>(cstring_to_text_with_len(reinterpret_cast<const char *>(key.bytes), key.n)));
+}
