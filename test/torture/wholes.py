@@ -87,7 +87,7 @@ class Wholes:
             for t0, t1, certain in sorted(touches[id]) + [(self.horizon, self.horizon, True)]:
                 # a claim whose answer nobody saw may hold the job meanwhile
                 hidden = any(id_may_be(op, args["q"]) and since - SLOW <= op.t0 <= t0 for op in self.unknown_claims)
-                if not hidden:
+                if not hidden and not self.in_doubt(id, t0):
                     self.passed_over(id, since, t0, ends, short[args["q"]])
                 since = max(since, t1)
                 if certain:
@@ -108,6 +108,11 @@ class Wholes:
 
     def crash_between(self, a, b):
         return any(c[0] < b and c[1] + 2 > a for c in self.h.crashes)
+
+    def in_doubt(self, id, at):
+        """A prepared push or end outlives the hot rows that a crash empties: a reconcile pass decides once it has ended."""
+        ops = [op for op, _ in self.acts[id]] + [self.pushes[id]] * (id in self.pushes)
+        return any(op.client.startswith("side") and self.crash_between(op.t0, at) for op in ops)
 
     def check_keepers(self):
         """Who extends its lease in time keeps its job, however long others wait."""
@@ -309,9 +314,7 @@ class Wholes:
             if not stands:
                 continue
             for id, places, ends in wrong:
-                # A prepared push outlives the hot rows that a crash empties; once it is committed, a reconcile pass makes them.
-                push = self.pushes.get(id)
-                if push is not None and push.client.startswith("side") and self.crash_between(push.t0, t0) and places == 0:
+                if places == 0 and self.in_doubt(id, t0):
                     continue
                 self.bad("every job is in exactly one place", f"at {t0:.3f} in {places} places, with {ends} ends", id)
             for key, n in twins:

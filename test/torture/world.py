@@ -363,12 +363,16 @@ class Round:
         return seconds
 
     def fault_prepare(self, t0):
-        """A prepared transaction that has pushed stays open, over crashes too, then ends one way or the other."""
+        """A prepared transaction that has acked, claimed and pushed stays open, over crashes too, then ends either way."""
         seconds, verb = self.rng.uniform(1, 10), self.rng.choice(("commit", "rollback"))
         name = f"torture {getattr(self, 'sides', 0)}"
 
         def body(session):
+            session.claim(self.rng.choice(client.QUEUES), 2, 20)
             session.begin("read committed")
+            if session.held:
+                session.ack(next(iter(session.held.values())))
+            session.claim(self.rng.choice(client.QUEUES), 2, 20)
             session.push(self.rng.choice(client.QUEUES))
             session.push_many(self.rng.choice(client.QUEUES), 3)
             session.connection.execute(f"prepare transaction '{name}'")
