@@ -373,8 +373,7 @@ class Round:
             if session.held:
                 session.ack(next(iter(session.held.values())))
             session.claim(self.rng.choice(client.QUEUES), 2, 20)
-            session.push(self.rng.choice(client.QUEUES))
-            session.push_many(self.rng.choice(client.QUEUES), 3)
+            session.push_many(self.rng.choice(client.QUEUES), 4)
             session.connection.execute(f"prepare transaction '{name}'")
             time.sleep(seconds)
             session.log.write("commit", client.Clock.now(), session.tx)
@@ -382,11 +381,9 @@ class Round:
                 try:
                     session.world.connect("torture prepared").execute(f"{verb} prepared '{name}'")
                     break
-                except pq.SqlError as e:
-                    if e.sqlstate == "42704":   # an answer was lost
+                except (pq.SqlError, pq.Dead) as e:
+                    if getattr(e, "sqlstate", None) == "42704":   # an answer was lost
                         break
-                    time.sleep(0.1)
-                except pq.Dead:
                     time.sleep(0.1)
             session.log.write("end", client.Clock.now(), session.tx, "ok" if verb == "commit" else "rb")
         self.side(body)
