@@ -164,7 +164,7 @@ build/pg_regress:
 	ln -sfn ../../expected $@/expected
 
 FORCE:
-.PHONY: FORCE help quickstart dev test test-one conformance lint format gateway bench torture freeze installcheck-pgtap list-sql
+.PHONY: FORCE help quickstart dev test test-one conformance lint format gateway bench torture freeze deb dist installcheck-pgtap list-sql
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -227,6 +227,15 @@ freeze: $(DATA_built) ## at a release: keep this version's scripts for ever
 	done
 	cp $(DATA_built) sql/versions/
 	sed -i '/^--/!d' sql/versions/next.sql
+
+deb: ## build Debian packages into build/deb (docs/how-to/operating.md)
+	@scripts/install-deps deb
+	@scripts/deb
+
+# The install script, which META.json names, is in it as well: it is made of files, and git does not know it.
+dist: $(INSTALL_SCRIPT_SQL) ## make the archive for PGXN of what is committed: build/ojs-VERSION.zip
+	git archive --format=zip -o build/ojs-$(EXTVERSION).zip --prefix=ojs-$(EXTVERSION)/sql/ --add-file=$< \
+		--prefix=ojs-$(EXTVERSION)/ HEAD
 
 installcheck-pgtap:
 	test/lib/pgtap $(PGTAP)
