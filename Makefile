@@ -1,6 +1,6 @@
 # Builds, installs and tests ojs. `make help` lists the targets; docs/develop.md explains them.
 
-EXTENSION = ojs
+EXTENSION = ojs ojs_test
 EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" ojs.control)
 PG_CONFIG ?= pg_config
 
@@ -72,7 +72,7 @@ PREVIOUS := $(lastword $(shell ls sql/versions 2>/dev/null | sed -n 's/^ojs--\([
 INSTALL_SCRIPT_SQL = sql/ojs--$(EXTVERSION).sql
 UPDATE_SCRIPT_SQL = $(if $(PREVIOUS),sql/ojs--$(PREVIOUS)--$(EXTVERSION).sql)
 DATA_built = $(INSTALL_SCRIPT_SQL) $(UPDATE_SCRIPT_SQL)
-DATA = $(filter-out $(DATA_built:sql/%=sql/versions/%),$(FROZEN))
+DATA = $(filter-out $(DATA_built:sql/%=sql/versions/%),$(FROZEN)) $(wildcard sql/test_kit/*.sql)
 
 MODULE_big = ojs
 OBJS = $(patsubst %.cpp,%.o,$(sort $(wildcard src/*.cpp src/*/*.cpp)))
