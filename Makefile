@@ -198,7 +198,7 @@ gateway: ## build the HTTP server build/ojs-gateway (docs/how-to/gateway.md)
 # One object for each file, so that the parser of HTTP, which is slow to compile, is compiled when it changes. Other flags
 # (GATEWAY_FLAGS="-fsanitize=address,undefined") need another folder (GATEWAY_DIR).
 GATEWAY_DIR ?= build/gateway
-GATEWAY_OBJS = $(patsubst gateway/%.cpp,$(GATEWAY_DIR)/%.o,$(wildcard gateway/*.cpp))
+GATEWAY_OBJS = $(patsubst gateway/%.cpp,$(GATEWAY_DIR)/%.o,$(wildcard gateway/*.cpp)) $(GATEWAY_DIR)/page_files.o
 GATEWAY_CXXFLAGS = -std=c++20 -O2 -g -Wall -Wextra $(if $(filter true,$(CI)),-Werror) -MMD -MP -fPIE \
 	-fstack-protector-strong -fstack-clash-protection -D_GLIBCXX_ASSERTIONS -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 \
 	-isystem $(shell $(PG_CONFIG) --includedir)
@@ -208,11 +208,22 @@ $(GATEWAY_DIR)/%.o: gateway/%.cpp
 	@mkdir -p $(@D)
 	$(CXX) $(GATEWAY_CXXFLAGS) $(GATEWAY_FLAGS) -c -o $@ $<
 
+# The page is built in as it stands in gateway/page: as string literals.
+PAGE_FILES = $(wildcard gateway/page/*)
+$(GATEWAY_DIR)/page_files.cpp: $(PAGE_FILES) gateway/page_files.h
+	@mkdir -p $(@D)
+	@{ echo '#include "page_files.h"'; echo 'namespace gateway { static constexpr PageFile files[] = {'; \
+	for file in $(PAGE_FILES); do printf '{"%s", R"page_file(' "$${file##*/}"; cat "$$file"; echo ')page_file"},'; done; \
+	echo '}; const std::span<const PageFile> page_files(files); }'; } > $@.tmp && mv $@.tmp $@
+
+$(GATEWAY_DIR)/page_files.o: $(GATEWAY_DIR)/page_files.cpp
+	$(CXX) $(GATEWAY_CXXFLAGS) -Igateway $(GATEWAY_FLAGS) -c -o $@ $<
+
 $(GATEWAY_DIR)/ojs-gateway: $(GATEWAY_OBJS)
 	$(CXX) $(GATEWAY_FLAGS) $(GATEWAY_LDFLAGS) -o $@ $^ -lpq -lcrypto -ljansson -lpthread
 
 build/ojs-gateway: $(GATEWAY_DIR)/ojs-gateway
-	cp $< $@
+	cp -f $< $@
 -include $(GATEWAY_OBJS:.o=.d)
 
 bench: ## measure against other queues in one run (ARGS="--quick")

@@ -30,6 +30,7 @@ constexpr Rule rules[] = {
     {"GET HEAD ", "/ready", everybody},
     {"GET HEAD ", "/ojs/v1/health", everybody},
     {"GET HEAD ", "/ojs/v1/ready", everybody},
+    {"GET HEAD ", "/ojs/v1/admin/access", everybody},
 
     {"POST ", "/ojs/v1/jobs", produce},
     {"POST ", "/ojs/v1/jobs/batch", produce},
@@ -93,14 +94,10 @@ read_duties(const std::string &names)
     for (std::string_view rest = names; !rest.empty();) {
         std::string_view name = rest.substr(0, rest.find(','));
         rest.remove_prefix(std::min(name.size() + 1, rest.size()));
-        unsigned duty = name == "produce"   ? produce
-                        : name == "work"    ? work
-                        : name == "observe" ? observe
-                        : name == "admin"   ? everybody
-                                            : 0u;
-        if (duty == 0)
+        const auto *known = std::ranges::find(duty_names, name, &std::pair<std::string_view, unsigned>::first);
+        if (known == std::end(duty_names))
             throw std::runtime_error("a duty is produce, work, observe or admin, not \"" + std::string(name) + "\"");
-        duties |= duty;
+        duties |= known->second == admin ? everybody : known->second;
     }
     return duties;
 }

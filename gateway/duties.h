@@ -5,11 +5,14 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace gateway
 {
 
 enum Duty : unsigned { produce = 1, work = 2, observe = 4, admin = 8 };
+inline constexpr std::pair<std::string_view, unsigned> duty_names[] = {
+    {"produce", produce}, {"work", work}, {"observe", observe}, {"admin", admin}};
 
 /* "produce,work" and so on. Throws std::runtime_error. */
 unsigned read_duties(const std::string &names);

@@ -3,10 +3,14 @@
  */
 #include "pages.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+
+#include "duties.h"
+#include "page_files.h"
 
 namespace gateway
 {
@@ -14,6 +18,7 @@ namespace gateway
 namespace
 {
 
+constexpr std::string_view own_root = "/page/";
 constexpr std::string_view root = "/ojs/admin/";
 constexpr std::string_view index_page = "index.html";
 constexpr size_t most_bytes = 64 << 20; /* all files together */
@@ -35,25 +40,45 @@ constexpr Type types[] = {
 
 /* Only what it brings along runs, and in no frame of another page. */
 constexpr std::string_view guards =
-    "X-Content-Type-Options: nosniff\n"
     "Content-Security-Policy: default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "font-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\n"
     "Cache-Control: no-cache\n";
+/* Ours sets text and attributes alone, and the browser holds it to that (trusted types). */
+constexpr std::string_view own_guards =
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'\n"
+    "X-Frame-Options: DENY\n"
+    "Referrer-Policy: no-referrer\n"
+    "Cross-Origin-Opener-Policy: same-origin\n"
+    "Cross-Origin-Resource-Policy: same-origin\n"
+    "Cache-Control: no-cache\n";
 
 Answer
-file_answer(std::string_view name, const std::string &content)
+file_answer(std::string_view guards, std::string_view name, std::string_view content)
 {
     std::string_view media_type = "application/octet-stream";
     for (const Type &type : types)
         if (name.ends_with(type.ending))
             media_type = type.media_type;
-    return {200, std::string(guards) + "Content-Type: " + std::string(media_type), content, false, ""};
+    return {200, std::string(guards) + "Content-Type: " + std::string(media_type), std::string(content), false, ""};
+}
+
+/* The address is relative, for a proxy may have put another path before it. */
+Answer
+redirect(std::string_view to)
+{
+    return {302, "Location: " + std::string(to), "", false, ""};
 }
 
 } // namespace
 
-Pages::Pages(const std::string &folder)
+Pages::Pages(const std::string &folder, unsigned duties)
 {
+    for (const auto &[name, duty] : duty_names)
+        if ((duties & (duty | admin)) != 0)
+            facts += (facts.empty() ? "\"" : ", \"") + std::string(name) + "\"";
+    facts = "{\"duties\": [" + facts + "], \"admin_ui\": " + (folder.empty() ? "false" : "true") + "}";
     if (folder.empty())
         return;
     size_t bytes = 0;
@@ -83,20 +108,34 @@ std::optional<Answer>
 Pages::page(const Request &request) const
 {
     std::string_view path = request.path();
-    if (files.empty() || (request.method != "GET" && request.method != "HEAD"))
+    if (request.method != "GET" && request.method != "HEAD")
         return {};
-    if (path == "/" || path == root.substr(0, root.size() - 1))
-        return Answer{302, "Location: " + std::string(root), "", false, ""};
+    if (path == "/" || path == "/page")
+        return redirect("page/");
+    if (path.starts_with(own_root)) {
+        std::string_view name = path.substr(own_root.size());
+        if (name == "gateway.json")
+            return file_answer(own_guards, name, facts);
+        const auto file = std::ranges::find(page_files, name.empty() ? index_page : name, &PageFile::name);
+        return file != page_files.end() ? std::optional(file_answer(own_guards, file->name, file->content))
+                                        : std::nullopt;
+    }
+
+    if (files.empty())
+        return {};
+    if (path == root.substr(0, root.size() - 1))
+        return redirect("admin/");
     if (!path.starts_with(root))
         return {};
     /* The browser asks for what a page names beside it, however deep the path of the page is. */
     for (std::string_view name = path.substr(root.size()); !name.empty();) {
         if (auto file = files.find(name); file != files.end())
-            return file_answer(file->first, file->second);
+            return file_answer(guards, file->first, file->second);
         size_t slash = name.find('/');
         name.remove_prefix(slash == name.npos ? name.size() : slash + 1);
     }
-    return file_answer(index_page, files.find(index_page)->second); /* a path that the page itself makes sense of */
+    /* A path that the page itself makes sense of. */
+    return file_answer(guards, index_page, files.find(index_page)->second);
 }
 
 } // namespace gateway

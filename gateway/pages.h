@@ -1,6 +1,6 @@
 /*
- * pages.h: the files of a user interface that runs in a browser, under /ojs/admin/ (--ui DIR). All of them are read at
- * the start, so that no request reaches the file system.
+ * pages.h: user interfaces that run in a browser: the page of our own under /page/, which is built in, and the files of
+ * another under /ojs/admin/ (--ui DIR). All of them are read at the start, so that no request reaches the file system.
  */
 #pragma once
 
@@ -15,14 +15,15 @@ namespace gateway
 
 class Pages {
 public:
-    /* Empty: there are none. Throws std::runtime_error. */
-    explicit Pages(const std::string &folder);
+    /* An empty folder: there is no other user interface. Throws std::runtime_error. */
+    Pages(const std::string &folder, unsigned duties);
 
     /* What a request for a page is answered with; nothing for any other request. */
     std::optional<Answer> page(const Request &request) const;
 
 private:
-    std::map<std::string, std::string, std::less<>> files; /* by path below the folder */
+    std::map<std::string, std::string, std::less<>> files; /* of the folder, by path below it */
+    std::string facts;                                     /* of this gateway, as JSON, for the page of our own */
 };
 
 } // namespace gateway

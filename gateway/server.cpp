@@ -135,7 +135,7 @@ allow_files(const Options &options)
 
 Server::Server(Options given)
     : options(std::move(given)), identity(options.identity), listener(listen_at(options.listen)),
-      hosts(host_names(options, listener)), pages(options.ui), log(options.access_log),
+      hosts(host_names(options, listener)), pages(options.ui, options.duties), log(options.access_log),
       clients({options.connections, per_address_limit(options, listener), options.max_bodies}),
       pool(options.database, options.pool, options.timeout), probes(options.database, options.timeout),
       ear(options.database, room)
@@ -391,6 +391,7 @@ Server::respond(Client &client, const Exchange &exchange)
             !line.starts_with("OJS-Last-Event-ID: "))
             text.append(line).append("\r\n");
     }
+    text += "X-Content-Type-Options: nosniff\r\n"; /* jobs hold what anybody wrote, and a browser may look at them */
     bool has_body =
         exchange.request.method != "HEAD" && !exchange.streams && answer.status != 204 && answer.status != 304;
     if (has_body)

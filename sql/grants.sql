@@ -139,7 +139,7 @@ grant execute on function
     ojs_http.object, ojs_http.field, ojs_http.text_field, ojs_http.number_field, ojs_http.texts_field, ojs_http.job_id,
         ojs_http.job_named,
     ojs_http.query_number, ojs_http.query_word, ojs_http.query_list, ojs_http.no_such_job, ojs_http.only,
-    ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.unsupported
+    ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.access, ojs_http.unsupported
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs_http.workflow, ojs_http.workflow_body, ojs_http.workflow_named to ojs_producer,
     ojs_observer, ojs_admin;
@@ -194,7 +194,8 @@ grant execute on function
     ojs_http.worker, ojs_http.worker_health, ojs_http.worker_json, ojs_http.worker_named,
     ojs_http.dead_letters, ojs_http.dead_letter, ojs_http.dead_letter_named, ojs_http.admin_dead_letters,
     ojs_http.dead_letter_stats, ojs_http.crons, ojs_http.cron, ojs_http.cron_json, ojs_http.no_such_cron,
-    ojs_http.rate_limits, ojs_http.rate_limit, ojs_http.rate_limit_json
+    ojs_http.rate_limits, ojs_http.rate_limit, ojs_http.rate_limit_json, ojs_http.job_list,
+        ojs_http.explain, ojs_http.job_history, ojs_http.events_of, ojs_http.workflows
 to ojs_observer, ojs_admin;
 
 -- Administration
@@ -215,7 +216,8 @@ grant execute on function
     ojs_http.set_queue_rate_limit, ojs_http.set_rate_limit, ojs_http.unset_rate_limit,
     ojs_http.direct_worker, ojs_http.quiet_worker, ojs_http.resume_worker, ojs_http.terminate_worker,
         ojs_http.forget_worker,
-    ojs_http.schedule, ojs_http.unschedule, ojs_http.set_maintenance, ojs_http.reset
+    ojs_http.schedule, ojs_http.unschedule, ojs_http.cron_job, ojs_http.trigger_cron,
+        ojs_http.set_maintenance, ojs_http.reset
 to ojs_admin;
 
 -- Hooks

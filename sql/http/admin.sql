@@ -86,14 +86,68 @@ begin
     return ojs_http.numbered_page(request, entries, ojs_http.count_listed(filter));
 end $$;
 
+-- By pages in any order, or by cursor, the newest first.
 create function ojs_http.admin_jobs(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    filter jsonb := ojs_http.list_filter(request, jsonb_build_object('state',
+        ojs_http.query_word(request, 'state', 'available', 'scheduled', 'retryable', 'pending', 'active', 'completed',
+            'cancelled', 'discarded')));
 begin
     perform ojs_http.upkeep();
-    return ojs_http.job_page(request, ojs_http.list_filter(request, jsonb_build_object('state',
-        ojs_http.query_word(request, 'state', 'available', 'scheduled', 'retryable', 'pending', 'active', 'completed',
-            'cancelled', 'discarded'))));
+    if not request.query ?| '{cursor,limit}' then
+        return ojs_http.job_page(request, filter);
+    end if;
+    perform ojs_http.only(request.query, 'cursor', 'limit', 'queue', 'state', 'type', 'since', 'until');
+    return ojs_http.job_list(request, 'items', filter);
 end $$;
+
+create function ojs_http.explain(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+begin
+    perform ojs_http.upkeep();
+    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'explanation', ojs.explain_job(id)));
+end $$;
+
+-- In the order of its life, in which the view has them not.
+create function ojs_http.events_of(job_id uuid, most int) returns jsonb[]
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select array(
+        select jsonb_build_object('specversion', '1.0', 'id', ojs_store.event_id(e.at, e.identity), 'type', e.type,
+            'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || e.source,
+            'time', ojs_http.rfc3339(e.at), 'subject', e.subject, 'data', e.data)
+        from ojs_store.all_events e
+        where e.job_id = $1 and ojs_store.may_use_queue(e.queue, 'read')
+        order by e.written_at, e.deliveries, e.rank limit most)
+$$;
+
+-- The events of a job as far as they are kept, the oldest first.
+create function ojs_http.job_history(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    wanted uuid := ojs_http.job_named(request, null);
+    most int := ojs_http.query_number(request, 'limit', 100, 1, 200);
+    events jsonb[];
+begin
+    perform ojs.info(wanted);
+    events := ojs_http.events_of(wanted, most + 1);
+    return ojs_http.reply(200, jsonb_build_object('job_id', wanted, 'events', to_jsonb(events[:most]),
+        'has_more', cardinality(events) > most));
+end $$;
+
+-- ACCESS -----------------------------------------------------------------------------------------------------------
+
+-- What the caller may do, so that a user interface offers nothing else.
+create function ojs_http.access(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('role', current_user, 'duties', coalesce(jsonb_agg(d.duty), '[]')))
+    from (values
+        ('produce', 'ojs.push_job(jsonb)'), ('work', 'ojs.ack(uuid, jsonb, text, text)'), ('observe', 'ojs.health()'),
+        ('admin', 'ojs.delete_job(uuid)')) as d(duty, function)
+    where has_function_privilege(d.function, 'execute')
+$$;
 
 -- QUEUES -----------------------------------------------------------------------------------------------------------
 

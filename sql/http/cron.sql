@@ -161,6 +161,32 @@ begin
         jsonb_build_object('name', request.names[1])));
 end $$;
 
+-- What a run of an entry would push now; null if there is no such entry.
+create function ojs_http.cron_job(name text) returns jsonb
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.cron_envelope(c, ojs_http.now(), ojs_http.now()) from ojs_store.cron c
+    where c.name = $1 and exists (select from ojs.crons v where v.name = c.name)
+$$;
+
+-- A run beside those of the clock: overlap_policy, last_run_at and run_count are of those alone.
+create function ojs_http.trigger_cron(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job jsonb := ojs_http.cron_job(request.names[1]);
+begin
+    if job is null then
+        perform ojs_http.no_such_cron(request.names[1]);
+    end if;
+    if ojs_http.object(request, false) <> '{}' then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'a run of a cron entry takes nothing', '{"field": "body"}',
+            'Send no body; PATCH changes the entry.');
+    end if;
+    job := ojs.push_job(job);
+    return ojs_http.reply(case when job -> 'deduplicated' = 'true' or job ? 'dropped' then 200 else 201 end,
+        jsonb_build_object('job', job, 'deduplicated', job -> 'deduplicated'),
+        jsonb_strip_nulls(jsonb_build_object('Location', '/ojs/v1/jobs/' || (job ->> 'id'))));
+end $$;
+
 create function ojs_http.events(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin

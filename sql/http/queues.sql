@@ -228,13 +228,13 @@ end $$;
 
 -- DEAD LETTERS -----------------------------------------------------------------------------------------------------
 
-create function ojs_http.dead_letters(request ojs_http.request) returns ojs_http.response
+-- A page of the jobs that a filter describes, the newest first, by cursor.
+create function ojs_http.job_list(request ojs_http.request, field text, filter jsonb) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
     skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
     after uuid := ojs_http.page_key(request, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
-    filter jsonb := ojs_http.dead_letter_filter(request);
     entries jsonb[];
     keys text[];
     shown int;
@@ -253,8 +253,13 @@ begin
         (select array_agg(f.id::text order by f.place) from fitting f),
         least(most, (select count(*) from fitting f where f.fits))
     into entries, keys, shown;
-    return ojs_http.page('jobs', entries[:shown], keys, ojs_http.count_listed(filter), most, skipped, shown);
+    return ojs_http.page(field, entries[:shown], keys, ojs_http.count_listed(filter), most, skipped, shown);
 end $$;
+
+create function ojs_http.dead_letters(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.job_list(request, 'jobs', ojs_http.dead_letter_filter(request))
+$$;
 
 -- The dead letter of the path; NOT_FOUND for any other job, too.
 create function ojs_http.dead_letter_named(request ojs_http.request) returns ojs.job

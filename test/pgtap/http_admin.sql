@@ -42,6 +42,55 @@ select is(pg_temp.error('GET', '/ojs/v1/admin/jobs?' || q), '400 invalid_request
     from unnest(array['state=asleep', 'sort=type', 'order=up', 'since=yesterdays', 'page=x', 'per_page=-1',
     'sort=id%3B--']) q;
 
+-- By cursor: what is pushed meanwhile moves nothing.
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/admin/jobs?queue=list&limit=4')) \g /dev/null
+select is(
+    (select string_agg(j.n::text, ',' order by place)
+        from jsonb_array_elements(pg_temp.got('body.items')::jsonb) with ordinality as e(i, place)
+        join j on j.id::text = i ->> 'id')
+        || ' ' || pg_temp.got('body.pagination.total'),
+    '6,5,4,3 6', 'ADM-01: a page of jobs by cursor');
+select id as later from ojs.push('list.even', queue => 'list') \gset
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/admin/jobs?queue=list&limit=4&cursor='
+    || pg_temp.got('body.pagination.next_cursor'))) \g /dev/null
+select is(
+    (select string_agg(j.n::text, ',' order by place)
+        from jsonb_array_elements(pg_temp.got('body.items')::jsonb) with ordinality as e(i, place)
+        join j on j.id::text = i ->> 'id')
+        || ' ' || pg_temp.got('body.pagination.has_more'),
+    '2,1 false', 'ADM-01: and the next one');
+select ojs.cancel(:'later') is null, ojs.delete_job(:'later') \g /dev/null
+select is(
+    pg_temp.error('GET', '/ojs/v1/admin/jobs?limit=4&' || q), '400 invalid_request',
+    'ADM-01: with a cursor goes no ' || q) from unnest('{page=2,sort=priority,order=asc,cursor=x}'::text[]) q;
+
+-- ONE JOB ----------------------------------------------------------------------------------------------------------
+
+select id as told from ojs.push('told', queue => 'told', retry => '{"max_attempts": 1}') \gset
+select is(
+    pg_temp.http('GET', format('/ojs/v1/admin/jobs/%s/explain', :'told')) #>> '{body,explanation}',
+    ojs.explain_job(:'told'), 'ADM-01: why a job is not running');
+select id from ojs.claim('told', 'w') \g /dev/null
+select state from ojs.fail(:'told', '{"type": "Broken", "message": "it broke"}') \g /dev/null
+select pg_temp.keep(pg_temp.http('GET', format('/ojs/v1/admin/jobs/%s/history', :'told'))) \g /dev/null
+select is(
+    (select string_agg(e ->> 'type', ' ' order by place)
+        from jsonb_array_elements(pg_temp.got('body.events')::jsonb) with ordinality as l(e, place))
+        || ' ' || pg_temp.got('body.has_more'),
+    'job.enqueued job.started job.failed job.discarded false', 'ADM-01: the events of a job, in their order');
+select is(
+    (select e from jsonb_array_elements(pg_temp.got('body.events')::jsonb) e where e ->> 'type' = 'job.failed'),
+    (select jsonb_build_object('specversion', l.specversion, 'id', l.id, 'type', l.type, 'source', l.source,
+        'time', ojs_http.rfc3339(l."time"), 'subject', l.subject, 'data', l.data)
+        from ojs.events l where l.job_id = :'told' and l.type = 'job.failed'), 'EVT-01: each is the standard event');
+select is(
+    jsonb_array_length(
+        pg_temp.http('GET', format('/ojs/v1/admin/jobs/%s/history?limit=1', :'told'))
+            #> '{body,events}'), 1, 'ADM-01: at most so many');
+select is(
+    pg_temp.error('GET', '/ojs/v1/admin/jobs/00000000-0000-7000-8000-000000000000/' || what), '404 not_found',
+    'ADM-01: of a job that is not there: ' || what) from unnest('{explain,history}'::text[]) what;
+
 -- QUEUES -----------------------------------------------------------------------------------------------------------
 
 select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/queues',
@@ -220,6 +269,43 @@ select is(concat_ws(' ', pg_temp.got('body.cron.run_count'), pg_temp.got('body.c
     'CRN-08: and has run once');
 select pg_temp.clock('0') \g /dev/null
 
+-- A run by hand.
+select is(
+    pg_temp.error('POST', '/ojs/v1/cron', '{"name": "by-hand", "cron": "@yearly", "type": "cron.hand", "args": [1]}'),
+    '201', 'CRN-01: an entry whose time is far off');
+select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/cron/by-hand/trigger')) \g /dev/null
+select is(
+    concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.job.type'), pg_temp.got('body.job.args'),
+        pg_temp.got('body.job.meta.cron_name'),
+        pg_temp.got('headers.Location') = '/ojs/v1/jobs/' || pg_temp.got('body.job.id')),
+    '201 cron.hand [1] by-hand t', 'CRN-11: is run by hand');
+select is(
+    pg_temp.http('GET', '/ojs/v1/cron/by-hand') #>> '{body,cron,run_count}', '0',
+    'CRN-01: beside the runs of the clock');
+select is(pg_temp.error('POST', '/ojs/v1/cron/nothing/trigger'), '404 not_found', 'CRN-01: one that is not there');
+select is(
+    pg_temp.error('POST', '/ojs/v1/cron/by-hand/trigger', '{"args": [2]}'), '400 invalid_request',
+    'CRN-01: a run by hand takes nothing');
+
+-- WORKFLOWS --------------------------------------------------------------------------------------------------------
+
+select ojs.create_workflow(format('{"type": "chain", "name": "flow-%s", "steps": [{"type": "a", "args": []},
+    {"type": "group", "jobs": [{"type": "b", "args": []}, {"type": "c", "args": []}]}]}', n)::jsonb) is null
+from generate_series(1, 3) n \g /dev/null
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/workflows?state=running&limit=2')) \g /dev/null
+select is(
+    concat_ws(' ', pg_temp.got('body.workflows.0.name'), pg_temp.got('body.workflows.0.members'),
+        pg_temp.got('body.workflows.0.job_count'), pg_temp.got('body.workflows.1.name'),
+        pg_temp.got('body.pagination.has_more')),
+    'flow-3 2 3 flow-2 true', 'WF-01: workflows, newest first');
+select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/workflows?state=running&limit=2&cursor='
+    || pg_temp.got('body.pagination.next_cursor'))) \g /dev/null
+select is(pg_temp.got('body.workflows.0.name'), 'flow-1', 'WF-01: and the next page');
+select is(
+    jsonb_array_length(pg_temp.http('GET', '/ojs/v1/workflows?state=failed') #> '{body,workflows}'), 0,
+    'WF-01: by state');
+select is(pg_temp.error('GET', '/ojs/v1/workflows?state=asleep'), '400 invalid_request', 'WF-01: a state that is none');
+
 -- ROLES ------------------------------------------------------------------------------------------------------------
 
 select is(pg_temp.as_role('ojs_producer', 'POST', '/ojs/v1/jobs/bulk', '{"jobs": [{"type": "a", "args": []}]}'), '201',
@@ -254,6 +340,31 @@ select pg_temp.keep(pg_temp.http('GET', '/ojs/v1/cron?limit=2&cursor=' || pg_tem
 select is(pg_temp.got('body.crons.0.name'), '0page-3', 'HTTP-09 CRN-01: and on');
 select is(pg_temp.error('GET', '/ojs/v1/events?cursor=x'), '400 invalid_request',
     'HTTP-01: cursor is another name of after');
+
+-- What a role may do, for a user interface.
+create function pg_temp.duties_of(role name) returns text language plpgsql as $$
+declare
+    reply text;
+begin
+    perform set_config('role', role, true);
+    select concat_ws(' ', body::jsonb ->> 'role', body::jsonb -> 'duties') into reply
+    from ojs.http('GET', '/ojs/v1/admin/access');
+    perform set_config('role', 'none', true);
+    return reply;
+end $$;
+select is(pg_temp.duties_of('ojs_observer'), 'ojs_observer ["observe"]', 'PGX-12: an observer looks');
+select is(pg_temp.duties_of('ojs_producer'), 'ojs_producer ["produce"]', 'PGX-12: a producer pushes');
+select is(
+    pg_temp.duties_of('ojs_admin'), 'ojs_admin ["produce", "work", "observe", "admin"]',
+    'PGX-12: an administrator does all');
+select is(
+    pg_temp.as_role('ojs_observer', 'POST', '/ojs/v1/cron/by-hand/trigger', null), '403 permission_denied',
+    'PGX-12: an observer runs no entry');
+select is(
+    pg_temp.as_role(role, 'GET', path, null), want, format('PGX-12: %s: %s', role, path))
+from (values ('ojs_observer', '200'), ('ojs_producer', '403 permission_denied')) r (role, want),
+    unnest(array['/ojs/v1/workflows', '/ojs/v1/admin/jobs?limit=1', format('/ojs/v1/admin/jobs/%s/explain', :'told'),
+        format('/ojs/v1/admin/jobs/%s/history', :'told')]) path;
 
 select * from finish();
 rollback;
