@@ -56,7 +56,7 @@ keys_of(const ResultRelInfo *indexes)
 }
 
 bool
-insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there)
+insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there, NewEntries which)
 {
     EState *state = CreateExecutorState();
     auto *indexes = makeNode(ResultRelInfo);
@@ -64,8 +64,8 @@ insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there)
 
     InitResultRelInfo(indexes, rel, 0, nullptr, 0);
     ExecOpenIndices(indexes, false);
-    insert_index_tuples(indexes, slot, state, unless_there ? &conflict : nullptr,
-                        unless_there ? keys_of(indexes) : NIL);
+    insert_index_tuples(indexes, slot, state, unless_there ? &conflict : nullptr, unless_there ? keys_of(indexes) : NIL,
+                        which);
     ExecCloseIndices(indexes);
     FreeExecutorState(state);
     return !conflict;

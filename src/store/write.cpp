@@ -198,8 +198,11 @@ replace(Table &table, ItemPointer tid, HeapTuple tuple)
 {
     TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
     ExecStoreHeapTuple(tuple, slot, false);
-    if (update_tuple(table.rel, tid, slot))
+    NewEntries needed = update_tuple(table.rel, tid, slot);
+    if (needed == NewEntries::all)
         insert_entries(table, tuple, &slot->tts_tid);
+    else if (needed == NewEntries::summaries)
+        (void)insert_any_entries(table.rel, slot, false, needed);
     ExecDropSingleTupleTableSlot(slot);
 }
 
@@ -242,8 +245,11 @@ replace_keyed(Table &table, Idx index, ItemPointer tid, HeapTuple tuple)
 {
     TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
     ExecStoreHeapTuple(tuple, slot, false);
-    if (update_tuple(table.rel, tid, slot))
+    NewEntries needed = update_tuple(table.rel, tid, slot);
+    if (needed == NewEntries::all)
         insert_key(table, index, slot, UNIQUE_CHECK_YES);
+    else if (needed == NewEntries::summaries)
+        (void)insert_any_entries(table.rel, slot, false, needed);
     ExecDropSingleTupleTableSlot(slot);
 }
 

@@ -82,5 +82,17 @@ select ojs_store.changed('ojs_store.queue');
 select pg_temp.pushed('remembered');
 select cmp_ok(pg_temp.look_ups(), '>', before, 'a change of a queue has') from looked_up;
 
+-- An extension is a heap-only update where the server can: what summarizes the column must hear of it.
+create index lease_deadline on ojs_store.lease using brin (deadline);
+select pg_temp.pushed('summarized');
+select count(*) as claimed from ojs.claim('summarized', 'w', lease => '1 h') \gset
+select brin_summarize_new_values('ojs_store.lease_deadline') as summarized \gset
+select ojs.extend(job_id, '20 h') is not null as extended
+from ojs_store.lease l join ojs_store.queue q on q.id = l.queue where q.name = 'summarized' \gset
+set local enable_seqscan = off;
+select is((select count(*) from ojs_store.lease where deadline > ojs_store.now() + interval '19 h'), 1::bigint,
+    'a BRIN index finds an extended lease');
+reset enable_seqscan;
+
 select * from finish();
 rollback;

@@ -183,9 +183,12 @@ fetch_any(Relation table, HeapTuple tuple, Buffer *buffer)
 #endif
 }
 
-/* A new version of a row that we have locked; whether it needs index entries of its own. 16 made that three answers, of
- * which the middle one is about BRIN. */
-inline bool
+/* Which index entries a new version of a row needs. Before 16, BRIN indexes forbade heap-only updates; since then such
+ * an update may change what they summarize. */
+enum class NewEntries { none, summaries, all };
+
+/* A new version of a row that we have locked. */
+inline NewEntries
 update_tuple(Relation table, ItemPointer tid, TupleTableSlot *slot)
 {
     TM_FailureData failure;
@@ -200,20 +203,23 @@ update_tuple(Relation table, ItemPointer tid, TupleTableSlot *slot)
     if (result != TM_Ok)
         elog(ERROR, "a locked row could not be updated: %d", result);
 #if PG_VERSION_NUM >= 160000
-    return indexes == TU_All;
+    return indexes == TU_All ? NewEntries::all : indexes == TU_Summarizing ? NewEntries::summaries : NewEntries::none;
 #else
-    return indexes;
+    return indexes ? NewEntries::all : NewEntries::none;
 #endif
 }
 
-/* All index entries of a row. With `conflict`, an entry that may be there already in one of `keys` is no error. 16
- * added an argument. */
+/* Index entries of a row: of all indexes, or of those that summarize. With `conflict`, an entry that may be there
+ * already in one of `keys` is no error. 16 added an argument. */
 inline void
-insert_index_tuples(ResultRelInfo *indexes, TupleTableSlot *slot, EState *state, bool *conflict, List *keys)
+insert_index_tuples(ResultRelInfo *indexes, TupleTableSlot *slot, EState *state, bool *conflict, List *keys,
+                    NewEntries which = NewEntries::all)
 {
 #if PG_VERSION_NUM >= 160000
-    list_free(ExecInsertIndexTuples(indexes, slot, state, false, conflict != nullptr, conflict, keys, false));
+    list_free(ExecInsertIndexTuples(indexes, slot, state, false, conflict != nullptr, conflict, keys,
+                                    which == NewEntries::summaries));
 #else
+    (void)which;
     list_free(ExecInsertIndexTuples(indexes, slot, state, false, conflict != nullptr, conflict, keys));
 #endif
 }

@@ -198,7 +198,7 @@ void replace_keyed(Table &table, Idx index, ItemPointer tid, HeapTuple tuple);
  * same first column may be there in a unique one. */
 bool only_ours(Relation rel);
 void insert_entries(Table &table, HeapTuple tuple, ItemPointer tid);
-bool insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there);
+bool insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there, NewEntries which = NewEntries::all);
 void close_indexes(Table &table); /* keeps their locks until the transaction ends */
 
 /* --- reading --- */
