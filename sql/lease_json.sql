@@ -1,8 +1,13 @@
 -- lease_json.sql: claim, ack, nack and extend with the request and reply bodies of the Queues document; jobs are named
 -- by their numbers. The same implementation as the typed functions. C++: src/work/lease_json.cpp.
 
-create function ojs_store.held(queue text, worker text, out seq bigint, out job_id uuid) returns setof record
+create function ojs_store.held(queue text, worker text, seqs bigint[], out seq bigint, out job_id uuid)
+    returns setof record
 language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_held';
+
+-- This session knows now which job has this number, and need not look for it.
+create function ojs_store.remember_number(seq bigint, job_id uuid) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_remember_number';
 
 create function ojs_store.bad_request(field text, message text, hint text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -91,7 +96,8 @@ begin
             case when row_number() over (partition by named.seq order by named.place) = 1 then held.job_id end
         from (select n, v::numeric::bigint from jsonb_array_elements(seqs)
             with ordinality as s(v, n)) as named(place, seq)
-        left join ojs_store.held(queue, node) held on held.seq = named.seq
+        left join ojs_store.held(queue, node,
+            array(select distinct v::numeric::bigint from jsonb_array_elements(seqs) v)) held on held.seq = named.seq
         order by named.place;
 end $$;
 
@@ -136,6 +142,7 @@ declare
     wanted bigint := coalesce(ojs_store.request_number(request, 'max', -1, 1000), 1);
     lease_ms bigint := ojs_store.request_number(request, 'lease_ms', 100, 86400000);
     claimed jsonb;
+    n int;
     waited_ms numeric;
 begin
     perform ojs_store.use_queue(queue, 'work');
@@ -153,13 +160,13 @@ begin
             'deliveries', c.deliveries))
         || jsonb_build_object('data', jsonb_build_object('type', c.type, 'args', c.args))
         || case when c.meta = '{}' then '{}' else jsonb_build_object('meta', c.meta) end
-        order by c.seq)
-    into claimed
+        order by c.seq), count(ojs_store.remember_number(c.seq, c.id))
+    into claimed, n
     from ojs.claim(queue, node, wanted::int, lease_ms * interval '1 millisecond') c;
     waited_ms := trim_scale(round(ojs_store.claim_wait_ms()::numeric, 3));
     return ojs_store.reply_counts(queue) - 'in_flight' || jsonb_build_object(
         'claimed', coalesce(claimed, '[]'),
-        'count', coalesce(jsonb_array_length(claimed), 0),
+        'count', n,
         'performance', jsonb_build_object('server_total_ms', ojs_store.ms_since(started), 'throttle_wait_ms',
             waited_ms));
 end $$;

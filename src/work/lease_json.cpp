@@ -1,6 +1,7 @@
 /*
  * lease_json.cpp: which jobs a worker holds, by their numbers: what the JSON face of leases (sql/lease_json.sql) names
- * jobs by. Leases have no index on a number, so each call reads all of them once.
+ * jobs by. Leases have no index on a number, so a session remembers those that it has come across; for others it reads
+ * all leases once.
  */
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
@@ -9,7 +10,88 @@
 
 using namespace ojs;
 
-/* ojs_store.held(queue text, worker text) returns setof (seq bigint, job_id uuid) */
+namespace
+{
+
+constexpr long most_remembered = 10000;
+
+struct Remembered {
+    int64 seq; /* key */
+    pg_uuid_t job_id;
+};
+
+HTAB *remembered;
+
+void
+remember(int64 seq, const pg_uuid_t &job_id)
+{
+    if (remembered != nullptr && hash_get_num_entries(remembered) >= most_remembered) {
+        hash_destroy(remembered);
+        remembered = nullptr;
+    }
+    if (remembered == nullptr) {
+        HASHCTL control = {};
+        control.keysize = sizeof(int64);
+        control.entrysize = sizeof(Remembered);
+        remembered = hash_create("ojs numbers of jobs", 64, &control, HASH_ELEM | HASH_BLOBS);
+    }
+    static_cast<Remembered *>(hash_search(remembered, &seq, HASH_ENTER, nullptr))->job_id = job_id;
+}
+
+void
+emit(ReturnSetInfo *set, int64 seq, const pg_uuid_t &job_id)
+{
+    Datum values[2] = {Int64GetDatum(seq), UUIDPGetDatum(&job_id)};
+    bool nulls[2] = {};
+    tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+}
+
+/* Whether the worker holds the job that had this number. */
+bool
+is_held(Tables &tables, const Remembered &known, int64 queue, std::string_view worker)
+{
+    ItemPointerData tid;
+    LeaseRow lease;
+    JobRow job;
+    if (store::find(tables.lease(), store::Idx::lease_job, known.job_id, &tid) == store::Row::none)
+        return false;
+    read(tables.lease().slot, lease);
+    return lease.queue == queue && view(lease.worker) == worker &&
+           try_read_job(tables, lease.job_id, lease.job_tid, job) && job.seq == known.seq;
+}
+
+/* Emits those that the session remembers. Returns true if it remembers all. */
+bool
+emit_remembered(Tables &tables, ReturnSetInfo *set, ArrayType *seqs, int64 queue, std::string_view worker)
+{
+    Datum *wanted;
+    int n;
+    deconstruct_array(seqs, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &wanted, nullptr, &n);
+    for (int i = 0; i < n; i++) {
+        int64 seq = DatumGetInt64(wanted[i]);
+        if (remembered == nullptr || hash_search(remembered, &seq, HASH_FIND, nullptr) == nullptr)
+            return false;
+    }
+    for (int i = 0; i < n; i++) {
+        int64 seq = DatumGetInt64(wanted[i]);
+        auto *known = static_cast<Remembered *>(hash_search(remembered, &seq, HASH_FIND, nullptr));
+        if (is_held(tables, *known, queue, worker))
+            emit(set, seq, known->job_id);
+    }
+    return true;
+}
+
+} // namespace
+
+/* ojs_store.remember_number(seq bigint, job_id uuid) */
+OJS_FUNCTION(ojs_remember_number)
+{
+    remember(PG_GETARG_INT64(0), *PG_GETARG_UUID_P(1));
+    PG_RETURN_VOID();
+}
+
+/* ojs_store.held(queue text, worker text, seqs bigint[]) returns setof (seq bigint, job_id uuid): those jobs of these
+ * numbers, distinct, that the worker holds, and maybe others that it holds */
 OJS_FUNCTION(ojs_held)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
@@ -26,6 +108,10 @@ OJS_FUNCTION(ojs_held)
     int64 id = queue->id;
 
     Tables tables(AccessShareLock);
+    if (emit_remembered(tables, set, PG_GETARG_ARRAYTYPE_P(2), id, worker)) {
+        tables.close();
+        return (Datum)0;
+    }
     store::Table &table = tables.lease();
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
@@ -38,9 +124,8 @@ OJS_FUNCTION(ojs_held)
             continue;
         if (!try_read_job(tables, lease.job_id, lease.job_tid, job))
             continue;
-        Datum values[2] = {Int64GetDatum(job.seq), UUIDPGetDatum(&lease.job_id)};
-        bool nulls[2] = {};
-        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        remember(job.seq, lease.job_id);
+        emit(set, job.seq, lease.job_id);
     }
     table_endscan(scan);
     UnregisterSnapshot(snapshot);
