@@ -46,17 +46,62 @@ begin
     return pg_snapshot_xmin(pg_current_snapshot()) || '.' || ojs_store.micros(since);
 end $$;
 
+-- The earliest time of a row, written at `since` or later, of a transaction that is not older than this.
+create function ojs_store.first_written(since timestamptz, by bigint) returns timestamptz
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select min(w.at)
+    from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n, lateral (
+        select j.created_at as at, j.xmin as xid from ojs_store.job j where j.created_at >= since
+        union all select e.at, e.xmin from ojs_store.job_history e where e.at >= since
+        union all select f.finished_at, f.xmin from ojs_store.finished f where f.finished_at >= since
+        union all select r.written_at, r.xid from ojs_store.running() r where r.written_at >= since
+        union all select s.at, s.xmin from ojs_store.stored_event s where s.at >= since
+        union all select w.ended_at, w.xmin from ojs_store.workflow_end w where w.ended_at >= since
+    ) w
+    where (n.next & -4294967296) + w.xid::text::bigint - case when w.xid::text::bigint > (n.next & 4294967295)
+        then 4294967296 else 0 end >= by
+$$;
+
+-- The earliest time of a row that tells of events and is not found by the id of its job.
+create function ojs_store.first_other() returns timestamptz
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select least((select min(r.written_at) from ojs_store.running() r),
+        (select min(s.at) from ojs_store.stored_event s),
+        (select min(w.ended_at) from ojs_store.workflow_end w))
+$$;
+
+-- Whether a reader wants an event.
+create function ojs_store.is_wanted(type text, queue text, job_type text, types text[], queues text[],
+    job_types text[]) returns boolean
+language sql immutable parallel safe
+begin atomic
+    select (types is null or ojs_store.matches(type, types)) and (queues is null or queue = any (queues))
+        and (job_types is null or ojs_store.matches(job_type, job_types));
+end;
+
+-- Whether the caller may see an event: as its queue, its workflow or its cron entry.
+create function ojs_store.may_read_event(type text, queue text, subject text) returns boolean
+language sql stable parallel unsafe
+begin atomic
+    select case when queue is not null then ojs_store.may_use_queue(queue, 'read')
+        when type ~ '^(workflow|cron)\.' then ojs_store.may_see(type, subject)
+        else true end;
+end;
+
 /*
  * Rows are visible once they are committed; but a transaction that is still open may have stored rows before them. So a
  * reading ends below the oldest open transaction, `below`, and the next one begins there: it takes the events with
  * lowest <= settled_by < below, in the order of time. A page is a part of a reading.
  *
- * So that this need not look at all that is kept, a cursor knows a time that no row still to be read is older than,
- * `since`: the start of the oldest transaction that is open in this database (looked up before the snapshot that the
- * rows are read by), or the time of a row that this snapshot sees and that is not settled.
+ * The first reading, from the beginning, goes through the jobs in the order of their ids, by the indexes that there are
+ * for ids; then it takes, in the order of time, what is left: leases, and events that no job has.
+ *
+ * So that the next one need not look at all that is kept, a cursor knows a time that no row still to be read is older
+ * than, `since`: the start of the oldest transaction that is open in this database (looked up before the snapshot that
+ * the rows are read by), or the time of a row that this snapshot sees and that is not settled.
  *
  * A cursor is lowest.since, and in the middle of a reading .below.next_since and the last event's written_at.key.
- * deliveries.rank. Times are in microseconds.
+ * deliveries.rank, then .1 where the first reading has come to what is left. Times are in microseconds.
  */
 create function ojs_store.read_events(after text, types text[], queues text[], job_types text[], max int,
     ids_only boolean) returns jsonb
@@ -65,6 +110,11 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     most int := least(greatest(coalesce(max, 100), 1), 1000);
     most_bytes constant int := 8 * 1024 * 1024;
+    most_jobs constant int := 10000; -- that one call looks at
+    looked int := 0;
+    batch int;
+    ids uuid[];
+    by_job boolean;
     parts text[] := string_to_array(after, '.');
     lowest bigint := 0;
     below bigint;
@@ -78,6 +128,7 @@ declare
     slice_from timestamptz;
     slice_to timestamptz;
     slice interval := '1 second';
+    found_events refcursor;
     event record;
     page jsonb[] := '{}';
     bytes bigint := 0;
@@ -87,7 +138,7 @@ begin
         return jsonb_build_object('events', '[]'::jsonb, 'cursor', ojs_store.cursor_now(), 'has_more', false);
     end if;
     if after !~ ('^[0-9]{1,18}\.[0-9]{1,18}'
-            '(\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9a-f]{32}\.-?[0-9]{1,9}\.[0-9]{1,2})?$') then
+            '(\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9a-f]{32}\.-?[0-9]{1,9}\.[0-9]{1,2}(\.1)?)?$') then
         perform ojs_store.raise('INVALID_PAYLOAD', 'after is no cursor', '{"field": "after"}',
             'Give the cursor of an earlier answer of ojs.events, or null to read from the beginning.');
     end if;
@@ -117,32 +168,59 @@ begin
         set_back := since > ojs_store.now();
         next_since := coalesce(ojs_store.oldest_open(case when not set_back then since end), since);
         below := pg_snapshot_xmin(pg_current_snapshot())::text;
-        select min(e.written_at), least(next_since, min(e.written_at) filter (where e.settled_by >= below))
-        into slice_from, next_since
-        from ojs_store.all_events e
-        where (e.written_at >= since or set_back) and e.settled_by >= lowest;
+        if lowest > 0 then
+            slice_from := ojs_store.first_written(case when set_back then '-infinity' else since end, lowest);
+        end if;
     end if;
+    by_job := lowest = 0 and parts[9] is null;
+    batch := least(most, 100);
 
-    -- Slice by slice, so that a long past is not sorted as a whole for each page of it.
-    while slice_from < 'infinity' and not more loop
-        slice_to := case when slice_from + slice < ojs_store.now() then slice_from + slice else 'infinity' end;
-        for event in
-            select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
-                case when not ids_only then e.data end as data -- not read in vain: results may be large
-            from ojs_store.all_events e
-            where e.written_at >= slice_from and e.written_at < slice_to and e.settled_by >= lowest
-                and e.settled_by < below
-                and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
-                and (types is null or ojs_store.matches(e.type, types))
-                and (queues is null or e.queue = any (queues))
-                and case when ids_only then true
-                    when e.queue is not null then ojs_store.may_use_queue(e.queue, 'read')
-                    when e.type ~ '^(workflow|cron)\.' then ojs_store.may_see(e.type, e.subject)
-                    else true end
-                and (job_types is null or ojs_store.matches(e.job_type, job_types))
-            order by e.written_at, e.key, e.deliveries, e.rank
-            limit most + 1 - cardinality(page)
+    loop
+        if by_job then
+            ids := array(select j.id from ojs_store.job j where j.id >= last_key order by j.id limit batch);
+            looked := looked + cardinality(ids);
+            open found_events for
+                select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
+                    case when not ids_only then e.data end as data -- not read in vain: results may be large
+                from ojs_store.all_events e
+                where e.logged and e.job_id = any (ids) and e.settled_by < below
+                    and (e.key, e.written_at, e.deliveries, e.rank) > (last_key, last_at, last_deliveries, last_rank)
+                    and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
+                    and (ids_only or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                order by e.key, e.written_at, e.deliveries, e.rank
+                limit most + 1 - cardinality(page);
+        else
+            -- Slice by slice, so that a long past is not sorted as a whole for each page of it.
+            exit when slice_from = 'infinity' or slice_from is null;
+            slice_to := case when slice_from + slice < ojs_store.now() then slice_from + slice else 'infinity' end;
+        end if;
+        if not by_job and lowest = 0 then
+            open found_events for
+                select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
+                    case when not ids_only then e.data end as data -- not read in vain: results may be large
+                from ojs_store.all_events e
+                where not e.logged and e.written_at >= slice_from and e.written_at < slice_to and e.settled_by < below
+                    and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
+                    and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
+                    and (ids_only or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                order by e.written_at, e.key, e.deliveries, e.rank
+                limit most + 1 - cardinality(page);
+        elsif not by_job then
+            open found_events for
+                select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
+                    case when not ids_only then e.data end as data -- not read in vain: results may be large
+                from ojs_store.all_events e
+                where e.written_at >= slice_from and e.written_at < slice_to and e.settled_by >= lowest
+                    and e.settled_by < below
+                    and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
+                    and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
+                    and (ids_only or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                order by e.written_at, e.key, e.deliveries, e.rank
+                limit most + 1 - cardinality(page);
+        end if;
         loop
+            fetch found_events into event;
+            exit when not found;
             -- A page has a bound in bytes, too: jsonb holds no more than 256 MB.
             more := cardinality(page) = most or bytes > most_bytes;
             exit when more;
@@ -158,15 +236,37 @@ begin
             last_deliveries := event.deliveries;
             last_rank := event.rank;
         end loop;
-        slice_from := slice_to;
-        slice := slice * 4;
+        close found_events;
+        exit when more;
+        if not by_job then
+            slice_from := slice_to;
+            slice := slice * 4;
+        elsif cardinality(ids) = batch then
+            -- On with the jobs after these.
+            last_key := ids[batch];
+            last_at := ojs_store.from_micros(999999999999999999);
+            batch := least(batch * 2, 2000);
+            more := looked >= most_jobs;
+            exit when more;
+        else
+            by_job := false;
+            slice_from := coalesce(ojs_store.first_other(), 'infinity');
+            last_at := slice_from;
+            last_key := '00000000-0000-0000-0000-000000000000';
+            last_deliveries := -2;
+        end if;
     end loop;
+    if not more then
+        next_since := least(next_since,
+            ojs_store.first_written(case when set_back then '-infinity' else since end, below));
+    end if;
 
     return jsonb_build_object(
         'events', to_jsonb(page),
         'cursor', case when more then concat_ws('.', lowest, ojs_store.micros(since), below,
                 ojs_store.micros(next_since), ojs_store.micros(last_at), replace(last_key::text, '-', ''),
-                    last_deliveries, last_rank)
+                    last_deliveries, last_rank,
+                case when lowest = 0 and not by_job then 1 end)
             else below || '.' || ojs_store.micros(next_since) end,
         'has_more', more)
         || case when after is not null and exists (select from ojs_store.retention_cursor s
@@ -185,8 +285,8 @@ end $$;
 comment on function ojs.events(text, text[], text[], text[], int)
     is 'Events after a cursor, in the lifecycle order of each job, and the cursor to go on with; none is passed over';
 
--- Has ticks send the id of each event to the channel ojs_events, from now on. Without a lock on the table, which ticks
--- write.
+-- Has ticks send the id of each event to the channel ojs_events, from now on. Without a lock on the cursor's table,
+-- which ticks write.
 create function ojs.notify_events(enabled boolean default true) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -196,6 +296,7 @@ begin
         delete from ojs_store.event_notify_cursor;
     elsif not exists (select from ojs_store.event_notify_cursor) then
         insert into ojs_store.event_notify_cursor (cursor) values (cursor_now) on conflict do nothing;
+        perform ojs.index_events(); -- or each tick would look at every job that is kept
     end if;
 end $$;
 comment on function ojs.notify_events(boolean)

@@ -103,22 +103,23 @@ end $$;
 -- What one row after the other tells of. Kinds: those of HistoryKind up to claimed; else
 -- enum Origin { pushed = 0, held = 8, beat = 9, progress = 10, completed = 14, cancelled = 16, discarded = 17 }
 -- where the first is the envelope, the next three come from ojs_store.running(), and the last from the end: 10 and its
--- state.
+-- state. `logged` rows are found by the job's id; a query that asks for them alone does not call ojs_store.running().
 create view ojs_store.recorded as
 select created_at as written_at, xmin as xid, id as job_id, -1 as deliveries, Origin.pushed as kind, 0 as attempt,
     null::timestamptz as due_at, null::timestamptz as started_at, null::text as worker, null::jsonb as error,
-    null::jsonb as result, queue, false as dead_letter
+    null::jsonb as result, queue, false as dead_letter, true as logged
 from ojs_store.job
 union all
-select at, xmin, job_id, deliveries, kind, attempt, due_at, started_at, worker, data, null, null, false
+select at, xmin, job_id, deliveries, kind, attempt, due_at, started_at, worker, data, null, null, false, true
 from ojs_store.job_history
 where kind <> HistoryKind.leased -- a durable lease: ojs_store.running() tells of it
 union all
 select finished_at, xmin, job_id, deliveries, 10 + state, attempt, null, started_at, worker, error, result, queue,
-    flags & finished_flag.finished_dead_letter <> 0
+    flags & finished_flag.finished_dead_letter <> 0, true
 from ojs_store.finished
 union all
-select written_at, xid, job_id, deliveries, kind, attempt, deadline, started_at, worker, null, report, null, false
+select written_at, xid, job_id, deliveries, kind, attempt, deadline, started_at, worker, null, report, null,
+    false, false
 from ojs_store.running();
 
 -- All events of jobs, with what puts them in order. A job's transactions need not have ids in the order of its life
@@ -144,7 +145,7 @@ select
     job.type as job_type, job.meta ->> 'trace_id' as trace_id, job.created_at, job.scheduled_at, job.expires_at,
     job.max_attempts, job.options, recorded.kind, recorded.attempt, recorded.due_at, recorded.started_at,
         recorded.worker, recorded.error, recorded.result,
-    numbers.read_at
+    numbers.read_at, recorded.logged
 from (
     -- The next transaction id, in two parts: of a row, 32 bits are known. And the time: where the columns of the events
     -- call a volatile function, a query that does not ask for them computes them all the same.
@@ -247,7 +248,7 @@ select
                 'queue:' || e.queue))
         when e.type in ('job.discarded', 'dead_letter.added')
             then jsonb_build_object('total_attempts', n.attempt, 'last_error', n.error)
-        else '{}' end as data
+        else '{}' end as data, e.logged
 from ojs_store.job_events e
 cross join lateral (
     select
@@ -274,7 +275,7 @@ select
         when 'bulk' then 'api/' when 'rate_limit' then 'rate-limits/' else 'queues/' end
         || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit)\.'
             then r.data ->> 'queue' end, r.subject)),
-    null, r.data ->> 'queue', r.data ->> 'job_type', r.data
+    null, r.data ->> 'queue', r.data ->> 'job_type', r.data, false
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
@@ -300,7 +301,7 @@ select
             when w.members <= 1000 then jsonb_build_object('steps_remaining', w.members - (
                 select count(*) from ojs_store.workflow_end f where f.workflow = e.workflow and f.position < w.members
                     and f.ended_at <= e.ended_at))
-            else '{}' end
+            else '{}' end, false
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n

@@ -274,6 +274,25 @@ commit;
 select pg_temp.read_on() is null as read \gset
 select is(pg_temp.life(:'inside'), 'job.enqueued', 'EVT-05: from a savepoint');
 
+-- From the beginning, in small pages, job by job: every event once.
+create temp table from_start (n serial, event jsonb);
+select clock_timestamp() as begun \gset
+do $$
+declare
+    reply jsonb := '{"has_more": true}';
+begin
+    while (reply ->> 'has_more')::boolean loop
+        reply := ojs.events(reply ->> 'cursor', max => 7);
+        insert into from_start (event) select e from jsonb_array_elements(reply -> 'events') e;
+    end loop;
+end $$;
+select is((select count(*) from from_start), (select count(distinct event) from from_start),
+    'a first reading in pages of 7 has each event once (EVT-05)');
+select set_eq(format($$ select event ->> 'id' from from_start where event ->> 'type' <> 'job.heartbeat'
+        and (event ->> 'time')::timestamptz < %L $$, :'begun'),
+    format($$ select id from ojs.events where type <> 'job.heartbeat' and time < %L $$, :'begun'),
+        'and all of them (EVT-05)');
+
 -- Indexes for those who read much -------------------------------------------------------------------------------------
 
 create temp view event_indexes as
