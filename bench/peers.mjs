@@ -100,7 +100,8 @@ async function graphile() {
         const utils = await makeWorkerUtils({ pgPool, logger: quiet });
         await utils.migrate();
         // A worker registers its task names when it starts.
-        await (await run({ pgPool, logger: quiet, noHandleSignals: true, taskList: { 'email.send': () => {} } })).stop();
+        await (await run({ pgPool, logger: quiet, noHandleSignals: true,
+            taskList: { 'email.send': () => {} } })).stop();
         return { pgPool, utils };
     };
     const template = await setUp(templateDb);
@@ -125,7 +126,8 @@ async function graphile() {
             await worked;
             await runner.stop();
         });
-        keep(size === 1 ? 'claim' : `claim_${size}`, statements, new RegExp(`limit ${size}\\s+for update\\s+skip locked`));
+        keep(size === 1 ? 'claim' : `claim_${size}`, statements,
+            new RegExp(`limit ${size}\\s+for update\\s+skip locked`));
         if (size === 1) keep('ack', statements, /^delete from/, ids);
         if (size === 100) keep('ack_many', statements, /^delete from[^]*unnest/, ids);
     }

@@ -38,7 +38,8 @@ def say(text):
 
 def run(*command, **options):
     """Runs a command; what it said is shown only when it fails."""
-    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        **options)
     if result.returncode:
         said = "\n".join(result.stdout.splitlines()[-30:])
         raise SystemExit(f"failed: {' '.join(map(str, command))}\n{said}")
@@ -46,7 +47,8 @@ def run(*command, **options):
 
 
 class Server:
-    def __init__(self, pg_config="pg_config", extension=True, preload=True, keep=False, extra="", flags="", valgrind=None):
+    def __init__(self, pg_config="pg_config", extension=True, preload=True, keep=False, extra="", flags="",
+        valgrind=None):
         self.keep = keep
         self.valgrind = valgrind
         self.running = False
@@ -98,12 +100,14 @@ class Server:
         self.client_program = self.dir / "client"
         include, lib = run(self.pg_config, "--includedir"), run(self.pg_config, "--libdir")
         system = run("pg_config", "--includedir")
-        run("cc", "-O2", "-Wall", "-Wextra", f"-I{include}", f"-I{system}", BENCH / "client.c", "-o", self.client_program,
+        run("cc", "-O2", "-Wall", "-Wextra", f"-I{include}", f"-I{system}", BENCH / "client.c", "-o",
+            self.client_program,
             f"-L{lib}", "-lpq", "-lpthread", "-lm")
 
     def start(self):
         # Not through a pipe: the server would hold it open.
-        command = [str(self.bin / "pg_ctl"), "-D", str(self.data), "-l", str(self.dir / "log"), "-w", "-t", "120", "start"]
+        command = [str(self.bin / "pg_ctl"), "-D", str(self.data), "-l", str(self.dir / "log"), "-w", "-t", "120",
+            "start"]
         if self.valgrind:
             # pg_ctl starts what stands beside it: a server of its own name, run by valgrind.
             program = self.bin / "postgres"
@@ -144,7 +148,8 @@ class Server:
                 shutil.rmtree(self.dir, ignore_errors=True)
 
     def psql(self, *commands, database="postgres"):
-        return run(self.bin / "psql", "-h", self.dir, "-U", "postgres", "-d", database, "-qAtX", "-v", "ON_ERROR_STOP=1",
+        return run(self.bin / "psql", "-h", self.dir, "-U", "postgres", "-d", database, "-qAtX", "-v",
+            "ON_ERROR_STOP=1",
                    *(part for command in commands for part in ("-c", command)))
 
     def prepare(self, system):
@@ -163,7 +168,8 @@ class Server:
             say("installing peers with npm")
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(BENCH / "package.json", folder)
-            result = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"],
+            result = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--no-package-lock",
+                "--loglevel=error"],
                                     cwd=folder, capture_output=True, text=True)
             if result.returncode:
                 return "npm install failed: " + result.stderr.strip()[-300:]
@@ -194,7 +200,8 @@ class Server:
         for _ in range(50):
             # A worker that has just been told to let go may need a moment.
             try:
-                self.psql("drop database if exists bench (force)", f'create database bench template "{self.template(system)}"')
+                self.psql("drop database if exists bench (force)",
+                    f'create database bench template "{self.template(system)}"')
                 break
             except SystemExit as error:
                 failure = error
@@ -204,7 +211,8 @@ class Server:
         self.client(system, mode="setup")
 
     def client_command(self, system, **options):
-        return [str(self.client_program), f"dsn=host={self.dir} user=postgres dbname=bench", f"spec={self.spec(system)}",
+        return [str(self.client_program), f"dsn=host={self.dir} user=postgres dbname=bench",
+            f"spec={self.spec(system)}",
                 f"postmaster={self.postmaster}", *(f"{key}={value}" for key, value in options.items())]
 
     def client(self, system, **options):

@@ -52,7 +52,8 @@ def find_files(folder, most):
                 path.encode()
             except (OSError, UnicodeEncodeError):
                 continue
-            if stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST and os.access(path, os.R_OK) and "\n" not in path:
+            if stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST and os.access(path,
+                os.R_OK) and "\n" not in path:
                 found.append(path)
                 if len(found) == most:
                     return found
@@ -60,7 +61,8 @@ def find_files(folder, most):
 
 
 def psql(*arguments):
-    return subprocess.run(["psql", "-X", "-P", "pager=off", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    return subprocess.run(["psql", "-X", "-P", "pager=off", *arguments], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
                           text=True).stdout.rstrip()
 
 
@@ -97,7 +99,8 @@ class Demo:
                             …]');""")
 
     def start(self, name, pause=0.0):
-        self.workers[name] = subprocess.Popen([sys.executable, str(HERE / "worker.py"), name, QUEUE, str(self.batch), str(pause)],
+        self.workers[name] = subprocess.Popen([sys.executable, str(HERE / "worker.py"), name, QUEUE, str(self.batch),
+            str(pause)],
                                               stdin=subprocess.DEVNULL)
 
     def await_(self, what, condition, seconds=120):
@@ -186,7 +189,8 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
             self.await_("another", lambda: self.held() > 0)
         process.kill()
         process.wait()
-        self.orphans = self.database.query("select job_id, lease_id from ojs.leases where worker = $1 order by job_id", VICTIM)
+        self.orphans = self.database.query("select job_id, lease_id from ojs.leases where worker = $1 order by job_id",
+            VICTIM)
         wait = self.one("select round(extract(epoch from min(lease_expires_at) - clock_timestamp()), 1) from ojs.leases where worker = $1", VICTIM)[0]
         self.tell(f"kill -9 {process.pid}: {VICTIM} dies in the middle of a batch. {number(len(self.orphans), 'job')} "
                   f"still leased to it, for {wait} s")
@@ -232,9 +236,11 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
     def prove(self):
         say("proof", "every file once more, by sha256sum and wc -l; their answers go to the table outside")
         listing = "\0".join(self.files).encode()
-        sums = subprocess.run(["xargs", "-0", "sha256sum", "--zero", "--"], input=listing, stdout=subprocess.PIPE).stdout
+        sums = subprocess.run(["xargs", "-0", "sha256sum", "--zero", "--"], input=listing,
+            stdout=subprocess.PIPE).stdout
         # One wc per file prints no totals in between.
-        lines = subprocess.run(["xargs", "-0", "-n", "1", "wc", "-l", "--"], input=listing, stdout=subprocess.PIPE).stdout
+        lines = subprocess.run(["xargs", "-0", "-n", "1", "wc", "-l", "--"], input=listing,
+            stdout=subprocess.PIPE).stdout
         counts = [int(line.split()[0]) for line in lines.splitlines()]
         rows = [[entry[66:].decode(), entry[:64].decode(), n] for entry, n in zip(sums.split(b"\0"), counts)]
         self.database.execute("create table outside (path text, sha256 text, lines bigint)")

@@ -85,16 +85,7 @@ state_of(const Tables &tables, const Location &location, TimestampTz now)
     if (location.table == &tables.tables[static_cast<int>(store::Rel::ready)] ||
         location.row.due_at <= promoted_to(now))
         return State::available;
-    switch (location.row.kind) {
-    case DelayedKind::scheduled:
-        return State::scheduled;
-    case DelayedKind::retryable:
-        return State::retryable;
-    case DelayedKind::pending:
-        return State::pending;
-    default:
-        return State::available;
-    }
+    return state_of(static_cast<DelayedKind>(location.row.kind));
 }
 
 /* Takes a job out of the place it is in, if that place stands for one of `states`; `end` is how it will read. */

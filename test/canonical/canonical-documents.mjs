@@ -79,7 +79,8 @@ function randomJob(random) {
     const dimensions = { type: job.type };
     const keys = random.chance(0.5) ? ['type'] : [];
     const unlike = (name, list) => list.every(other => other.normalize('NFC') !== name.normalize('NFC'));
-    const some = object => Object.keys(object).filter((key, i, all) => random.chance(0.5) && unlike(key, all.slice(0, i)));
+    const some = object => Object.keys(object).filter((key, i, all) => random.chance(0.5) && unlike(key,
+        all.slice(0, i)));
     const respelled = key => key.normalize(random.pick(['NFC', 'NFD']));
 
     if (random.chance(0.5))
@@ -91,7 +92,8 @@ function randomJob(random) {
     if (random.chance(0.7)) {
         const value = randomObject(random, 3, exactNumber);
         job.args = random.chance(0.5) && Object.keys(value).length > 0 ? value // {} alone is refused as a driver's slip
-            : [...Array.from({ length: random.below(3) }, () => randomText(random)), value, { [randomText(random)]: 1 }];
+            : [...Array.from({ length: random.below(3) }, () => randomText(random)), value,
+                { [randomText(random)]: 1 }];
         keys.push('args');
         const chosen = some(value);
         if (chosen.length > 0)

@@ -59,7 +59,8 @@ test('errors have the code of the specification, the SQLSTATE, details and a hin
     ['INVALID_JOB_TYPE', 'OJ101', false, 'type']);
   assert.match(error.hint, /segments/);
   const { id } = await push(pool, 'unit.twice', [], { queue: 'unit' });
-  await assert.rejects(push(pool, 'unit.twice', [], { queue: 'unit', id }), { code: 'DUPLICATE_JOB', sqlstate: 'OJ301' });
+  await assert.rejects(push(pool, 'unit.twice', [], { queue: 'unit', id }),
+      { code: 'DUPLICATE_JOB', sqlstate: 'OJ301' });
   await assert.rejects(push(pool, 'unit.x', [], { max_attempts: 3, retry: { maxAttempts: 2 } }),
     { code: 'INVALID_RETRY_POLICY' });
 });
@@ -79,7 +80,8 @@ test('spans go from the push to the handler, with what it threw', async () => {
   propagation.setGlobalPropagator(new W3CTraceContextPropagator());
   let inside;
   const job = await trace.getTracer('unit').startActiveSpan('order', async (span) => {
-    const pushed = await push(pool, 'unit.traced', [], { queue: 'unit-traced', retry: { max_attempts: 1 }, meta: { a: 1 } });
+    const pushed = await push(pool, 'unit.traced', [],
+        { queue: 'unit-traced', retry: { max_attempts: 1 }, meta: { a: 1 } });
     span.end();
     return pushed;
   });

@@ -28,10 +28,12 @@ def stand_in(name, **members):
 
 
 tracing = []
-propagate = stand_in("opentelemetry.propagate", inject=lambda carrier: carrier.update(tracing and {"traceparent": TRACE} or {}),
+propagate = stand_in("opentelemetry.propagate",
+    inject=lambda carrier: carrier.update(tracing and {"traceparent": TRACE} or {}),
                      extract=lambda carrier: carrier.get("traceparent"))
 tracer = types.SimpleNamespace(start_as_current_span=start_as_current_span)
-trace = stand_in("opentelemetry.trace", get_tracer=lambda name: tracer, SpanKind=types.SimpleNamespace(CONSUMER="consumer"))
+trace = stand_in("opentelemetry.trace", get_tracer=lambda name: tracer,
+    SpanKind=types.SimpleNamespace(CONSUMER="consumer"))
 stand_in("opentelemetry", propagate=propagate, trace=trace)
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients/python"))
 import psycopg
@@ -63,7 +65,8 @@ job = push(db, "unit.one", [{"a": []}, "é"], queue="unit", priority=7, delay=ti
            retry={"max_attempts": 9}, meta={"locale": "en"}, tags=["x", "y"], x_own={"deep": 1},
            expires_at=datetime.now(timezone.utc) + timedelta(hours=3), unique=None)
 stored = info(db, job["id"])
-same((job["state"], job["args"], job["priority"], stored["timeout"], stored["max_attempts"], stored["meta"], stored["tags"],
+same((job["state"], job["args"], job["priority"], stored["timeout"], stored["max_attempts"], stored["meta"],
+    stored["tags"],
       stored["x_own"]), ("scheduled", [{"a": []}, "é"], 7, 1.5, 9, {"locale": "en"}, ["x", "y"], {"deep": 1}),
      "a push has every attribute of the specification, and answers the job")
 same([cancel(db, job["id"]), cancel(db, job["id"])], ["cancelled"] * 2, "a job is cancelled, also twice")
@@ -76,7 +79,8 @@ same(refusal(lambda: info(db, gone["id"])).code, "NOT_FOUND", "a push belongs to
 jobs = [{"type": "unit.many", "args": [1], "queue": "unit"}, {"type": "Wrong", "queue": "unit"}]
 same(refusal(lambda: push_many(db, jobs)).code, "INVALID_JOB_TYPE", "a batch is all or nothing")
 rows = push_many(db, jobs, atomicity="partial", idempotency_key="unit-py")
-same([(row["status"], (row["error"] or {}).get("code")) for row in rows], [("created", None), ("failed", "INVALID_JOB_TYPE")],
+same([(row["status"], (row["error"] or {}).get("code")) for row in rows],
+    [("created", None), ("failed", "INVALID_JOB_TYPE")],
      "or each job for itself")
 same(push_many(db, jobs, atomicity="partial", idempotency_key="unit-py")[0]["id"], rows[0]["id"],
      "its key makes it safe to send again")
@@ -97,9 +101,11 @@ same((error.code, error.sqlstate, error.retryable, error.details["field"], "segm
       isinstance(error.__cause__, psycopg.Error)), ("INVALID_JOB_TYPE", "OJ101", False, "type", True, True),
      "errors have the code of the specification, the SQLSTATE, details and a hint")
 twice = push(db, "unit.twice", queue="unit")
-same(refusal(lambda: push(db, "unit.twice", queue="unit", id=twice["id"])).sqlstate, "OJ301", "also that of a duplicate")
+same(refusal(lambda: push(db, "unit.twice", queue="unit", id=twice["id"])).sqlstate, "OJ301",
+    "also that of a duplicate")
 same(type(refusal(lambda: push(db, "unit.x", [object()]))), TypeError, "what is no JSON is refused before it is sent")
-same([type(refusal(act)) for act in (lambda: Worker(queues="mail"), lambda: Worker(concurrency=0))], [TypeError, ValueError],
+same([type(refusal(act)) for act in (lambda: Worker(queues="mail"), lambda: Worker(concurrency=0))],
+    [TypeError, ValueError],
      "what a worker cannot work with is refused at once")
 same(refusal(Worker(queues=["My_Queue"]).run).code, "INVALID_QUEUE", "or when it begins")
 

@@ -13,7 +13,8 @@ use Ojs;
 
 my $preload = $ENV{OJS_PRELOAD} // 1;
 my $library = "$PostgreSQL::Test::Utils::tmp_check/clock.so";
-system('cc', '-shared', '-fPIC', '-o', $library, "$FindBin::RealBin/clock.c", '-ldl') == 0 or plan skip_all => 'there is no C compiler';
+system('cc', '-shared', '-fPIC', '-o', $library, "$FindBin::RealBin/clock.c",
+    '-ldl') == 0 or plan skip_all => 'there is no C compiler';
 
 my $clock_file = "$PostgreSQL::Test::Utils::tmp_check/clock";
 my $set_clock = sub {
@@ -33,7 +34,8 @@ my $sql = sub { return $node->safe_psql('postgres', $_[0]) };
 my $shift = sub {
     my ($seconds) = @_;
     $set_clock->($seconds);
-    awaits($node, "select abs(extract(epoch from clock_timestamp()) - ${\ time} - ($seconds)) < 600", "the clock is off by $seconds s");
+    awaits($node, "select abs(extract(epoch from clock_timestamp()) - ${\ time} - ($seconds)) < 600",
+        "the clock is off by $seconds s");
 };
 # Without a worker somebody ticks.
 my $comes = sub {
@@ -57,7 +59,8 @@ my $ends = sub {
     my ($name, $pattern) = @_;
     my $done = eval { $waiting{$name}{run}->finish; 1 };
     $waiting{$name}{run}->kill_kill if !$done;
-    like($done ? ${ $waiting{$name}{out} } . ${ $waiting{$name}{err} } : "it still waits\n", $pattern, "$name waits no longer than it was asked to");
+    like($done ? ${ $waiting{$name}{out} } . ${ $waiting{$name}{err} } : "it still waits\n", $pattern,
+        "$name waits no longer than it was asked to");
 };
 
 my $load_file = "$PostgreSQL::Test::Utils::tmp_check/load.sql";
@@ -67,11 +70,13 @@ select count(ojs.ack(id, lease_id => lease_id)) from ojs.claim('load', 'w' || :c
 \sleep 20 ms
 });
 my ($load_out, $load_err) = ('', '');
-my $load = IPC::Run::start(['pgbench', '-n', '-f', $load_file, '-T', 600, '-c', 2, '-d', $node->connstr('postgres')], '<', \undef, '>', \$load_out, '2>', \$load_err);
+my $load = IPC::Run::start(['pgbench', '-n', '-f', $load_file, '-T', 600, '-c', 2, '-d', $node->connstr('postgres')],
+    '<', \undef, '>', \$load_out, '2>', \$load_err);
 
 # --- before ---------------------------------------------------------------------------------------------------------
 $sql->(q{select from ojs.configure_queue('full', '{"max_size": 1, "overflow_policy": "block", "block_timeout": 3}');
-    select from ojs.push('a.b', queue => 'full'); select from ojs.create_queue('idle'); select from ojs.create_queue('heard')});
+    select from ojs.push('a.b',
+        queue => 'full'); select from ojs.create_queue('idle'); select from ojs.create_queue('heard')});
 my $open = pushed($node, 'open');
 my $kept = pushed($node, 'kept');
 my $kept_lease = $sql->(q{select lease_id from ojs.claim('kept', 'keeper', lease => '20 s')});
@@ -81,7 +86,8 @@ $sql->(qq{select from ojs.beat('mute', array['$mute'::uuid], lease => '1 h')});
 my $limit = q{'{"rate_limit": {"key": "k", "rate": {"limit": 1, "period": "PT2S"}}}'};
 my $slow = pushed($node, 'slow', "options => $limit");
 $sql->(q{select from ojs.claim('slow', 'w') c, ojs.fail(c.id, jsonb_build_object('type', 'slow_down', 'message', 'm',
-    'rate_limit_until', to_char(now() at time zone 'UTC' + interval '20 s', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), lease_id => c.lease_id)});
+    'rate_limit_until', to_char(now() at time zone 'UTC' + interval '20 s',
+        'YYYY-MM-DD"T"HH24:MI:SS"Z"')), lease_id => c.lease_id)});
 my $listener = listener($node);
 $sql->(q{select count(*) from ojs.claim('heard', 'w', 10)}); # who comes back short may be listening
 pushed($node, 'heard');
@@ -106,8 +112,10 @@ is($sql->($lapsed), 0, 'no lease has run out');
 $sql->(q{select count(*) from ojs.claim('heard', 'w', 10)}); # who comes back short may be listening
 pushed($node, 'heard');
 ok(heard($listener, 'heard'), 'a session hears of a queue as before');
-like($sql->("select ojs.events('$cursor', queues => '{heard}') #>> '{events,0,type}'"), qr/^job/, 'no event is passed over by who reads them with a cursor');
-$comes->(q{select ojs_store.from_micros(split_part(cursor, '.', 2)::bigint) < clock_timestamp() from ojs_store.event_notify_cursor}, 'ticks go on with the new time');
+like($sql->("select ojs.events('$cursor', queues => '{heard}') #>> '{events,0,type}'"), qr/^job/,
+    'no event is passed over by who reads them with a cursor');
+$comes->(q{select ojs_store.from_micros(split_part(cursor, '.',
+    2)::bigint) < clock_timestamp() from ojs_store.event_notify_cursor}, 'ticks go on with the new time');
 my $noticed = pushed($node, 'noticed');
 $sql->('select ojs.tick()');
 like($event_listener->query_safe('select pg_sleep(0.1)'), qr/ojs_events/, 'and tell of events');
@@ -115,11 +123,15 @@ like($event_listener->query_safe('select pg_sleep(0.1)'), qr/ojs_events/, 'and t
 my $delayed = pushed($node, 'delayed', "delay => '1 s'");
 $comes->(qq{select state = 'available' from ojs.jobs where id = '$delayed'}, 'a delay takes as long as it says');
 $comes->(qq{select exists (select from ojs_store.ready where job_id = '$delayed')}, 'and is promoted');
-is($sql->(qq{select count(*) from ojs.extend('$kept', '1 s', lease_id => '$kept_lease')}), 1, 'a lease from before can be extended');
-$comes->(qq{select state = 'available' from ojs.jobs where id = '$kept'}, 'a lease that was extended by a second ends after a second');
+is($sql->(qq{select count(*) from ojs.extend('$kept', '1 s', lease_id => '$kept_lease')}), 1,
+    'a lease from before can be extended');
+$comes->(qq{select state = 'available' from ojs.jobs where id = '$kept'},
+    'a lease that was extended by a second ends after a second');
 pushed($node, 'slow', "options => $limit");
-is($sql->(q{select count(*) from ojs.claim('slow', 'w', wait => '10 s')}), 1, 'neither a pause nor a rate from before keeps a limit shut');
-$sql->(q{select from ojs.schedule('tick', '* * * * * *', '{"type": "cron.tick", "args": [], "queue": "cron"}', '{"overlap_policy": "allow"}')});
+is($sql->(q{select count(*) from ojs.claim('slow', 'w', wait => '10 s')}), 1,
+    'neither a pause nor a rate from before keeps a limit shut');
+$sql->(q{select from ojs.schedule('tick', '* * * * * *', '{"type": "cron.tick", "args": [], "queue": "cron"}',
+    '{"overlap_policy": "allow"}')});
 $comes->(q{select count(*) > 1 from ojs.jobs where type = 'cron.tick'}, 'cron entries run');
 
 # A worker that sends its last heartbeat now, and has claimed in the time to come, is dead 30 s from now.
@@ -144,7 +156,8 @@ $ends->('claim again', qr/^0$/);
 $comes->(qq{select state = 'available' from ojs.jobs where id = '$held'}, 'a lease is over');
 $comes->(qq{select exists (select from ojs_store.ready where job_id = '$half')}, 'what was due in between is promoted');
 $comes->(qq{select not exists (select from ojs.jobs where id = '$brief')}, 'what has been kept long enough is removed');
-$comes->("select count(*) between $crons + 1 and $crons + 300 from ojs.jobs where type = 'cron.tick'", 'a cron entry does not run for each second that was passed over');
+$comes->("select count(*) between $crons + 1 and $crons + 300 from ojs.jobs where type = 'cron.tick'",
+    'a cron entry does not run for each second that was passed over');
 isnt($sql->($once), $first, 'a deduplication key is free again after its time');
 $comes->(q{select ojs.health() ->> 'status' = 'ok'}, 'health is ok');
 

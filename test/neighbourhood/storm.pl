@@ -20,7 +20,8 @@ my $seconds = $ENV{OJS_SECONDS} // 20;
 # max_worker_processes stays at its default of 8: fewer than there are databases.
 my $node = server('storm', preload => $preload, conf => "wal_level = logical\nautovacuum = on\nmax_connections = 60\n");
 my $sql = sub { my ($query, $database) = @_; return $node->safe_psql($database // 'postgres', $query) };
-my $one = sub { my ($query, $database) = @_; my ($code, $out, $err) = $node->psql($database // 'postgres', $query); return $code ? $err : $out };
+my $one = sub { my ($query, $database) = @_; my ($code, $out, $err) = $node->psql($database // 'postgres',
+    $query); return $code ? $err : $out };
 
 # --- the neighbours move in -----------------------------------------------------------------------------------------
 for my $n (1 .. $databases - 1) {
@@ -41,7 +42,8 @@ $sql->("select count(*) from generate_series(1, $queues) n, ojs.create_queue('ma
 $sql->('vacuum analyze ojs_store.queue');
 $sql->('select ojs.tick()') for 1 .. 2;
 my @passes = sort { $a <=> $b } map { $buffers->() } 1 .. 5;
-cmp_ok($passes[2], '<', $few + 1000, "PGX: a tick over $queues idle queues reads no more than one over none ($few, $passes[2] blocks)");
+cmp_ok($passes[2], '<', $few + 1000,
+    "PGX: a tick over $queues idle queues reads no more than one over none ($few, $passes[2] blocks)");
 
 $sql->('create publication everything for all tables');
 $sql->(q{select pg_create_logical_replication_slot('drain', 'pgoutput')});
@@ -55,20 +57,26 @@ is($sql->(q{select type from ojs.claim('gone', 'w', 5)}), 'gone.two', 'a row wit
 
 # What would be bypassed is refused.
 $sql->('create function spy() returns trigger language plpgsql as $$ begin return new; end $$; create trigger spy before insert on ojs_store.job for each row execute function spy()');
-like($one->(q{select from ojs.push('spied.on', queue => 'work')}), qr/trigger/, 'a row trigger on a table of ours is refused, not bypassed');
+like($one->(q{select from ojs.push('spied.on', queue => 'work')}), qr/trigger/,
+    'a row trigger on a table of ours is refused, not bypassed');
 $sql->('drop trigger spy on ojs_store.job');
 
 $sql->(q{begin; select from ojs.push('prepared.one', queue => 'prepared'); prepare transaction 'left open'});
 
 # A cron entry whose time zone has vanished, beside a good one.
-$sql->(q{select from ojs.schedule('good', '* * * * * *', '{"type": "cron.good", "args": [], "queue": "cron"}', '{"overlap_policy": "allow"}')});
-$sql->(q{select from ojs.schedule('bad', '* * * * * *', '{"type": "cron.bad", "args": [], "queue": "cron"}', '{"timezone": "Europe/Berlin"}')});
+$sql->(q{select from ojs.schedule('good', '* * * * * *', '{"type": "cron.good", "args": [], "queue": "cron"}',
+    '{"overlap_policy": "allow"}')});
+$sql->(q{select from ojs.schedule('bad', '* * * * * *', '{"type": "cron.bad", "args": [], "queue": "cron"}',
+    '{"timezone": "Europe/Berlin"}')});
 $sql->(q{update ojs_store.cron set timezone = 'Atlantis/Lost' where name = 'bad'});
 
 # Thousands of dead letters that have been kept long enough.
-$sql->(q{select from ojs.configure_queue('dead', '{"dead_letter_ttl": "PT1S", "default_retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}')});
-$sql->(q{select from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'dead.one', 'args', '[]'::jsonb, 'queue', 'dead')) from generate_series(1, 3000)))});
-$sql->(q{select count(ojs.fail(id, '{"type": "t", "message": "m"}', lease_id => lease_id)) from ojs.claim('dead', 'w', 1000)}) for 1 .. 3;
+$sql->(q{select from ojs.configure_queue('dead',
+    '{"dead_letter_ttl": "PT1S", "default_retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}')});
+$sql->(q{select from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'dead.one', 'args', '[]'::jsonb,
+    'queue', 'dead')) from generate_series(1, 3000)))});
+$sql->(q{select count(ojs.fail(id, '{"type": "t", "message": "m"}', lease_id => lease_id)) from ojs.claim('dead', 'w',
+    1000)}) for 1 .. 3;
 
 # --- the storm --------------------------------------------------------------------------------------------------------
 my %began;
@@ -78,7 +86,8 @@ my $begin = sub {
     PostgreSQL::Test::Utils::append_to_file($file, $text);
     my ($out, $err) = ('', '');
     $began{$name} = { out => \$out, err => \$err, run => IPC::Run::start(
-        ['pgbench', '-n', '-f', $file, '-T', $seconds, @options, '-d', $node->connstr($database)], '<', \undef, '>', \$out, '2>', \$err) };
+        ['pgbench', '-n', '-f', $file, '-T', $seconds, @options, '-d',
+            $node->connstr($database)], '<', \undef, '>', \$out, '2>', \$err) };
 };
 local $ENV{PGAPPNAME} = 'storm';
 # Workers: a push, and whatever is there is claimed and done.
@@ -95,7 +104,8 @@ $begin->('waits', 'postgres', q{select id from ojs.claim('kept', 'waiter', wait 
 $begin->('application', 'postgres', q{
 begin;
 create temporary table t (i int) on commit drop;
-do $$ begin for i in 1 .. 100 loop begin perform from ojs.push('sub.one', queue => 'sub'); exception when others then raise; end; end loop; end $$;
+do $$ begin for i in 1 .. 100 loop begin perform from ojs.push('sub.one',
+    queue => 'sub'); exception when others then raise; end; end loop; end $$;
 commit;
 select ojs.purge_queue('sub', confirm => true);
 \sleep 200 ms
@@ -119,8 +129,10 @@ while (time < $end) {
 }
 is($lost, undef, 'DLV: who extends its lease keeps its job, whatever others wait for');
 is(join("\n", @refused), '', 'the administrator got everything done');
-is($keeper->query_safe("select state from ojs.ack('$kept', lease_id => '$lease')"), 'completed', 'and the job is finished by its holder');
-is($sql->("select attempt || ' ' || (errors is null) from ojs.jobs where id = '$kept'"), '1 true', 'in one attempt, without an error');
+is($keeper->query_safe("select state from ojs.ack('$kept', lease_id => '$lease')"), 'completed',
+    'and the job is finished by its holder');
+is($sql->("select attempt || ' ' || (errors is null) from ojs.jobs where id = '$kept'"), '1 true',
+    'in one attempt, without an error');
 $keeper->quit;
 
 # pgbench stops a client at its first error, and says so.
@@ -131,7 +143,8 @@ for my $name (sort keys %began) {
 
 # --- after the storm ------------------------------------------------------------------------------------------------
 $sql->(q{commit prepared 'left open'});
-is($sql->(q{select type from ojs.claim('prepared', 'w', wait => '5 s')}), 'prepared.one', 'the prepared job comes when its transaction is committed');
+is($sql->(q{select type from ojs.claim('prepared', 'w', wait => '5 s')}), 'prepared.one',
+    'the prepared job comes when its transaction is committed');
 if ($preload) {
     $sql->(q{select from ojs.push('due.one', queue => 'due', delay => '1 s')}, $_) for @all;
     awaits($node, q{select exists (select from ojs_store.ready r join ojs_store.queue q on q.id = r.queue where q.name = 'due')},
@@ -140,14 +153,18 @@ if ($preload) {
 } else {
     $sql->('select ojs.tick()') for 1 .. 3;
 }
-cmp_ok($sql->(q{select count(*) from ojs.jobs where type = 'cron.good'}), '>', 0, 'CRN: a good cron entry runs beside one whose time zone has vanished');
+cmp_ok($sql->(q{select count(*) from ojs.jobs where type = 'cron.good'}), '>', 0,
+    'CRN: a good cron entry runs beside one whose time zone has vanished');
 like($sql->(q{select ojs.metrics()}), qr/ojs_upkeep/, 'metrics answer');
-awaits($node, q{select count(*) = 0 from ojs.dead_letters where queue = 'dead'}, 'dead letters that were kept long enough go') if $preload;
+awaits($node, q{select count(*) = 0 from ojs.dead_letters where queue = 'dead'},
+    'dead letters that were kept long enough go') if $preload;
 $sql->(q{select count(ojs.ack(id)) from ojs.claim('work', 'w', 1000)}) for 1 .. 3;
-is($sql->(q{select count(*) from ojs_store.ready r join ojs_store.queue q on q.id = r.queue where q.name = 'work'}), 0, 'nothing is left behind in the busy queue');
+is($sql->(q{select count(*) from ojs_store.ready r join ojs_store.queue q on q.id = r.queue where q.name = 'work'}), 0,
+    'nothing is left behind in the busy queue');
 is($sql->(q{select count(*) from ojs_store.job j join ojs_store.queue q on q.id = j.queue
     where q.name = 'work' and not exists (select from ojs_store.finished d where d.job_id = j.id)}), 0, 'every job of it was done');
-cmp_ok($sql->(q{select count(*) from pg_logical_slot_peek_binary_changes('drain', null, 100, 'proto_version', '1', 'publication_names', 'everything')}),
+cmp_ok($sql->(q{select count(*) from pg_logical_slot_peek_binary_changes('drain', null, 100, 'proto_version', '1',
+    'publication_names', 'everything')}),
     '>', 0, 'the publication carries the logged tables');
 $sql->(q{select pg_drop_replication_slot('drain')});
 

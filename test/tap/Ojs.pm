@@ -15,7 +15,8 @@ our @EXPORT = qw(server awaits health worker_pid workers pushed listener heard a
 sub server {
     my ($name, %with) = @_;
     my $node = PostgreSQL::Test::Cluster->new($name, $with{install} ? (install_path => $with{install}) : ());
-    $node->init(allows_streaming => $with{streaming} // 0, has_archiving => $with{archive} // 0, $with{extra} ? (extra => $with{extra}) : ());
+    $node->init(allows_streaming => $with{streaming} // 0, has_archiving => $with{archive} // 0,
+        $with{extra} ? (extra => $with{extra}) : ());
     $node->append_conf('postgresql.conf', "max_prepared_transactions = 5\nautovacuum = off\n");
     $node->append_conf('postgresql.conf', "shared_preload_libraries = 'ojs'\n") if $with{preload};
     $node->append_conf('postgresql.conf', $with{conf}) if $with{conf};
@@ -40,13 +41,15 @@ sub workers {
 sub worker_pid {
     my ($node, $database) = @_;
     $node->poll_query_until($database // 'postgres', 'select ' . workers($database) . ' = 1');
-    return $node->safe_psql('postgres', "select pid from pg_stat_activity where backend_type = 'ojs worker' and datname = '" . ($database // 'postgres') . "'");
+    return $node->safe_psql('postgres',
+        "select pid from pg_stat_activity where backend_type = 'ojs worker' and datname = '" . ($database // 'postgres') . "'");
 }
 
 # Pushes one job and gives its id.
 sub pushed {
     my ($node, $queue, $more) = @_;
-    return $node->safe_psql('postgres', "select id from ojs.push('test.job', queue => '$queue'" . ($more ? ", $more" : '') . ')');
+    return $node->safe_psql('postgres',
+        "select id from ojs.push('test.job', queue => '$queue'" . ($more ? ", $more" : '') . ')');
 }
 
 # A session that listens, and whether it has heard of a queue: psql prints notifications with the next answer.

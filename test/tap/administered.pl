@@ -12,12 +12,14 @@ my $sql = sub { return $node->safe_psql('postgres', shift) };
 
 # The place that a hot row remembers may lie beyond the end of a table that was written anew.
 for my $way ('vacuum full ojs_store.job', 'cluster ojs_store.job using job_id') {
-    $sql->(q{select from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'a.b', 'args', jsonb_build_array(repeat('x', 400)), 'queue', 'long')) from generate_series(1, 1000)))});
+    $sql->(q{select from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'a.b', 'args',
+        jsonb_build_array(repeat('x', 400)), 'queue', 'long')) from generate_series(1, 1000)))});
     $sql->(q{select from ojs.push('a.b', queue => 'long')});
     $sql->(q{select ojs.ack(id) from ojs.claim('long', 'w', 1000)});
     $sql->(q{select ojs.purge_queue('long', '{completed}', true)});
     $sql->($way);
-    is($sql->(q{select count(ojs.ack(id)) from ojs.claim('long', 'w', 2)}), 1, "SM: after $way the last job is claimed and finished");
+    is($sql->(q{select count(ojs.ack(id)) from ojs.claim('long', 'w', 2)}), 1,
+        "SM: after $way the last job is claimed and finished");
 }
 
 # REINDEX CONCURRENTLY waits for an old snapshot, its new index filled already: what comes then must not be missing in it.
@@ -32,8 +34,10 @@ for my $index ('job_id', 'unique_key_held') {
     my $id = $sql->($index eq 'job_id' ? "select id from ojs.push('own.id', id => '$at_once[0]', queue => 're')" : "select id from ojs.push('only.one', queue => 're', $unique)");
     $old->query_safe('commit');
     $reindex->query_until(qr/ended/, '');
-    is($sql->("select ojs.info('$id') ->> 'state'"), 'available', "SM: a job that is pushed while $index is being reindexed is found");
-    my ($code, $out, $err) = $node->psql('postgres', $index eq 'job_id' ? "select from ojs.push('own.id', id => '$id', queue => 're')" : "select from ojs.push('only.one', queue => 're', $unique)");
+    is($sql->("select ojs.info('$id') ->> 'state'"), 'available',
+        "SM: a job that is pushed while $index is being reindexed is found");
+    my ($code, $out, $err) = $node->psql('postgres',
+        $index eq 'job_id' ? "select from ojs.push('own.id', id => '$id', queue => 're')" : "select from ojs.push('only.one', queue => 're', $unique)");
     like($err, qr/a job with the (id|same uniqueness key)/, "UNQ-01: and it is in the way of its like");
     $_->quit for $old, $reindex;
 }
@@ -44,12 +48,15 @@ $sql->($_) for 'create index by_type on ojs_store.job (type)', 'create index by_
     'create index by_members on ojs_store.unique_key (cardinality(past))', 'create unique index by_text on ojs_store.finished ((job_id::text))';
 $sql->(q{select from ojs.push('i.one', '["here"]', queue => 'i', priority => 9)});
 $sql->("select from ojs.push('i.two', '[\"here\"]', queue => 'i', id => '$at_once[1]')");
-$sql->(q{select from ojs.push('i.two', '["here"]', queue => 'i', "unique" => '{"keys": ["type"], "on_conflict": "replace"}')}) for 1, 2;
+$sql->(q{select from ojs.push('i.two', '["here"]', queue => 'i',
+    "unique" => '{"keys": ["type"], "on_conflict": "replace"}')}) for 1, 2;
 $sql->(q{select from ojs.push_many('[{"type": "i.three", "args": ["here"], "queue": "i"}, {"type": "i.four", "args": ["here"], "queue": "i"}]')});
-is($sql->("set enable_seqscan = off; select count(*) from ojs_store.job where $_->[0]"), $_->[1], "an index of an administrator holds each row, and no other: $_->[0]")
+is($sql->("set enable_seqscan = off; select count(*) from ojs_store.job where $_->[0]"), $_->[1],
+    "an index of an administrator holds each row, and no other: $_->[0]")
     for [q{type = 'i.two'}, 3], [q{args ->> 0 = 'here'}, 6], [q{type like 'i.%' and priority > 5}, 1];
 $sql->(q{select ojs.extend(id, '1 hour') from ojs.claim('i', 'worker', 5)});
-is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.lease where length(worker) = 6}), 5, 'an index of leases too');
+is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.lease where length(worker) = 6}), 5,
+    'an index of leases too');
 is($sql->(q{select count(ojs.ack(job_id)) from ojs.leases}), 5, 'SM: and the jobs are finished');
 is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.finished d join ojs_store.job j on d.job_id::text = j.id::text where j.queue = (select id from ojs_store.queue where name = 'i')}), 6, 'with theirs');
 
@@ -59,7 +66,8 @@ my $many = q{select count(*) from generate_series(1, 1000) n, ojs.create_queue('
 my $other = $node->background_psql('postgres', on_error_stop => 1);
 $other->query_safe(q{begin; select from ojs.create_queue('other')});
 my ($code, $out, $err) = $node->psql('postgres', $many);
-like($err, qr/other transactions are changing settings.*\n(DETAIL.*\n)?HINT:.*256/, 'more queues than locks are refused while others configure theirs');
+like($err, qr/other transactions are changing settings.*\n(DETAIL.*\n)?HINT:.*256/,
+    'more queues than locks are refused while others configure theirs');
 is($sql->(q{select count(*) from ojs.queues where name like 'many-%'}), 0, 'and nothing has changed');
 $other->query_safe('commit');
 $other->query_safe("begin; $many");

@@ -22,7 +22,8 @@ my $node = server('cohort', preload => 1, conf => "ojs.default_lease = '1h'\n");
 sub session {
     my ($on) = @_;
     my %s = (in => '', out => '');
-    $s{handle} = IPC::Run::start(['psql', '-XAtq', '-d', ($on // $node)->connstr('postgres')], '<', \$s{in}, '>', \$s{out}, '2>&1',
+    $s{handle} = IPC::Run::start(['psql', '-XAtq', '-d', ($on // $node)->connstr('postgres')], '<', \$s{in}, '>',
+        \$s{out}, '2>&1',
         IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
     my $session = \%s;
     ask($session, 'select pg_backend_pid()');
@@ -58,7 +59,8 @@ sub queue_of {
 
 sub push_to {
     my ($queue, $jobs) = @_;
-    $node->safe_psql('postgres', qq{select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args',
+    $node->safe_psql('postgres',
+        qq{select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args',
         jsonb_build_array(n), 'queue', '$queue')) from generate_series(1, $jobs) n))});
 }
 
@@ -86,18 +88,24 @@ sub shared_out {
     return 0;
 }
 
-sub claim_of { my ($queue, $max, $more) = @_; return sub { "select $got from ojs.claim('$queue', 'w$_[0]', $max->[$_[0]]" . ($more // '') . ')' } }
+sub claim_of { my ($queue, $max,
+    $more) = @_; return sub { "select $got from ojs.claim('$queue', 'w$_[0]', $max->[$_[0]]" . ($more // '') . ')' } }
 
 sub waits { my ($s) = @_; return "select exists (select from pg_stat_activity where pid = $s->{pid} and state = 'active' and wait_event_type = 'Extension')"; }
-sub leased { my ($queue) = @_; return $node->safe_psql('postgres', "select count(*) from ojs.leases where queue = '$queue'"); }
+sub leased { my ($queue) = @_; return $node->safe_psql('postgres',
+    "select count(*) from ojs.leases where queue = '$queue'"); }
 sub ready { my ($queue) = @_; return $node->safe_psql('postgres', "select ready from ojs.queue_stats('$queue')"); }
 
 my @ten = map { session() } 1 .. 10;
 
 my $queue;
-ok(shared_out(sub { join(' ', together(\@ten, claim_of(queue_of(50), [(10) x 10]))) eq join(' ', (5) x 10) }), 'Q-48: ten claimers of 10 get 5 of 50 each');
-ok(shared_out(sub { join(' ', together([@ten[0, 1]], claim_of(queue_of(20), [30, 10]))) eq '15 5' }), 'Q-49: by their max: 15 and 5 of 20');
-ok(shared_out(sub { join('', sort { $a <=> $b } together(\@ten, claim_of(queue_of(3), [(100) x 10]))) eq '0000000111' }), 'Q-49: fewer jobs than claimers: all are given, one each at most');
+ok(shared_out(sub { join(' ', together(\@ten, claim_of(queue_of(50), [(10) x 10]))) eq join(' ', (5) x 10) }),
+    'Q-48: ten claimers of 10 get 5 of 50 each');
+ok(shared_out(sub { join(' ', together([@ten[0, 1]], claim_of(queue_of(20), [30, 10]))) eq '15 5' }),
+    'Q-49: by their max: 15 and 5 of 20');
+ok(shared_out(sub { join('', sort { $a <=> $b } together(\@ten,
+    claim_of(queue_of(3), [(100) x 10]))) eq '0000000111' }),
+    'Q-49: fewer jobs than claimers: all are given, one each at most');
 
 my $others = 0;
 for my $round (1 .. 20) {
@@ -110,7 +118,8 @@ for my $round (1 .. 20) {
     my @got;
     ok(shared_out(sub {
         my $q = queue_of($jobs);
-        for (grep { $work[$_] } 0 .. $#who) { ask($who[$_], "select ojs.work_open('$q', 'w$_', $max[$_])"); answer($who[$_]); }
+        for (grep { $work[$_] } 0 .. $#who) { ask($who[$_],
+            "select ojs.work_open('$q', 'w$_', $max[$_])"); answer($who[$_]); }
         @got = together(\@who, sub {
             my ($i) = @_;
             return "select $got from ojs.work_next()" if $work[$i];
@@ -133,7 +142,8 @@ $queue = queue_of(20);
     answer($locks);
     my $counts = "(select min(pid) from pg_stat_activity where state = 'active' and wait_event_type = 'Lock' and query like '%''$queue''%' and pid <> pg_backend_pid())";
     ask($two[$_], "select count(*) from ojs.claim('$queue', 'd$_', 10)") for 0, 1;
-    ok($node->poll_query_until('postgres', "select $counts is not null"), 'Q-50: a claim counts the jobs of its cohort');
+    ok($node->poll_query_until('postgres', "select $counts is not null"),
+        'Q-50: a claim counts the jobs of its cohort');
     my $divider = $node->safe_psql('postgres', "select $counts");
     is($node->safe_psql('postgres', "select pg_terminate_backend($divider, 10000)"), 't', 'Q-50: its session ends');
     ask($locks, 'rollback');
@@ -159,9 +169,11 @@ like(answer($cancelled), qr/canceling statement due to user request/, 'Q-50: a c
 like(answer($timed), qr/canceling statement due to statement timeout/, 'Q-50: a timeout too');
 cmp_ok(time - $start, '<', 4, 'Q-50: at once');
 $killed->{handle}->kill_kill(grace => 0);
-is(join(' ', map { answer($ten[$_]) } 0, 1), '10 10', 'Q-50: what cancelled, timed out, terminated and vanished members would have had goes to the others');
+is(join(' ', map { answer($ten[$_]) } 0, 1), '10 10',
+    'Q-50: what cancelled, timed out, terminated and vanished members would have had goes to the others');
 is(leased($queue), 20, 'Q-50: nothing is stranded');
-awaits($node, "select not exists (select from pg_stat_activity where pid in ($killed->{pid}, $ended->{pid}))", 'Q-50: the session of a killed client ends');
+awaits($node, "select not exists (select from pg_stat_activity where pid in ($killed->{pid}, $ended->{pid}))",
+    'Q-50: the session of a killed client ends');
 $_->{handle}->kill_kill for $ended;
 
 # A claim that waits for jobs shares them out when they come.
@@ -170,22 +182,27 @@ ask($ten[$_], "select count(*) from ojs.claim('$queue', 'w$_', 10, wait => '20 s
 awaits($node, waits($ten[$_]), 'OP-11: a claim waits for jobs') for 0 .. 3;
 push_to($queue, 8);
 is(sum(map { answer($ten[$_]) } 0 .. 3), 8, 'Q-48: claims that waited get all jobs');
-is($node->safe_psql('postgres', "select max(n) <= 4 from (select count(*) n from ojs.leases where queue = '$queue' group by worker) x"), 't', 'Q-48: and none of them drains the queue');
+is($node->safe_psql('postgres',
+    "select max(n) <= 4 from (select count(*) n from ojs.leases where queue = '$queue' group by worker) x"), 't',
+    'Q-48: and none of them drains the queue');
 
 # No window: at once, the first may drain.
 $queue = queue_of(20, '{}');
-is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'w', 100)"), 20, 'Q-47: without a window the first claim may drain the queue');
+is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'w', 100)"), 20,
+    'Q-47: without a window the first claim may drain the queue');
 
 # What fell due, and leases that lapsed, are shared out too, without anybody's upkeep.
 $node->append_conf('postgresql.conf', 'ojs.worker = off');
 $node->reload;
-awaits($node, 'select not exists (select from pg_stat_activity where backend_type = \'ojs worker\')', 'the worker is off');
+awaits($node, 'select not exists (select from pg_stat_activity where backend_type = \'ojs worker\')',
+    'the worker is off');
 for my $round (1 .. 10) {
     ok(shared_out(sub {
         $queue = queue_of(8, '{}');
         $node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'dead', 8, lease => '100 ms')");
         $node->safe_psql('postgres', "select ojs.configure_queue('$queue', '{\"claim_jitter_ms\": $window_ms}')");
-        $node->safe_psql('postgres', "select count(id) from generate_series(1, 12) n, ojs.push('test.job', jsonb_build_array(n), queue => '$queue', delay => '200 ms')");
+        $node->safe_psql('postgres',
+            "select count(id) from generate_series(1, 12) n, ojs.push('test.job', jsonb_build_array(n), queue => '$queue', delay => '200 ms')");
         push_to($queue, 10);
         return join(' ', together([@ten[0 .. 4]], claim_of($queue, [(10) x 5]))) eq '6 6 6 6 6';
     }), "Q-48 Q-45: ready, due and lapsed jobs are shared out alike, without a worker, round $round");
@@ -195,30 +212,39 @@ $node->reload;
 
 # The reply of lease_claim.
 $queue = queue_of(1, '{"claim_jitter_ms": 300}');
-my $reply = $node->safe_psql('postgres', "select (r #>> '{performance,throttle_wait_ms}')::numeric between 290 and (r #>> '{performance,server_total_ms}')::numeric from ojs.lease_claim('$queue', '{\"node\": \"w\"}') r");
+my $reply = $node->safe_psql('postgres',
+    "select (r #>> '{performance,throttle_wait_ms}')::numeric between 290 and (r #>> '{performance,server_total_ms}')::numeric from ojs.lease_claim('$queue', '{\"node\": \"w\"}') r");
 is($reply, 't', 'Q-17: throttle_wait_ms is the time in the window');
-is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'w'); select ojs.lease_claim('plain', '{\"node\": \"w\"}') #>> '{performance,throttle_wait_ms}' from ojs.create_queue('plain')"), "0\n0",
+is($node->safe_psql('postgres',
+    "select count(*) from ojs.claim('$queue', 'w'); select ojs.lease_claim('plain', '{\"node\": \"w\"}') #>> '{performance,throttle_wait_ms}' from ojs.create_queue('plain')"), "0\n0",
     'Q-17: and that of this call only');
 is(health($node, 'coalescing'), 'true', 'Q-51: health says that windows work');
 
 # Q-68: a cap on claims per worker and queue, among sessions.
 $queue = queue_of(10, '{"claim_rate": 2}');
-my @answers = together([@ten[0 .. 3]], sub { "\\set VERBOSITY sqlstate\nselect count(*) from ojs.claim('$queue', 'w', 1)" });
-is(scalar(grep { /^1$/ } @answers), 2, 'Q-68: of four claims of one worker in four sessions, two go through') or diag "@answers";
+my @answers = together([@ten[0 .. 3]],
+    sub { "\\set VERBOSITY sqlstate\nselect count(*) from ojs.claim('$queue', 'w', 1)" });
+is(scalar(grep { /^1$/ } @answers), 2,
+    'Q-68: of four claims of one worker in four sessions, two go through') or diag "@answers";
 is(scalar(grep { /OJ600/ } @answers), 2, 'Q-68: the others are RATE_LIMITED');
-is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'another', 1)"), 1, 'Q-68: another worker has a count of its own');
+is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'another', 1)"), 1,
+    'Q-68: another worker has a count of its own');
 $node->safe_psql('postgres', "select ojs.configure_queue('$queue', '{\"claim_rate\": 1}')");
 ask($ten[0], "\\set VERBOSITY terse\nselect ojs.work_open('$queue', 'pushed', 2); select count(*) from ojs.work_next(); select count(*) from ojs.work_next();
     select from ojs.ack((select job_id from ojs.leases where worker = 'pushed' limit 1)); select 'then ' || count(*) from ojs.work_next('2 s'); select ojs.work_close()");
 my $told = answer($ten[0]);
-like($told, qr/^2\nNOTICE:  a worker may claim from queue "$queue" 1 times in a second\n0$/m, 'Q-66 Q-68: a work session over its rate is told, and not held up') or diag $told;
+like($told, qr/^2\nNOTICE:  a worker may claim from queue "$queue" 1 times in a second\n0$/m,
+    'Q-66 Q-68: a work session over its rate is told, and not held up') or diag $told;
 like($told, qr/^then 1$/m, 'Q-68: one that waits gets its jobs when it may');
 
 # Q-66: a work session whose queue goes away.
-for (['dropped', '', qr/does not exist/], ['replaced by a log', q{; select ojs.create_queue('gone', '{"type": "log"}')}, qr/is a log and hands out no jobs/]) {
+for (['dropped', '', qr/does not exist/], ['replaced by a log',
+    q{; select ojs.create_queue('gone', '{"type": "log"}')}, qr/is a log and hands out no jobs/]) {
     my ($what, $then, $error) = @$_;
-    $node->safe_psql('postgres', q{select ojs.drop_queue('gone') where exists (select from ojs.queues where name = 'gone'); select ojs.create_queue('gone')});
-    ask($ten[0], q{select ojs.work_open('gone', 'w'); select count(*) from ojs.work_next('25 s'); select ojs.work_close()});
+    $node->safe_psql('postgres',
+        q{select ojs.drop_queue('gone') where exists (select from ojs.queues where name = 'gone'); select ojs.create_queue('gone')});
+    ask($ten[0], q{select ojs.work_open('gone',
+        'w'); select count(*) from ojs.work_next('25 s'); select ojs.work_close()});
     awaits($node, waits($ten[0]), 'a work session waits');
     $start = time;
     $node->safe_psql('postgres', "begin; select ojs.drop_queue('gone')$then; commit");
@@ -235,18 +261,21 @@ awaits($node, 'select ' . workers() . ' = 0', 'the worker has gone');
 push_to('lapsed', 1);
 $node->safe_psql('postgres', q{select from ojs.claim('lapsed', 'w', 1, '100 ms')});
 awaits($node, 'select lease_expires_at < clock_timestamp() from ojs.leases where queue = \'lapsed\'', 'a lease lapses');
-is($node->safe_psql('postgres', "select count(*) from ojs.claim('$empty', 'w', 1); select count(*) from ojs.claim('lapsed', 'w')"), "0\n1",
+is($node->safe_psql('postgres',
+    "select count(*) from ojs.claim('$empty', 'w', 1); select count(*) from ojs.claim('lapsed', 'w')"), "0\n1",
     'Q-47: its next claim gets what a lapsed lease leaves');
 $node->stop;
 
 # Without preload.
 $node = server('greedy');
 my $alone = session();
-$node->safe_psql('postgres', q{select ojs.create_queue('greedy', '{"claim_jitter_ms": 5000}'), ojs.push('test.job', queue => 'greedy')});
+$node->safe_psql('postgres', q{select ojs.create_queue('greedy', '{"claim_jitter_ms": 5000}'),
+    ojs.push('test.job', queue => 'greedy')});
 $start = time;
 ask($alone, "select count(*) from ojs.claim('greedy', 'w', 10); select count(*) from ojs.claim('greedy', 'w', 10)");
 my $said = answer($alone);
-is(() = $said =~ /NOTICE:  claims of queue "greedy" are served at once/g, 1, 'Q-51: without preload a NOTICE says so, once') or diag $said;
+is(() = $said =~ /NOTICE:  claims of queue "greedy" are served at once/g, 1,
+    'Q-51: without preload a NOTICE says so, once') or diag $said;
 like($said, qr/^1\n0$/m, 'Q-51: and claims are served');
 cmp_ok(time - $start, '<', 4, 'Q-51: at once');
 is(health($node, 'coalescing'), 'false', 'Q-51: health says it too');

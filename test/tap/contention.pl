@@ -9,13 +9,15 @@ use IPC::Run ();
 
 my $node = PostgreSQL::Test::Cluster->new('storm');
 $node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'ojs'\nfsync = off\nmax_connections = 40\ndeadlock_timeout = 200ms\nlog_lock_waits = off");
+$node->append_conf('postgresql.conf',
+    "shared_preload_libraries = 'ojs'\nfsync = off\nmax_connections = 40\ndeadlock_timeout = 200ms\nlog_lock_waits = off");
 $node->start;
 $node->safe_psql('postgres', q{
     create extension ojs;
     create table odd (session int, op text, error text);
     create unlogged table handed (job_id uuid, deliveries int, worker text);
-    select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue', 'storm')) from generate_series(1, 40)));
+    select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb,
+        'queue', 'storm')) from generate_series(1, 40)));
 
     -- With `together`, a transaction may hold several calls, so that callers can get into each other's way by themselves.
     create procedure storm(session int, seconds float, together boolean) language plpgsql as $$
@@ -36,13 +38,16 @@ $node->safe_psql('postgres', q{
                 case op
                 when 'push' then
                     if (select count(*) from ojs_store.ready) < 60 then
-                        perform ojs.push('test.job', queue => 'storm', priority => floor(random() * 3)::int, delay => case when random() < 0.3 then interval '50 ms' end);
+                        perform ojs.push('test.job', queue => 'storm', priority => floor(random() * 3)::int,
+                            delay => case when random() < 0.3 then interval '50 ms' end);
                     end if;
                 when 'claim' then
-                    insert into handed select id, deliveries, worker from ojs.claim('storm', 'w' || floor(random() * 3), 1 + floor(random() * 5)::int, '150 ms');
+                    insert into handed select id, deliveries, worker from ojs.claim('storm',
+                        'w' || floor(random() * 3), 1 + floor(random() * 5)::int, '150 ms');
                 when 'ack' then perform ojs.ack(job);
                 when 'fail' then perform ojs.fail(job, '{"type": "t", "message": "m"}', delay => '30 ms');
-                when 'nack' then perform ojs.nack(job, case when random() < 0.5 then interval '0' else interval '20 ms' end);
+                when 'nack' then perform ojs.nack(job,
+                    case when random() < 0.5 then interval '0' else interval '20 ms' end);
                 when 'extend' then perform ojs.extend(job, random() * interval '300 ms');
                 when 'cancel' then perform ojs.cancel(job, idempotent => true);
                 when 'tick' then perform ojs.tick(50);
@@ -52,14 +57,16 @@ $node->safe_psql('postgres', q{
                 when 'beat' then perform ojs.beat('w' || session, several);
                 when 'ack_and_claim' then
                     select array_agg(job_id) into several from (select job_id from ojs_store.lease where worker = 'w0' limit 2) x;
-                    insert into handed select id, deliveries, worker from ojs.ack_and_claim('w0', 'storm', coalesce(several, '{}'), max => 2, lease => '150 ms');
+                    insert into handed select id, deliveries, worker from ojs.ack_and_claim('w0', 'storm',
+                        coalesce(several, '{}'), max => 2, lease => '150 ms');
                 end case;
                 if undo then
                     raise exception using errcode = 'UNDO1';
                 end if;
             exception when others then
                 get stacked diagnostics detail = pg_exception_detail;
-                if sqlstate <> 'UNDO1' and sqlstate not in ('OJ105', 'OJ302', 'OJ303', 'OJ311') and not (sqlstate in ('OJ100') and several is null)
+                if sqlstate <> 'UNDO1' and sqlstate not in ('OJ105', 'OJ302', 'OJ303',
+                    'OJ311') and not (sqlstate in ('OJ100') and several is null)
                     and not (sqlstate = '40P01' and together) then
                     insert into odd values (session, op, sqlstate || ' ' || sqlerrm);
                 end if;
@@ -75,7 +82,8 @@ sub storm
     my ($seconds, $together) = @_;
     my @runs = map {
         my %run = (out => '', err => '');
-        $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c', "call storm($_, $seconds, $together)"],
+        $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
+            '-c', "call storm($_, $seconds, $together)"],
             '<', \undef, '>', \$run{out}, '2>', \$run{err}, IPC::Run::timer(90));
         \%run;
     } 1 .. 6;
@@ -87,19 +95,23 @@ sub storm
 sub check
 {
     my ($title) = @_;
-    is($node->safe_psql('postgres', q{select op, error, count(*) from odd group by 1, 2}), '', "SM-29 PGX-05: $title: no error that is not the caller's");
+    is($node->safe_psql('postgres', q{select op, error, count(*) from odd group by 1, 2}), '',
+        "SM-29 PGX-05: $title: no error that is not the caller's");
     is($node->safe_psql('postgres', q{select count(*) from ojs_store.job j where (select count(*) from (
         select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.delayed where kind <> 5
         union all select job_id from ojs_store.finished) x where job_id = j.id) <> 1}), 0, "SM-26 SM-27: $title: every job is in exactly one place");
-    is($node->safe_psql('postgres', q{select count(*) from (select job_id, deliveries from handed group by 1, 2 having count(*) > 1) twice}), 0,
+    is($node->safe_psql('postgres', q{select count(*) from (select job_id, deliveries from handed group by 1,
+        2 having count(*) > 1) twice}), 0,
         "DLV-06: $title: no delivery was made twice");
-    is($node->safe_psql('postgres', q{select count(*) from handed h left join ojs.jobs j on j.id = h.job_id where j.deliveries is null or j.deliveries < h.deliveries}), 0,
+    is($node->safe_psql('postgres',
+        q{select count(*) from handed h left join ojs.jobs j on j.id = h.job_id where j.deliveries is null or j.deliveries < h.deliveries}), 0,
         "R-15 Q-21: $title: no delivery was forgotten");
 }
 
 is(storm(5, 'false'), '', 'SM-29: six sessions end without an error');
 check('one call in a transaction');
-is($node->safe_psql('postgres', q{select deadlocks from pg_stat_database where datname = 'postgres'}), 0, 'PGX-05 OP-05: no deadlock');
+is($node->safe_psql('postgres', q{select deadlocks from pg_stat_database where datname = 'postgres'}), 0,
+    'PGX-05 OP-05: no deadlock');
 cmp_ok($node->safe_psql('postgres', q{select count(*) from handed}), '>', 500, 'SM-29: and had work to do');
 is(storm(3, 'true'), '', 'SM-29: six sessions with long transactions end without an error');
 check('several calls in a transaction');
@@ -110,7 +122,10 @@ $node->safe_psql('postgres', q{alter database postgres reset default_transaction
 
 # And then everything can be finished.
 $node->safe_psql('postgres', q{set ojs.clock_offset = '1h'; select ojs.tick();});
-my $left = $node->safe_psql('postgres', q{select count(*) from ojs.jobs where state not in ('completed', 'cancelled', 'discarded')});
-is($node->safe_psql('postgres', q{set ojs.clock_offset = '1h'; select count(*) from (select ojs.ack(id) from ojs.claim('storm', 'last', 1000)) x}), $left, 'SM-26: what is open can still be claimed and finished');
+my $left = $node->safe_psql('postgres', q{select count(*) from ojs.jobs where state not in ('completed', 'cancelled',
+    'discarded')});
+is($node->safe_psql('postgres',
+    q{set ojs.clock_offset = '1h'; select count(*) from (select ojs.ack(id) from ojs.claim('storm', 'last', 1000)) x}),
+    $left, 'SM-26: what is open can still be claimed and finished');
 $node->stop;
 done_testing();

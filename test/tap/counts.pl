@@ -19,7 +19,8 @@ my ($sessions, $steps) = (8, 150);
 
 my $node = server('counts', preload => 1, conf => "max_connections = 40\nfsync = off\nojs.tick_interval = 20ms\n");
 # Retention takes part: some of what ends goes at once, while others retry or delete it.
-$node->safe_psql('postgres', q{select ojs.configure_queue('_default', '{"retention": {"completed": "PT0.1S", "cancelled": "PT0S", "discarded": "PT1S"}}')});
+$node->safe_psql('postgres', q{select ojs.configure_queue('_default',
+    '{"retention": {"completed": "PT0.1S", "cancelled": "PT0S", "discarded": "PT1S"}}')});
 $node->safe_psql('postgres', q{
     create function one_step(me text) returns void language plpgsql as $$
     declare
@@ -31,14 +32,19 @@ $node->safe_psql('postgres', q{
         when 0, 1 then perform ojs.push('test.job', queue => queue);
         when 2 then perform ojs.push('test.job', queue => queue, delay => random() * interval '100 ms');
         when 3 then perform ojs.push('test.job', queue => queue, pending => true);
-        when 4 then perform ojs.push_many((select coalesce(jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue',
+        when 4 then perform ojs.push_many((select coalesce(jsonb_agg(jsonb_build_object('type', 'test.job', 'args',
+            '[]'::jsonb, 'queue',
             'q' || floor(random() * 5))), '[]') from generate_series(1, n) where random() < 2));
         when 5, 6 then perform ojs.claim(queue, me, n, random() * interval '300 ms');
-        when 7 then perform ojs.ack_many(me, (select array_agg(job_id) from (select l.job_id from ojs.leases l where worker = me limit n) x));
-        when 8 then perform ojs.nack_many(me, (select array_agg(job_id) from (select l.job_id from ojs.leases l where worker = me limit n) x), random() * interval '50 ms');
+        when 7 then perform ojs.ack_many(me,
+            (select array_agg(job_id) from (select l.job_id from ojs.leases l where worker = me limit n) x));
+        when 8 then perform ojs.nack_many(me,
+            (select array_agg(job_id) from (select l.job_id from ojs.leases l where worker = me limit n) x),
+            random() * interval '50 ms');
         when 9 then
             select l.job_id into j.id from ojs.leases l where worker = me limit 1;
-            if found then perform ojs.fail(j.id, '{"type": "x", "message": "y"}', delay => random() * interval '100 ms'); end if;
+            if found then perform ojs.fail(j.id, '{"type": "x", "message": "y"}',
+                delay => random() * interval '100 ms'); end if;
         when 10 then
             select id into j.id from ojs_store.job where type = 'test.job' order by random() limit 1;
             if found then perform ojs.cancel(j.id, true); end if;
@@ -96,7 +102,8 @@ sub run_all {
     my @runs = map {
         my %run = (err => '');
         my $s = rand() * 2 - 1;
-        $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c',
+        $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
+            '-c',
             "select setseed($s)", '-c', "call steps('w$_', $steps)"], '<', \undef, '>', \my $out, '2>', \$run{err}, IPC::Run::timer(180));
         \%run;
     } 1 .. $sessions;
@@ -108,7 +115,8 @@ sub run_all {
 sub compare {
     my ($name) = @_;
     my ($plain, $counted, $again);
-    $node->poll_query_until('postgres', q{select not exists (select from ojs_store.delayed where due_at < 'infinity') and not exists (table ojs_store.lease)});
+    $node->poll_query_until('postgres',
+        q{select not exists (select from ojs_store.delayed where due_at < 'infinity') and not exists (table ojs_store.lease)});
     do {
         $plain = $node->safe_psql('postgres', 'table plain');
         $counted = $node->safe_psql('postgres', 'table counted');
@@ -121,10 +129,12 @@ sub compare {
 $node->safe_psql('postgres', q{select from ojs.create_queue('q0')});
 $node->safe_psql('postgres', 'table counted'); # counts the rows: from now on commits add to that
 run_all('QC-06');
-like(compare('QC-06: after random operations and rollbacks the counters say what is there'), qr/^q0\|.*[1-9]/m, 'and there is something');
+like(compare('QC-06: after random operations and rollbacks the counters say what is there'), qr/^q0\|.*[1-9]/m,
+    'and there is something');
 
 # While a transaction is prepared, every look counts the rows anew. Its job is of a type that the sessions leave alone.
-$node->safe_psql('postgres', q{begin; select from ojs.push('prepared.job', queue => 'prepared'); prepare transaction 'p'});
+$node->safe_psql('postgres', q{begin; select from ojs.push('prepared.job',
+    queue => 'prepared'); prepare transaction 'p'});
 my $looks = 0;
 run_all('QC-06 under recounts', sub {
     my $until = time + 3;
@@ -134,7 +144,8 @@ run_all('QC-06 under recounts', sub {
 });
 note "$looks recounts";
 compare('QC-06: recounts that run while others commit leave the counters right');
-is($node->safe_psql('postgres', q{select ready from ojs.queue_stats('prepared')}), 1, 'QC-06: a prepared transaction is counted once it is committed');
+is($node->safe_psql('postgres', q{select ready from ojs.queue_stats('prepared')}), 1,
+    'QC-06: a prepared transaction is counted once it is committed');
 
 is($node->safe_psql('postgres', q{
     begin;
@@ -152,7 +163,8 @@ is($node->safe_psql('postgres', q{
     select ready from ojs.queue_stats('prepared')}) =~ s/\n+/ /gr, '1 3 2 2 1', 'Q-23: a transaction counts what it has changed itself');
 
 # From here on all is kept, so that the first look can be compared.
-$node->safe_psql('postgres', q{select ojs.configure_queue('_default', '{"retention": {"completed": "P1D", "cancelled": "P1D", "discarded": "P1D"}}')});
+$node->safe_psql('postgres', q{select ojs.configure_queue('_default',
+    '{"retention": {"completed": "P1D", "cancelled": "P1D", "discarded": "P1D"}}')});
 $node->stop('immediate');
 $node->start;
 my $first = $node->safe_psql('postgres', 'table counted');
@@ -163,16 +175,19 @@ $node->restart;
 compare('QC-06: after a restart');
 
 # A prepared transaction outlives the server, and what this one knows of it.
-$node->safe_psql('postgres', q{begin; select from ojs.push('test.job', queue => 'outlives'), ojs.create_queue('outlives'); prepare transaction 'p'});
+$node->safe_psql('postgres', q{begin; select from ojs.push('test.job', queue => 'outlives'),
+    ojs.create_queue('outlives'); prepare transaction 'p'});
 $node->restart;
 $node->safe_psql('postgres', q{select from ojs.push('test.job', queue => 'outlives'); select * from ojs.queue_stats()});
 $node->safe_psql('postgres', q{commit prepared 'p'});
-is($node->safe_psql('postgres', q{select ready from ojs.queue_stats('outlives')}), 2, 'QC-06: a transaction that was prepared before a restart is counted once it is committed');
+is($node->safe_psql('postgres', q{select ready from ojs.queue_stats('outlives')}), 2,
+    'QC-06: a transaction that was prepared before a restart is counted once it is committed');
 
 # The extension anew: nothing of the old one is counted.
 $node->safe_psql('postgres', 'drop extension ojs cascade; create extension ojs');
 $node->safe_psql('postgres', q{select from ojs.push('test.job', queue => 'q0')});
-is($node->safe_psql('postgres', q{select ready, completed from ojs.queue_stats('q0')}), '1|0', 'QC-06: a new extension begins at nothing');
+is($node->safe_psql('postgres', q{select ready, completed from ojs.queue_stats('q0')}), '1|0',
+    'QC-06: a new extension begins at nothing');
 unlike(slurp_file($node->logfile), qr/has corrected its counters/, 'QC-06: no counter had to be corrected');
 $node->stop;
 done_testing();

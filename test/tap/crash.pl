@@ -26,11 +26,13 @@ sub fill {
         select from ojs.push('test.job', queue => 'returned');
         select from ojs.push('test.job', queue => 'expiring', expires_at => now() + interval '1 hour');
     });
-    my $pending = $node->safe_psql('postgres', q{select id from ojs.push('test.job', queue => 'activated', pending => true)});
+    my $pending = $node->safe_psql('postgres', q{select id from ojs.push('test.job', queue => 'activated',
+        pending => true)});
     $node->safe_psql('postgres', "select ojs.activate('$pending')");
 }
 
-my $states = q{select string_agg(format('%s %s %s/%s', queue, state, attempt, deliveries), ', ' order by queue, seq) from ojs.jobs};
+my $states = q{select string_agg(format('%s %s %s/%s', queue, state, attempt, deliveries), ', ' order by queue,
+    seq) from ojs.jobs};
 
 sub expected {
     my ($before) = @_;
@@ -40,56 +42,74 @@ sub expected {
 
 for my $preload (1, 0) {
     my $how = $preload ? 'preloaded' : 'not preloaded';
-    my $node = server('crash_' . ($preload ? 'preloaded' : 'plain'), preload => $preload, conf => "restart_after_crash = on\n");
+    my $node = server('crash_' . ($preload ? 'preloaded' : 'plain'), preload => $preload,
+        conf => "restart_after_crash = on\n");
     fill($node);
     # A checkpoint for one that waits and one that is held, and progress.
     $node->safe_psql('postgres', q{
         select ojs.push('test.job', queue => 'reporting') from generate_series(1, 2);
-        select ojs.checkpoint(id, '{"row": 7}'), ojs.checkpoint(id, '{"row": 8}') from ojs.jobs where queue = 'reporting';
+        select ojs.checkpoint(id, '{"row": 7}'), ojs.checkpoint(id,
+            '{"row": 8}') from ojs.jobs where queue = 'reporting';
         select ojs.progress(id, 0.5) from ojs.claim('reporting', 'w')});
     my $before = $node->safe_psql('postgres', $states);
     # The upper flags speak of a lease that has been.
-    my $later = q{select string_agg(format('%s %s %s', kind, flags & 65535, date_trunc('second', due_at)), ', ' order by kind, due_at) from ojs_store.delayed};
+    my $later = q{select string_agg(format('%s %s %s', kind, flags & 65535, date_trunc('second', due_at)),
+        ', ' order by kind, due_at) from ojs_store.delayed};
     my $later_before = $node->safe_psql('postgres', $later);
     $node->stop('immediate');
     $node->start;
-    is($node->safe_psql('postgres', $states), expected($before), "OP-22: every job stands as before, before anybody has had the hot set rebuilt, $how");
+    is($node->safe_psql('postgres', $states), expected($before),
+        "OP-22: every job stands as before, before anybody has had the hot set rebuilt, $how");
     is($node->safe_psql('postgres', 'select ojs.ready()'), 't', "PGX-04: ready after an immediate stop, $how");
-    is(health($node, 'hot_set,last_rebuild,cause'), 'crash or promotion', "OBS-01: health says why there was a rebuild, $how");
+    is(health($node, 'hot_set,last_rebuild,cause'), 'crash or promotion',
+        "OBS-01: health says why there was a rebuild, $how");
     cmp_ok(health($node, 'hot_set,last_rebuild,took_ms'), '>', 0, "OBS-01: and how long it took, $how");
     is(health($node, 'hot_set,last_rebuild,jobs'), 14, "OBS-01: and how many jobs it put back, $how");
     is($node->safe_psql('postgres', $states), expected($before), "SM: every job stands as before, $how");
     is($node->safe_psql('postgres', $later), $later_before, "SM: each waits for what it waited for, $how");
-    is($node->safe_psql('postgres', "select string_agg(deliveries::text, ' ') from ojs.claim('returned', 'w', max => 2)"), '2 1',
+    is($node->safe_psql('postgres',
+        "select string_agg(deliveries::text, ' ') from ojs.claim('returned', 'w', max => 2)"), '2 1',
         "Q: what was delivered before comes first, $how");
-    is($node->safe_psql('postgres', "select count(*) from ojs.claim('leased', 'w', max => 2)"), 1, "SM: the leased job is claimable, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('leased', 'w', max => 2)"), 1,
+        "SM: the leased job is claimable, $how");
 
-    is($node->safe_psql('postgres', "select string_agg(extra ->> 'checkpoint', ' ') from ojs.claim('reporting', 'w', max => 2)"), ('{"state": {"row": 8}, "sequence": 2} ' x 2) =~ s/ $//r,
+    is($node->safe_psql('postgres',
+        "select string_agg(extra ->> 'checkpoint', ' ') from ojs.claim('reporting', 'w', max => 2)"),
+        ('{"state": {"row": 8}, "sequence": 2} ' x 2) =~ s/ $//r,
         "DUR-04: checkpoints survive, and are brought by the next claim, $how");
-    is($node->safe_psql('postgres', "select count(*) from ojs.jobs where queue = 'reporting' and extra ? 'progress'"), 0, "PRG-02: the progress of a delivery that was forgotten is not shown, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.jobs where queue = 'reporting' and extra ? 'progress'"),
+        0, "PRG-02: the progress of a delivery that was forgotten is not shown, $how");
 
     # kill -9 of a backend that has claimed and not committed, beside one that has.
     my $session = $node->background_psql('postgres', on_error_stop => 0);
     my $pid = $session->query_safe('select pg_backend_pid()');
     $session->query_safe("begin; select from ojs.claim('ready', 'w', max => 2)");
-    my $open = $node->safe_psql('postgres', 'select count(*) from ojs_store.job j where not exists (select from ojs_store.finished d where d.job_id = j.id)');
+    my $open = $node->safe_psql('postgres',
+        'select count(*) from ojs_store.job j where not exists (select from ojs_store.finished d where d.job_id = j.id)');
     kill 9, $pid;
-    ok($node->poll_query_until('postgres', "select not exists (select from pg_stat_activity where pid = $pid)"), "the server restarts after a kill -9, $how");
-    is($node->safe_psql('postgres', "select count(*) from ojs.claim('ready', 'w', max => 10)"), 3, "SM: all jobs of the queue are there, each once, $how");
-    is($node->safe_psql('postgres', 'select count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.delayed) hot'),
+    ok($node->poll_query_until('postgres', "select not exists (select from pg_stat_activity where pid = $pid)"),
+        "the server restarts after a kill -9, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('ready', 'w', max => 10)"), 3,
+        "SM: all jobs of the queue are there, each once, $how");
+    is($node->safe_psql('postgres',
+        'select count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.delayed) hot'),
         $open, "SM: every open job is in a place, $how");
     eval { $session->quit };
 
     # A prepared push survives a crash, its hot row does not. Here nobody has seen that it was in doubt.
     $node->safe_psql('postgres', 'alter system set ojs.worker = off') if $preload;
-    $node->safe_psql('postgres', "begin; select from ojs.push('test.job', queue => 'prepared'); prepare transaction 'p'");
+    $node->safe_psql('postgres',
+        "begin; select from ojs.push('test.job', queue => 'prepared'); prepare transaction 'p'");
     $node->stop('immediate');
     $node->start;
     $node->safe_psql('postgres', 'select ojs.ready()');
     $node->safe_psql('postgres', "commit prepared 'p'");
-    is($node->safe_psql('postgres', "select count(*) from ojs.claim('prepared', 'w')"), 0, "after COMMIT PREPARED its job is in no place, $how");
-    is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 1, "SM: reconcile finds it, $how");
-    is($node->safe_psql('postgres', "select count(*) from ojs.claim('prepared', 'w')"), 1, "SM: and puts it back, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('prepared', 'w')"), 0,
+        "after COMMIT PREPARED its job is in no place, $how");
+    is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 1,
+        "SM: reconcile finds it, $how");
+    is($node->safe_psql('postgres', "select count(*) from ojs.claim('prepared', 'w')"), 1,
+        "SM: and puts it back, $how");
     is($node->safe_psql('postgres', "select ojs_store.reconcile('0')"), 0, "SM: once, $how");
     is(health($node, 'hot_set,last_reconcile,jobs'), 1, "OBS-01: health counts it, $how");
 
@@ -106,24 +126,31 @@ for my $preload (1, 0) {
     $node->stop('immediate');
     $node->start;
     $node->safe_psql('postgres', 'select ojs.ready()');
-    is($node->safe_psql('postgres', "select ojs_store.reconcile('0')"), 0, "SM-28: what a prepared transaction has ended is not put back, $how");
+    is($node->safe_psql('postgres', "select ojs_store.reconcile('0')"), 0,
+        "SM-28: what a prepared transaction has ended is not put back, $how");
     is($node->safe_psql('postgres', $claim), '', "SM-28: and is nobody's, $how");
-    $node->safe_psql('postgres', $_) for "commit prepared 'ended'", "commit prepared 'removed'", "commit prepared 'woken'", "rollback prepared 'spared'";
-    is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 2, "SM: what is open then is put back, $how");
+    $node->safe_psql('postgres',
+        $_) for "commit prepared 'ended'", "commit prepared 'removed'", "commit prepared 'woken'", "rollback prepared 'spared'";
+    is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 2,
+        "SM: what is open then is put back, $how");
     is($node->safe_psql('postgres', $claim), 'spared 1, woken 1', "SM-28: and nothing else, $how");
-    is($node->safe_psql('postgres', "select string_agg(queue || ' ' || state, ', ' order by queue) from ojs.jobs where queue in ($queues)"),
+    is($node->safe_psql('postgres',
+        "select string_agg(queue || ' ' || state, ', ' order by queue) from ojs.jobs where queue in ($queues)"),
         'ended completed, spared active, woken active', "SM-28: what ended has ended, $how");
 
     # Whoever ticks and has seen the transaction in doubt looks again as soon as it has ended.
     $node->safe_psql('postgres', 'alter system reset ojs.worker') if $preload;
-    $node->safe_psql('postgres', "begin; select from ojs.push('test.job', queue => 'awaited'); prepare transaction 'q'");
+    $node->safe_psql('postgres',
+        "begin; select from ojs.push('test.job', queue => 'awaited'); prepare transaction 'q'");
     $node->stop('immediate');
     $node->start;
     $node->safe_psql('postgres', 'select ojs.ready()');
-    awaits($node, q{select ojs.metrics() ~ 'last_success_timestamp_seconds\{duty="reconcile"\} [1-9]'}, 'the worker has looked') if $preload;
+    awaits($node, q{select ojs.metrics() ~ 'last_success_timestamp_seconds\{duty="reconcile"\} [1-9]'},
+        'the worker has looked') if $preload;
     my $tick = $preload ? '' : 'select from ojs.tick();';
     $node->safe_psql('postgres', "$tick commit prepared 'q'; $tick");
-    awaits($node, q{select count(*) = 1 from ojs.claim('awaited', 'w')}, "SM: a job that was in doubt is claimed soon after COMMIT PREPARED, $how");
+    awaits($node, q{select count(*) = 1 from ojs.claim('awaited', 'w')},
+        "SM: a job that was in doubt is claimed soon after COMMIT PREPARED, $how");
     $node->stop;
 }
 
@@ -140,15 +167,18 @@ $before = $primary->safe_psql('postgres', $states);
 $primary->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', 'select ojs.ready()'), 'f', 'PGX-17: a standby is not ready for writers');
 is(health($standby, 'in_recovery'), 'true', 'PGX-17: health works on a standby');
-is($standby->safe_psql('postgres', "select count(*) from pg_stat_activity where backend_type like 'ojs%'"), 0, 'PGX-17: and has no worker');
+is($standby->safe_psql('postgres', "select count(*) from pg_stat_activity where backend_type like 'ojs%'"), 0,
+    'PGX-17: and has no worker');
 is($standby->safe_psql('postgres', $states), expected($before), 'PGX-17: views answer from the truth');
 my ($code, $out, $err) = $standby->psql('postgres', "select from ojs.push('test.job')");
 like($err, qr/during recovery|read-only transaction/, 'PGX-17: writers raise the ordinary error');
 my $survivor = $standby->background_psql('postgres');
 $survivor->query_safe('select count(*) from ojs.jobs');
 $standby->promote;
-is($survivor->query_safe("select count(*) from ojs.claim('leased', 'w')"), 1, 'PGX-17: a session that lived through the promotion claims');
-is($standby->safe_psql('postgres', "select count(*) from ojs.claim('ready', 'w', max => 10)"), 4, 'PGX-17: all jobs are there after it');
+is($survivor->query_safe("select count(*) from ojs.claim('leased', 'w')"), 1,
+    'PGX-17: a session that lived through the promotion claims');
+is($standby->safe_psql('postgres', "select count(*) from ojs.claim('ready', 'w', max => 10)"), 4,
+    'PGX-17: all jobs are there after it');
 awaits($standby, 'select ' . workers() . ' = 1', 'PGX-04: and a worker');
 $survivor->quit;
 $standby->stop;

@@ -47,13 +47,17 @@ for my $preload (1, 0) {
         $node->safe_psql('postgres', 'create extension ojs');
         is($session->query_safe("select state from ojs.push('test.job', queue => 'q$round')"), 'available',
             "PGX-02: the session goes on with the new one, $how, round $round");
-        is($session->query_safe("select queue from ojs.claim('q$round', 'w')"), "q$round", "PGX-02: and claims, $how, round $round");
+        is($session->query_safe("select queue from ojs.claim('q$round', 'w')"), "q$round",
+            "PGX-02: and claims, $how, round $round");
     }
     $session->quit;
     # What users call, what the extension keeps, and what the gateway's endpoints are made of.
-    is($node->safe_psql('postgres', "select string_agg(nspname, ' ' order by nspname) from pg_namespace where nspname like 'ojs%'"), 'ojs ojs_http ojs_store', "PGX-02: three schemas, $how");
+    is($node->safe_psql('postgres',
+        "select string_agg(nspname, ' ' order by nspname) from pg_namespace where nspname like 'ojs%'"),
+        'ojs ojs_http ojs_store', "PGX-02: three schemas, $how");
     $node->safe_psql('postgres', 'drop extension ojs cascade');
-    is($node->safe_psql('postgres', "select count(*) from pg_namespace where nspname like 'ojs%'"), 0, "PGX-02: and none after DROP, $how");
+    is($node->safe_psql('postgres', "select count(*) from pg_namespace where nspname like 'ojs%'"), 0,
+        "PGX-02: and none after DROP, $how");
     awaits($node, 'select ' . workers() . ' = 0', "PGX-04: without the extension the worker ends, $how");
     $node->stop;
     unlike(slurp_file($node->logfile), qr/PANIC|TRAP|deadlock detected/, "PGX-04: a clean log, $how");

@@ -12,11 +12,14 @@ my %outside;    # effects that no rollback takes back, by queue
 sub steps {
     my ($kind, $queue, $run) = @_;
     my ($id, $lease);
-    my $claim = sub { ($id, $lease) = split /\|/, $run->("select id, lease_id from ojs.claim('$queue', 'w')"); return defined $id };
+    my $claim = sub { ($id, $lease) = split /\|/,
+        $run->("select id, lease_id from ojs.claim('$queue', 'w')"); return defined $id };
     my $ack = sub { $run->(($_[0] // '') . "select ojs.ack('$id', lease_id => '$lease') is null") };
     my $commit = sub { $run->('commit') };
-    return ($claim, sub { $run->("begin; insert into effect values ('$queue', '$id')") }, $ack, $commit) if $kind eq 'ack in the transaction';
-    return ($claim, sub { $run->("begin; insert into effect select '$queue', '$id' where ojs.once('$id')") }, $commit, $ack) if $kind eq 'ojs.once';
+    return ($claim, sub { $run->("begin; insert into effect values ('$queue', '$id')") }, $ack,
+        $commit) if $kind eq 'ack in the transaction';
+    return ($claim, sub { $run->("begin; insert into effect select '$queue', '$id' where ojs.once('$id')") }, $commit,
+        $ack) if $kind eq 'ojs.once';
     return ($claim, sub { $outside{$queue}++ }, sub { $ack->('begin; ') }, $commit);
 }
 
@@ -27,7 +30,8 @@ my %promised = (
     'at most once' => [ '1 completed', '0 discarded', '1 discarded', '1 discarded', '1 completed' ],
     'ack in the transaction' => [ ('1 completed') x 5 ],
     'ojs.once' => [ ('1 completed') x 5 ]);
-my %requirement = ('at least once' => 'DLV-02', 'at most once' => 'DLV-01', 'ack in the transaction' => 'DLV-07', 'ojs.once' => 'DLV-07');
+my %requirement = ('at least once' => 'DLV-02', 'at most once' => 'DLV-01', 'ack in the transaction' => 'DLV-07',
+    'ojs.once' => 'DLV-07');
 my @kinds = sort keys %promised;
 
 sub queue_of { my ($kind, $fault, $point) = @_; return join '.', $kind =~ s/ /-/gr, $fault, $point; }
@@ -64,7 +68,8 @@ sub lose {
     $node->stop('immediate') if $fault eq 'server';
     kill_client($_) for @sessions;
     $node->start if $fault eq 'server';
-    $node->poll_query_until('postgres', "select count(*) = 0 from pg_stat_activity where pid in (@{[join ', ', @pids]})") or die if $fault eq 'client';
+    $node->poll_query_until('postgres',
+        "select count(*) = 0 from pg_stat_activity where pid in (@{[join ', ', @pids]})") or die if $fault eq 'client';
 }
 
 # Another worker, after all leases have run out.
@@ -92,14 +97,18 @@ for my $preload (1, 0) {
             finish_all($node, $fault, $point);
             for my $kind (@kinds) {
                 my $queue = queue_of($kind, $fault, $point);
-                my $effects = ($outside{$queue} // 0) + $node->safe_psql('postgres', "select count(*) from effect where queue = '$queue'");
-                is($effects . ' ' . $node->safe_psql('postgres', "select string_agg(state, ' ') from ojs.jobs where queue = '$queue'"), $promised{$kind}[$point],
+                my $effects = ($outside{$queue} // 0) + $node->safe_psql('postgres',
+                    "select count(*) from effect where queue = '$queue'");
+                is($effects . ' ' . $node->safe_psql('postgres',
+                    "select string_agg(state, ' ') from ojs.jobs where queue = '$queue'"), $promised{$kind}[$point],
                     "$requirement{$kind}: $kind, $fault lost after $points[$point], $how");
             }
         }
     }
-    is($node->safe_psql('postgres', q{select count(*) from ojs.jobs where state not in ('completed', 'discarded')}), 0, "DLV-03: every job has come to an end, $how");
-    is($node->safe_psql('postgres', 'select count(*) - count(distinct id) from effect'), 0, "DLV-05: each by its id, $how");
+    is($node->safe_psql('postgres', q{select count(*) from ojs.jobs where state not in ('completed', 'discarded')}), 0,
+        "DLV-03: every job has come to an end, $how");
+    is($node->safe_psql('postgres', 'select count(*) - count(distinct id) from effect'), 0,
+        "DLV-05: each by its id, $how");
     $node->stop;
 }
 

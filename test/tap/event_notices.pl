@@ -23,7 +23,8 @@ for my $preload (1, 0) {
         }
     };
     my $events = sub {
-        return split /\n/, $node->safe_psql('postgres', "select e ->> 'id' from jsonb_array_elements(ojs.events(types => '{job.*}', queues => '{$_[0]}') -> 'events') e");
+        return split /\n/, $node->safe_psql('postgres',
+            "select e ->> 'id' from jsonb_array_elements(ojs.events(types => '{job.*}', queues => '{$_[0]}') -> 'events') e");
     };
 
     $node->safe_psql('postgres', 'select ojs.notify_events()');
@@ -36,8 +37,10 @@ for my $preload (1, 0) {
     my @expected = ($events->('late'), $events->('now'));
     is(scalar @expected, 4, "four events, $how");
     $hear->(4);
-    is_deeply([sort @told], [sort @expected], "EVT-07: each is told of once, none from before and none that was rolled back, $how");
-    is(join(' ', grep { my $id = $_; grep { $_ eq $id } $events->('now') } @told), join(' ', $events->('now')), "EVT-07: in the order of a job's life, $how");
+    is_deeply([sort @told], [sort @expected],
+        "EVT-07: each is told of once, none from before and none that was rolled back, $how");
+    is(join(' ', grep { my $id = $_; grep { $_ eq $id } $events->('now') } @told), join(' ', $events->('now')),
+        "EVT-07: in the order of a job's life, $how");
 
     $node->safe_psql('postgres', 'select ojs.notify_events(false)');
     pushed($node, 'silent');

@@ -16,14 +16,16 @@ is($session->query_safe("select id from ojs.claim('savepoint', 'a')"), $job, 'a 
 $session->query_safe('savepoint s');
 is($session->query_safe("select id from ojs.claim('savepoint', 'a')"), '', 'a claim inside it finds nothing more');
 $session->query_safe('rollback');
-is($session->query_safe("select id from ojs.claim('savepoint', 'a')"), $job, 'OP-13: after the rollback the job is found again');
+is($session->query_safe("select id from ojs.claim('savepoint', 'a')"), $job,
+    'OP-13: after the rollback the job is found again');
 $session->quit;
 
 # The worker reaps a lease, a claim counts on from there, and the server dies: only that claim may be forgotten.
 $job = pushed($node, 'lapse');
 $node->safe_psql('postgres', "select from ojs.claim('lapse', 'a', lease => '100 ms')");
 awaits($node, "select exists (select from ojs_store.ready where job_id = '$job')", 'the worker reaps a lapsed lease');
-is($node->safe_psql('postgres', "select deliveries || ' ' || attempt from ojs.claim('lapse', 'b')"), '2 2', 'a second delivery');
+is($node->safe_psql('postgres', "select deliveries || ' ' || attempt from ojs.claim('lapse', 'b')"), '2 2',
+    'a second delivery');
 $node->stop('immediate');
 $node->start;
 is($node->safe_psql('postgres', "select deliveries || ' ' || attempt from ojs.claim('lapse', 'c')"), '2 2',

@@ -41,13 +41,15 @@ for my $preload (0, 1) {
         end $$;
     });
     $node->safe_psql('postgres', qq{
-        select count(*) from generate_series(1, $jobs) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => 'limited',
+        select count(*) from generate_series(1, $jobs) i, lateral ojs.push('test.job', jsonb_build_array(i),
+            queue => 'limited',
             retry => '{"max_attempts": 1000}', options => '{"rate_limit": {"key": "api", "concurrency": 3}}')});
 
     my $start = sub {
         my ($n) = @_;
         my %run = (n => $n, out => '', err => '');
-        $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c',
+        $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
+            '-c',
                 "set application_name = 'claimer $n'", '-c', "call work('w$n', $jobs)"], '<', \undef, '>', \$run{out}, '2>', \$run{err}, IPC::Run::timer(180));
         return \%run;
     };
@@ -56,7 +58,8 @@ for my $preload (0, 1) {
     while (time < $until) {
         last if $node->safe_psql('postgres', 'select count(*) from ojs_store.finished') >= $jobs;
         my $victim = 1 + int rand $claimers;
-        $killed++ if $node->safe_psql('postgres', "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'claimer $victim'") eq 't';
+        $killed++ if $node->safe_psql('postgres',
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'claimer $victim'") eq 't';
         for my $run (@runs) {
             # An end is noticed only by reading.
             eval { $run->{handle}->pump_nb };
@@ -71,26 +74,33 @@ for my $preload (0, 1) {
         eval { $run->{handle}->finish };
         $unexpected .= $run->{err} if $run->{err} !~ /terminating connection|^$|server closed/;
     }
-    is($node->safe_psql('postgres', 'select count(*), count(distinct job_id) from ojs_store.finished where state = 4'), "$jobs|$jobs", "RL-01: all jobs are done, $as; $killed claimers were killed, $restarted started again");
+    is($node->safe_psql('postgres', 'select count(*), count(distinct job_id) from ojs_store.finished where state = 4'),
+        "$jobs|$jobs", "RL-01: all jobs are done, $as; $killed claimers were killed, $restarted started again");
     cmp_ok($restarted, '>', 0, 'the test did kill some, and others came');
     is($unexpected, '', 'RL-01: nobody saw another error');
     my ($most, $looks) = split /\|/, $node->safe_psql('postgres', 'select max(held), count(*) from seen');
     is($most, 3, "RL-01: never more than three were held, at $looks looks, $as");
     cmp_ok($node->safe_psql('postgres', 'select count(*) from seen where held = 3'), '>', 10, 'RL-01: and often three');
-    is($node->safe_psql('postgres', 'select deadlocks from pg_stat_database where datname = current_database()'), 0, 'without a deadlock');
+    is($node->safe_psql('postgres', 'select deadlocks from pg_stat_database where datname = current_database()'), 0,
+        'without a deadlock');
 
     # Who waits gets the place that is freed.
-    $node->safe_psql('postgres', q{select count(*) from generate_series(1, 2) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => 'one', options => '{"rate_limit": {"concurrency": 1}}')});
+    $node->safe_psql('postgres', q{select count(*) from generate_series(1, 2) i,
+        lateral ojs.push('test.job', jsonb_build_array(i), queue => 'one',
+        options => '{"rate_limit": {"concurrency": 1}}')});
     my $held = $node->safe_psql('postgres', q{select id from ojs.claim('one', 'first')});
     my ($out, $err) = ('', '');
-    my $waiter = IPC::Run::start(['psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', "set application_name = 'waiter'", '-c', q{select count(*) from ojs.claim('one', 'second', wait => '30 s')}],
+    my $waiter = IPC::Run::start(['psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
+        "set application_name = 'waiter'", '-c', q{select count(*) from ojs.claim('one', 'second', wait => '30 s')}],
         '<', \undef, '>', \$out, '2>', \$err, IPC::Run::timer(60));
     awaits($node, q{select count(*) = 1 from pg_stat_activity where application_name = 'waiter' and query like '%ojs.claim%' and state = 'active'}, 'a claim waits');
-    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('one', 'third')}), 0, 'RL-01: for a place that is taken');
+    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('one', 'third')}), 0,
+        'RL-01: for a place that is taken');
     $node->safe_psql('postgres', "select (ojs.ack('$held')).state");
     $waiter->finish;
     is($out, "1\n", "RL-01: it gets the job when the place is free, $as");
-    cmp_ok($node->safe_psql('postgres', "select extract(epoch from (select claimed_at from ojs.leases where worker = 'second') - (select completed_at from ojs.jobs where id = '$held'))"),
+    cmp_ok($node->safe_psql('postgres',
+        "select extract(epoch from (select claimed_at from ojs.leases where worker = 'second') - (select completed_at from ojs.jobs where id = '$held'))"),
         '<', 15, 'RL-01: soon, not when its time is over');
     $node->stop;
 }

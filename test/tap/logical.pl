@@ -6,7 +6,8 @@ use Ojs;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $publisher = server('publisher', preload => 1, streaming => 'logical', conf => "wal_level = logical\nojs.worker = off\n");
+my $publisher = server('publisher', preload => 1, streaming => 'logical',
+    conf => "wal_level = logical\nojs.worker = off\n");
 my $subscriber = server('subscriber', streaming => 'logical');
 
 my $logged = q{from pg_class where relnamespace = 'ojs_store'::regnamespace and relkind = 'r' and relpersistence = 'p'};
@@ -18,7 +19,8 @@ my $all_rows = "select string_agg(row, e'\\n' order by row) from ($rows_sql) row
 $subscriber->safe_psql('postgres', 'truncate ' . join(', ', @tables));
 $publisher->safe_psql('postgres', 'create publication everything for all tables');
 $publisher->safe_psql('postgres', q{select ojs.push('test.job', queue => 'before') from generate_series(1, 3)});
-$subscriber->safe_psql('postgres', "create subscription everything connection '" . $publisher->connstr . " dbname=postgres' publication everything");
+$subscriber->safe_psql('postgres',
+    "create subscription everything connection '" . $publisher->connstr . " dbname=postgres' publication everything");
 $subscriber->wait_for_subscription_sync($publisher, 'everything');
 
 $publisher->safe_psql('postgres', q{select ojs.push('test.job', queue => 'q') from generate_series(1, 5)});
@@ -32,7 +34,8 @@ my @steps = (
     'an ack' => q{select ojs.ack(job_id) from (select * from ojs.leases limit 1) held},
     'a failure' => q{select ojs.fail(job_id, '{"code": "DEAD_LETTER", "type": "E", "message": "m"}') from ojs.leases},
     'a unique job' => q{select ojs.push('test.job', queue => 'u', "unique" => '{"keys": ["type"]}')},
-    'the same again' => q{select ojs.push('test.job', queue => 'u', "unique" => '{"keys": ["type"], "on_conflict": "replace"}')},
+    'the same again' => q{select ojs.push('test.job', queue => 'u',
+        "unique" => '{"keys": ["type"], "on_conflict": "replace"}')},
     'a deleted job' => q{select ojs.delete_job(id) from ojs.dead_letters},
     'a rate limit' => q{select ojs.set_rate_limit('k', '{"concurrency": 1}')},
     'no rate limit' => q{select ojs.set_rate_limit('k', null)},
@@ -56,13 +59,15 @@ while (my ($step, $sql) = splice @steps, 0, 2) {
 
 isnt($publisher->safe_psql('postgres', $all_rows), '', 'the publisher has rows');
 $publisher->wait_for_catchup('everything');
-is($subscriber->safe_psql('postgres', $all_rows), $publisher->safe_psql('postgres', $all_rows), 'the subscriber has the same logged rows');
+is($subscriber->safe_psql('postgres', $all_rows), $publisher->safe_psql('postgres', $all_rows),
+    'the subscriber has the same logged rows');
 
 # Where the replication has ended, the subscriber goes on as after a restore.
 $publisher->safe_psql('postgres', q{select ojs.push('test.job', queue => 'goes.on')});
 $publisher->wait_for_catchup('everything');
 $subscriber->safe_psql('postgres', 'drop subscription everything');
-is($subscriber->safe_psql('postgres', "select count(*) from ojs.claim('goes.on', 'w')"), 1, 'afterwards its jobs can be claimed there');
+is($subscriber->safe_psql('postgres', "select count(*) from ojs.claim('goes.on', 'w')"), 1,
+    'afterwards its jobs can be claimed there');
 
 $subscriber->stop;
 $publisher->stop;

@@ -12,16 +12,21 @@ $node->safe_psql('postgres', q{
     select ojs.set_maintenance(true, 'a test');
     select from ojs.push('test.job', queue => 'ready');
     select from ojs.push('test.job', queue => 'later', delay => '1 second');
-    select ojs.schedule('second', '* * * * * *', '{"type": "cron.job", "queue": "cron"}', '{"overlap_policy": "allow"}');
+    select ojs.schedule('second', '* * * * * *', '{"type": "cron.job", "queue": "cron"}',
+        '{"overlap_policy": "allow"}');
     delete from ojs_store.stored_event});
 my $stands = sub {
     my ($when, $database) = @_;
     $database //= 'postgres';
-    awaits($node, q{select ojs_store.now() > max(scheduled_at) + interval '1 second' from ojs.jobs}, "ADM-05: time passes, $when", $database);
-    is($node->safe_psql($database, q{select string_agg(queue || ' ' || state, ', ' order by queue) from ojs.jobs where queue <> 'cron'}), 'later scheduled, ready available',
+    awaits($node, q{select ojs_store.now() > max(scheduled_at) + interval '1 second' from ojs.jobs},
+        "ADM-05: time passes, $when", $database);
+    is($node->safe_psql($database, q{select string_agg(queue || ' ' || state,
+        ', ' order by queue) from ojs.jobs where queue <> 'cron'}), 'later scheduled, ready available',
         "ADM-05: no worker promotes anything, $when");
-    is($node->safe_psql($database, q{select count(*) from ojs_store.stored_event where type = 'cron.triggered'}), 0, "ADM-05: no cron entry runs, $when");
-    is($node->safe_psql($database, q{select count(*) from ojs.claim(array['ready', 'later'], 'w', max => 10)}), 0, "ADM-05: nothing is handed out, $when");
+    is($node->safe_psql($database, q{select count(*) from ojs_store.stored_event where type = 'cron.triggered'}), 0,
+        "ADM-05: no cron entry runs, $when");
+    is($node->safe_psql($database, q{select count(*) from ojs.claim(array['ready', 'later'], 'w', max => 10)}), 0,
+        "ADM-05: nothing is handed out, $when");
     is($node->safe_psql($database, q{select ojs.health() #>> '{maintenance,reason}'}), 'a test', "ADM-05: health says why, $when");
 };
 $stands->('with a worker');
@@ -42,13 +47,16 @@ my $dump = $node->basedir . '/dump';
 $node->command_ok(['pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('postgres')], 'PGX-13: pg_dump');
 $node->safe_psql('postgres', 'create database target');
 # All at once: else a worker may see the jobs before it sees that there is maintenance.
-$node->command_ok(['pg_restore', '--exit-on-error', '--single-transaction', '-d', $node->connstr('target'), $dump], 'PGX-13: pg_restore');
+$node->command_ok(['pg_restore', '--exit-on-error', '--single-transaction', '-d', $node->connstr('target'), $dump],
+    'PGX-13: pg_restore');
 $stands->('in a restored database', 'target');
 
 $node->safe_psql('target', 'select ojs.set_maintenance(false)');
-awaits($node, q{select state = 'available' from ojs.jobs where queue = 'later'}, 'ADM-05: its worker works when it ends there', 'target');
+awaits($node, q{select state = 'available' from ojs.jobs where queue = 'later'},
+    'ADM-05: its worker works when it ends there', 'target');
 $node->safe_psql('target', q{insert into ojs_store.maintenance values ('2001-01-01', 'again', null, 'me')});
-is($node->safe_psql('target', q{select count(*) from ojs.claim(array['ready', 'later'], 'w', max => 10)}), 0, 'ADM-05: a row that a restore brings counts at once');
+is($node->safe_psql('target', q{select count(*) from ojs.claim(array['ready', 'later'], 'w', max => 10)}), 0,
+    'ADM-05: a row that a restore brings counts at once');
 
 # Who waits is woken at the end.
 my $waits = $node->background_psql('postgres');
@@ -59,7 +67,8 @@ $node->safe_psql('postgres', 'select ojs.set_maintenance(false)');
 like($waits->query_safe(''), qr/claimed 1/, 'ADM-05: and gets its job when maintenance ends');
 awaits($node, q{select state = 'available' from ojs.jobs where queue = 'later'}, 'ADM-05: the worker promotes');
 awaits($node, q{select run_count > 0 from ojs.crons}, 'ADM-05: and runs cron entries');
-is($node->safe_psql('postgres', q{select max(n) from (select count(*) as n from ojs.jobs where queue = 'cron' group by meta ->> 'cron_scheduled_at') c}), 1, 'CRN-09: each occurrence once');
+is($node->safe_psql('postgres',
+    q{select max(n) from (select count(*) as n from ojs.jobs where queue = 'cron' group by meta ->> 'cron_scheduled_at') c}), 1, 'CRN-09: each occurrence once');
 $waits->quit;
 
 # A listener that found nothing meanwhile is told of what it may have now.

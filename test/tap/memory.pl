@@ -15,7 +15,8 @@ sub grown {
     my ($body) = @_;
     my $held = q{select sum(used_bytes) from pg_backend_memory_contexts;};
     my $loop = sub { "do \$do\$ declare c ojs.claimed_job; id uuid; r record; begin for i in 1 .. $_[0] loop $body commit; end loop; end \$do\$;" };
-    my ($before, $after) = split /\n/, $node->safe_psql('postgres', join("\n", $held =~ s/.*/$loop->(300)/er, $held, $loop->($rounds), $held));
+    my ($before, $after) = split /\n/, $node->safe_psql('postgres',
+        join("\n", $held =~ s/.*/$loop->(300)/er, $held, $loop->($rounds), $held));
     note("$before bytes, then $after");
     return $after - $before;
 }
@@ -49,8 +50,10 @@ my %rounds = (
         begin perform ojs.push_job('{"type": "a.b", "args": [1], "queue": "e", "x": 1}'); perform 1 / (i - i); exception when others then end;},
     'HTTP' => q{
         if i % 10 = 0 then
-            perform ojs.http('POST', '/ojs/v1/jobs', '{"content-type": "application/json"}', '{"type": "a.b", "args": [], "options": {"queue": "h"}}');
-            perform ojs.http('POST', '/ojs/v1/workers/fetch', '{"content-type": "application/json"}', '{"queues": ["h"], "worker_id": "w"}');
+            perform ojs.http('POST', '/ojs/v1/jobs', '{"content-type": "application/json"}',
+                '{"type": "a.b", "args": [], "options": {"queue": "h"}}');
+            perform ojs.http('POST', '/ojs/v1/workers/fetch', '{"content-type": "application/json"}',
+                '{"queues": ["h"], "worker_id": "w"}');
             perform ojs.http('GET', '/ojs/v1/queues/h');
             perform ojs.http('GET', '/nothing');
         end if;});
@@ -69,12 +72,15 @@ my $held = sub {
     }
     return $total;
 };
-$node->safe_psql('postgres', q{select ojs.schedule('minute', '* * * * *', '{"type": "cron.job", "queue": "cron", "options": {"expires_at": "+PT30S", "tags": ["x"]}}', '{"overlap_policy": "allow"}')});
+$node->safe_psql('postgres', q{select ojs.schedule('minute', '* * * * *',
+    '{"type": "cron.job", "queue": "cron", "options": {"expires_at": "+PT30S", "tags": ["x"]}}',
+    '{"overlap_policy": "allow"}')});
 my $before;
 for my $minute (map { 3 * $_ } 1 .. 30) {
     $node->safe_psql('postgres', "alter system set ojs.clock_offset = '$minute min'");
     $node->safe_psql('postgres', q{select pg_reload_conf()});
-    $node->poll_query_until('postgres', "select max(created_at) >= ojs_store.now() - interval '2 min' from ojs.jobs where queue = 'cron'") or last;
+    $node->poll_query_until('postgres',
+        "select max(created_at) >= ojs_store.now() - interval '2 min' from ojs.jobs where queue = 'cron'") or last;
     $before = $held->() if $minute == 60;
 }
 my $after = $held->();

@@ -19,7 +19,8 @@ my $due = pushed($node, 'due', "delay => '1 second'");
 $node->safe_psql('postgres', "select from ojs.claim('lapsed', 'gone', lease => '100 ms')");
 $node->safe_psql('postgres', q{select cron.schedule('ojs-tick', '* * * * *', 'select ojs.tick()')});
 
-awaits($node, "select exists (select from ojs_store.ready where job_id = '$lapsed')", 'PGX-06: pg_cron reaps a lapsed lease by ojs.tick()');
+awaits($node, "select exists (select from ojs_store.ready where job_id = '$lapsed')",
+    'PGX-06: pg_cron reaps a lapsed lease by ojs.tick()');
 awaits($node, "select exists (select from ojs_store.ready where job_id = '$due')", 'PGX-06: and promotes a due job');
 awaits($node, "select exists (select from cron.job_run_details where status = 'succeeded' and command = 'select ojs.tick()')",
     'PGX-06: its run succeeded');

@@ -42,12 +42,16 @@ $back->start;
 awaits($back, 'select not pg_is_in_recovery()', 'recovery ends');
 is($back->safe_psql('postgres', $states), $expected, 'PGX-04: every job is as it was then, but that leases end');
 is($back->safe_psql('postgres', q{select name from ojs.crons}), 'yearly', 'so are cron entries');
-is($back->safe_psql('postgres', q{select deduplicated from ojs.push('test.job', queue => 'unique', "unique" => '{"keys": ["type", "queue"], "on_conflict": "ignore"}')}), 't',
+is($back->safe_psql('postgres', q{select deduplicated from ojs.push('test.job', queue => 'unique',
+    "unique" => '{"keys": ["type", "queue"], "on_conflict": "ignore"}')}), 't',
     'a unique job is still the only one');
-is($back->safe_psql('postgres', q{select count(*) || ' ' || count(distinct id) from ojs.claim('q', 'w', max => 10)}), '3 3',
+is($back->safe_psql('postgres', q{select count(*) || ' ' || count(distinct id) from ojs.claim('q', 'w', max => 10)}),
+    '3 3',
     'what was open and not waiting is claimed once');
-is($back->safe_psql('postgres', q{select count(*) from ojs.claim(array['q', 'scheduled'], 'w', max => 10)}), 0, 'what waits still waits');
-is(health($back, 'hot_set,last_rebuild,cause'), 'crash or promotion', 'OBS-01: health says that the hot set was rebuilt');
+is($back->safe_psql('postgres', q{select count(*) from ojs.claim(array['q', 'scheduled'], 'w', max => 10)}), 0,
+    'what waits still waits');
+is(health($back, 'hot_set,last_rebuild,cause'), 'crash or promotion',
+    'OBS-01: health says that the hot set was rebuilt');
 $back->stop;
 
 done_testing();

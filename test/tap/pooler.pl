@@ -16,7 +16,8 @@ my $host = $node->host;
 append_to_file("$folder/pgbouncer.ini", <<"END");
 [databases]
 postgres = host=$host port=${\$node->port} user=${\$node->safe_psql('postgres', 'select current_user')} pool_size=2
-one = host=$host port=${\$node->port} user=${\$node->safe_psql('postgres', 'select current_user')} dbname=postgres pool_size=1
+one = host=$host port=${\$node->port} user=${\$node->safe_psql('postgres',
+    'select current_user')} dbname=postgres pool_size=1
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = $port
@@ -33,7 +34,8 @@ END { $pooler->signal('TERM') && $pooler->finish if $pooler }
 sub pooled {
     my ($application, $sql, $database) = @_;
     my ($out, $err) = ('', '');
-    IPC::Run::run(['psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', "host=127.0.0.1 port=$port dbname=" . ($database // 'postgres') . " application_name=$application"],
+    IPC::Run::run(['psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d',
+        "host=127.0.0.1 port=$port dbname=" . ($database // 'postgres') . " application_name=$application"],
         '<', \$sql, '>', \$out, '2>', \$err);
     $out .= $1 if $err =~ /"reason": ?"(\w+)"/;
     return $out =~ s/\n+$//r;
@@ -45,10 +47,14 @@ select(undef, undef, undef, 0.05) while pooled('probe', 'select 1') ne '1' && ti
 # What works ----------------------------------------------------------------------------------------------------------
 
 like(pooled('app', q{select id from ojs.push('a.b', queue => 'plain')}), qr/^[0-9a-f-]{36}$/, 'a push goes through');
-is(pooled('app', q{begin; select count(*) from ojs.push('a.b', queue => 'plain'); rollback;}), '1', 'and is rolled back with its transaction');
+is(pooled('app', q{begin; select count(*) from ojs.push('a.b', queue => 'plain'); rollback;}), '1',
+    'and is rolled back with its transaction');
 is(pooled('worker', q{select count(*) from ojs.claim('plain', 'w')}), '1', 'a claim does, of what was committed');
-is(pooled('worker', q{select extended = 1 from (select cardinality(extended) as extended from ojs.beat('w', array(select job_id from ojs.leases)))  b}), 't', 'a beat from another session keeps the job');
-is(pooled('worker', q{select state from ojs.leases l, ojs.ack(l.job_id, worker => 'w')}), 'completed', 'and an ack ends it');
+is(pooled('worker',
+    q{select extended = 1 from (select cardinality(extended) as extended from ojs.beat('w',
+    array(select job_id from ojs.leases)))  b}), 't', 'a beat from another session keeps the job');
+is(pooled('worker', q{select state from ojs.leases l, ojs.ack(l.job_id, worker => 'w')}), 'completed',
+    'and an ack ends it');
 my $out = '';
 my $waiting = IPC::Run::start(['psql', '-XAtq', '-d', "host=127.0.0.1 port=$port dbname=postgres",
     '-c', q{select count(*) from ojs.claim('soon', 'w', wait => '30 s', missing_ok => true)}], '>', \$out);
@@ -56,20 +62,28 @@ awaits($node, q{select exists (select from pg_stat_activity where query like '%s
 is(pooled('app', q{select count(*) from ojs.push('a.b', queue => 'soon')}), '1', 'a push through the other');
 $waiting->finish;
 is($out, "1\n", 'wakes it');
-is(pooled('app', q{begin; set local ojs.default_lease = '7 s'; select current_setting('ojs.default_lease'); commit;}), '7s', 'a setting for a transaction');
+is(pooled('app', q{begin; set local ojs.default_lease = '7 s'; select current_setting('ojs.default_lease'); commit;}),
+    '7s', 'a setting for a transaction');
 is(pooled('app', q{select current_setting('ojs.default_lease')}, 'postgres'), '30s', 'is gone after it');
 
 # Work sessions: one connection to the server, so each client comes to the same session -----------------------------
 
 $node->safe_psql('postgres', q{select ojs.push('a.b', queue => 'work') from generate_series(1, 4)});
-is(pooled('first', q{select ojs.work_open('work', 'w1', 2); select count(*) from ojs.work_next();}, 'one'), "\n2", 'a client opens a work session, has two jobs, and goes');
-is(pooled('second', q{select count(*) from ojs.work_next()}, 'one'), 'other_client', 'another program that comes to the session is refused');
-is(pooled('first', q{select count(*) from ojs.work_next('0', 'w2')}, 'one'), 'other_client', 'and another worker of the same program, if it says who it is');
+is(pooled('first', q{select ojs.work_open('work', 'w1', 2); select count(*) from ojs.work_next();}, 'one'), "\n2",
+    'a client opens a work session, has two jobs, and goes');
+is(pooled('second', q{select count(*) from ojs.work_next()}, 'one'), 'other_client',
+    'another program that comes to the session is refused');
+is(pooled('first', q{select count(*) from ojs.work_next('0', 'w2')}, 'one'), 'other_client',
+    'and another worker of the same program, if it says who it is');
 is(pooled('second', q{select ojs.work_close()}, 'one'), 'other_client', 'it cannot close it either');
-is($node->safe_psql('postgres', q{select count(*) from ojs.leases where worker = 'w1'}), '2', 'the jobs are still those of the first');
-is(pooled('second', q{select ojs.work_open('work', 'w2', 2); select count(*) from ojs.work_next(worker => 'w2');}, 'one'), "\n2", 'but it may open one of its own there');
-is(pooled('second', q{select count(*) from ojs.work_next(worker => 'w2'); select ojs.work_close();}, 'one'), '0', 'and close that');
-is($node->safe_psql('postgres', q{select string_agg(worker, ' ') from ojs.leases where worker in ('w1', 'w2')}), 'w1 w1', 'its jobs are given back, those of the first client stay until their leases run out');
+is($node->safe_psql('postgres', q{select count(*) from ojs.leases where worker = 'w1'}), '2',
+    'the jobs are still those of the first');
+is(pooled('second', q{select ojs.work_open('work', 'w2', 2); select count(*) from ojs.work_next(worker => 'w2');},
+    'one'), "\n2", 'but it may open one of its own there');
+is(pooled('second', q{select count(*) from ojs.work_next(worker => 'w2'); select ojs.work_close();}, 'one'), '0',
+    'and close that');
+is($node->safe_psql('postgres', q{select string_agg(worker, ' ') from ojs.leases where worker in ('w1', 'w2')}),
+    'w1 w1', 'its jobs are given back, those of the first client stay until their leases run out');
 is(pooled('second', q{select count(*) from ojs.work_next()}, 'one'), 'no_work_session', 'then there is none');
 
 done_testing();

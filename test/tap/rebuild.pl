@@ -13,20 +13,27 @@ $other->query_safe("select from ojs.push('test.job', queue => 'warm')");
 my %job = map { $_ => pushed($node, $_) } qw(once moved ttl plain revived);
 my $event = 'insert into ojs_store.job_history (job_id, at, due_at, kind, attempt, deliveries, started_at, data) values';
 $node->safe_psql('postgres', "update ojs_store.job set flags = flags | 2 where id = '$job{once}'");
-$node->safe_psql('postgres', "update ojs_store.job set flags = flags | 4, options = '{\"enqueue_ttl\": 3600}' where id = '$job{ttl}'");
+$node->safe_psql('postgres',
+    "update ojs_store.job set flags = flags | 4, options = '{\"enqueue_ttl\": 3600}' where id = '$job{ttl}'");
 $node->safe_psql('postgres', "$event ('$job{once}', now(), null, 7, 1, 1, now(), null)");
 $node->safe_psql('postgres', "$event ('$job{moved}', now(), null, 5, 0, 0, null, jsonb_build_object('priority', 7))");
-$node->safe_psql('postgres', "$event ('$job{revived}', now() - interval '1 s', null, 1, 1, 1, now(), '{}'), ('$job{revived}', now(), now() + interval '1 hour', 6, 0, 1, null, '{}')");
+$node->safe_psql('postgres',
+    "$event ('$job{revived}', now() - interval '1 s', null, 1, 1, 1, now(), '{}'), ('$job{revived}', now(), now() + interval '1 hour', 6, 0, 1, null, '{}')");
 is($node->safe_psql('postgres', 'select ojs.ready()'), 't', 'PGX-13: rows that came by SQL are taken in');
 is(health($node, 'hot_set,last_rebuild,cause'), 'restore', 'OBS-01: health says why');
-is($node->safe_psql('postgres', "select state || ' ' || (error ->> 'type') from ojs.jobs where id = '$job{once}'"), 'discarded worker_death',
+is($node->safe_psql('postgres', "select state || ' ' || (error ->> 'type') from ojs.jobs where id = '$job{once}'"),
+    'discarded worker_death',
     'DLV-01: a job that may run once and had begun is not handed out again');
-is($node->safe_psql('postgres', "select npriority from ojs_store.ready where job_id = '$job{moved}'"), -7, 'a changed priority is kept');
-is($node->safe_psql('postgres', "select extract(epoch from due_at - (select created_at from ojs_store.job where id = job_id))::int from ojs_store.delayed where job_id = '$job{ttl}' and kind = 5"),
+is($node->safe_psql('postgres', "select npriority from ojs_store.ready where job_id = '$job{moved}'"), -7,
+    'a changed priority is kept');
+is($node->safe_psql('postgres',
+    "select extract(epoch from due_at - (select created_at from ojs_store.job where id = job_id))::int from ojs_store.delayed where job_id = '$job{ttl}' and kind = 5"),
     3600, 'TMO-04: the reminder of a time to live is back');
-is($node->safe_psql('postgres', "select kind || ' ' || attempt || ' ' || deliveries || ' ' || flags from ojs_store.delayed where job_id = '$job{revived}'"), '1 0 1 32',
+is($node->safe_psql('postgres',
+    "select kind || ' ' || attempt || ' ' || deliveries || ' ' || flags from ojs_store.delayed where job_id = '$job{revived}'"), '1 0 1 32',
     'SM: a revived job waits for its time');
-is($node->safe_psql('postgres', "select count(*) from ojs_store.ready where job_id = '$job{plain}'"), 1, 'what stood in its place stands there once');
+is($node->safe_psql('postgres', "select count(*) from ojs_store.ready where job_id = '$job{plain}'"), 1,
+    'what stood in its place stands there once');
 is($other->query_safe("select queue from ojs.claim('plain', 'w')"), 'plain', 'a session from before goes on');
 
 # Inside the transaction that brought the rows.
@@ -44,12 +51,16 @@ $node->safe_psql('postgres', "select count(ojs.push('test.job', queue => 'many')
 $other->quit;
 $node->stop('immediate');
 $node->start;
-$node->pgbench('--client=40 --transactions=20 --jobs=2 --no-vacuum', 0, [qr{processed: 800/800}], [qr/^$/], 'SM: forty sessions push and claim at once after a crash',
+$node->pgbench('--client=40 --transactions=20 --jobs=2 --no-vacuum', 0, [qr{processed: 800/800}], [qr/^$/],
+    'SM: forty sessions push and claim at once after a crash',
     { '006_many' => "select from ojs.push('test.job', queue => 'many');\nselect from ojs.claim('many', 'w', max => 3);\n" });
-is($node->safe_psql('postgres', 'select count(*) - count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease) hot'), 0,
+is($node->safe_psql('postgres',
+    'select count(*) - count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease) hot'), 0,
     'SM: no job is in two places');
-is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 0, 'SM: and none in no place');
-is(scalar(() = slurp_file($node->logfile) =~ /ojs has rebuilt its hot set: 50\d\d jobs/g), 1, 'SM: there was one rebuild');
+is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 0,
+    'SM: and none in no place');
+is(scalar(() = slurp_file($node->logfile) =~ /ojs has rebuilt its hot set: 50\d\d jobs/g), 1,
+    'SM: there was one rebuild');
 ok(slurp_file($node->logfile) !~ /in the transaction of a caller/, 'SM: by a process of its own');
 
 # Saved plans of a session live through DROP and CREATE EXTENSION.
@@ -82,7 +93,8 @@ $old->query_safe('begin isolation level repeatable read; select 1');
 $node->safe_psql('postgres', 'truncate ojs_store.hot_set_state, ojs_store.ready, ojs_store.lease, ojs_store.delayed');
 pushed($node, 'later');
 $old->query_safe("do \$\$ begin perform ojs.ack('$later'); exception when others then null; end \$\$");
-is($old->query_safe("select state from ojs.jobs where id = '$later'"), 'scheduled', 'STO: an old snapshot does not take an unseen hot set for an empty one');
+is($old->query_safe("select state from ojs.jobs where id = '$later'"), 'scheduled',
+    'STO: an old snapshot does not take an unseen hot set for an empty one');
 $old->quit;
 $node->stop;
 
@@ -91,7 +103,8 @@ $node = server('alone', conf => "max_worker_processes = 0\nmax_parallel_workers 
 $node->safe_psql('postgres', "select from ojs.push('test.job', queue => 'alone')");
 $node->stop('immediate');
 $node->start;
-is($node->safe_psql('postgres', "select queue from ojs.claim('alone', 'w')"), 'alone', 'SM: without a free process the hot set is rebuilt in place');
+is($node->safe_psql('postgres', "select queue from ojs.claim('alone', 'w')"), 'alone',
+    'SM: without a free process the hot set is rebuilt in place');
 ok(slurp_file($node->logfile) =~ /in the transaction of a caller/, 'SM: and the log says so');
 my ($code, $out, $err) = $node->psql('postgres', 'select ojs.start_worker()');
 like($err, qr/no background process is free/, 'PGX-04: start_worker says that there is none');

@@ -15,12 +15,15 @@ $node->safe_psql('postgres', q{
     select ojs.ack(id) from ojs.claim('done', 'w', max => 2);
     select from ojs.push('test.job', queue => 'leased');
     select from ojs.claim('leased', 'w', lease => '1 hour');
-    select ojs.checkpoint(id, '[1]') from ojs.jobs where queue in ('leased', 'done', 'scheduled') and state not in ('completed');
-    select ojs.schedule('yearly', '@yearly', '{"type": "test.job"}', '{"timezone": "Europe/Berlin", "description": "kept"}');
+    select ojs.checkpoint(id, '[1]') from ojs.jobs where queue in ('leased', 'done',
+        'scheduled') and state not in ('completed');
+    select ojs.schedule('yearly', '@yearly', '{"type": "test.job"}',
+        '{"timezone": "Europe/Berlin", "description": "kept"}');
 });
 my $crons = q{select string_agg(format('%s', c), ', ' order by name) from ojs.crons c};
 my $crons_before = $node->safe_psql('postgres', $crons);
-my $states = q{select string_agg(format('%s %s %s', queue, case state when 'active' then 'available' else state end, case state when 'active' then 0 else attempt end), ', ' order by queue, seq) from ojs.jobs};
+my $states = q{select string_agg(format('%s %s %s', queue, case state when 'active' then 'available' else state end,
+    case state when 'active' then 0 else attempt end), ', ' order by queue, seq) from ojs.jobs};
 my $before = $node->safe_psql('postgres', $states);
 my $hash = q{select ojs_store.name_hash('new')};
 my $hash_before = $node->safe_psql('postgres', $hash);
@@ -33,21 +36,29 @@ for my $mode ('one by one', 'with triggers disabled', 'in one transaction', 'two
     # Sessions and the worker use the database while it is filled.
     $node->safe_psql('target', 'create extension ojs; select ojs.ready()') if $mode =~ /^one by|triggers/;
     my $extension_there = $mode =~ /^one by|triggers/;
-    $node->command_ok(['pg_restore', '--exit-on-error', @options, ($extension_there ? '--data-only' : ()), '-d', $node->connstr('target'), $dump], "PGX-13: pg_restore $mode");
+    $node->command_ok(['pg_restore', '--exit-on-error', @options, ($extension_there ? '--data-only' : ()), '-d',
+        $node->connstr('target'), $dump], "PGX-13: pg_restore $mode");
     $node->poll_query_until('target', 'select ' . workers('target') . ' = 1') or die;
-    awaits($node, "select ojs.ready() and ojs.health() #>> '{hot_set,last_rebuild,cause}' = 'restore'", "PGX-13: the restore is noticed, $mode", 'target');
-    awaits($node, "select count(*) = 4 from pg_trigger where tgname = 'hot_set_lost' and tgenabled = 'A'", "PGX-13: and the next would be, $mode", 'target');
+    awaits($node, "select ojs.ready() and ojs.health() #>> '{hot_set,last_rebuild,cause}' = 'restore'",
+        "PGX-13: the restore is noticed, $mode", 'target');
+    awaits($node, "select count(*) = 4 from pg_trigger where tgname = 'hot_set_lost' and tgenabled = 'A'",
+        "PGX-13: and the next would be, $mode", 'target');
     is($node->safe_psql('target', 'select ojs.ready()'), 't', "PGX-13: ready, $mode");
     is($node->safe_psql('target', $states), $before, "PGX-13: all jobs stand as they did, $mode");
     is($node->safe_psql('target', $hash), $hash_before, "the key of queue ids is restored, $mode");
     is($node->safe_psql('target', $crons), $crons_before, "PGX-13 CRN-01: cron entries too, $mode");
-    is($node->safe_psql('target', "select ojs.health() #>> '{hot_set,last_rebuild,cause}'"), 'restore', "OBS-01: health says that they were restored, $mode");
-    is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6, "PGX-13: what was available or leased can be claimed, $mode");
-    is($node->safe_psql('target', "select count(*) || ' ' || count(extra -> 'checkpoint') from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), '6 1',
+    is($node->safe_psql('target', "select ojs.health() #>> '{hot_set,last_rebuild,cause}'"), 'restore',
+        "OBS-01: health says that they were restored, $mode");
+    is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6,
+        "PGX-13: what was available or leased can be claimed, $mode");
+    is($node->safe_psql('target',
+        "select count(*) || ' ' || count(extra -> 'checkpoint') from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), '6 1',
         "PGX-13: once, and DUR-04: with its checkpoint, $mode");
-    is($node->safe_psql('target', 'select count(*) from ojs_store.delayed'), 2, "PGX-13: what waits still waits, $mode");
+    is($node->safe_psql('target', 'select count(*) from ojs_store.delayed'), 2,
+        "PGX-13: what waits still waits, $mode");
     $node->safe_psql('target', "select from ojs.push('test.job', queue => 'more')");
-    is($node->safe_psql('target', 'select max(seq) = (select last_value from ojs_store.seq) from ojs_store.job'), 't', "PGX-13: the sequence goes on, $mode");
+    is($node->safe_psql('target', 'select max(seq) = (select last_value from ojs_store.seq) from ojs_store.job'), 't',
+        "PGX-13: the sequence goes on, $mode");
     $node->safe_psql('postgres', 'drop database target');
 }
 # Another database's key is its own.

@@ -19,7 +19,8 @@ sub together
     my @runs = map {
         my %run = (out => '', err => '');
         (my $own = $sql) =~ s/%d/$_/g;
-        $run{handle} = IPC::Run::start(['psql', '-XAtq', @options, '-d', $node->connstr('postgres')], '<', \$own, '>', \$run{out}, '2>', \$run{err}, IPC::Run::timer(60));
+        $run{handle} = IPC::Run::start(['psql', '-XAtq', @options, '-d', $node->connstr('postgres')], '<', \$own, '>',
+            \$run{out}, '2>', \$run{err}, IPC::Run::timer(60));
         \%run;
     } 1 .. $n;
     $_->{handle}->finish for @runs;
@@ -27,13 +28,16 @@ sub together
 }
 
 # ENV-02
-my @ids = map { split /\n/, $_->{out} } together(6, q{select p.id from generate_series(1, 2000) n, lateral ojs.push('test.job', to_jsonb(array[n]), queue => 'ids') p;});
+my @ids = map { split /\n/, $_->{out} } together(6,
+    q{select p.id from generate_series(1, 2000) n,
+    lateral ojs.push('test.job', to_jsonb(array[n]), queue => 'ids') p;});
 my %seen;
 is(scalar(@ids), 12_000, 'ENV-02: six sessions push 2,000 jobs each');
 is(scalar(grep { $seen{$_}++ } @ids), 0, 'ENV-02: ids are unique across sessions');
 
 # ENV-04: the same ids, in opposite orders, in batches and alone.
-$node->safe_psql('postgres', q{create table ids as select n, overlay(gen_random_uuid()::text placing '7' from 15 for 1)::uuid as id,
+$node->safe_psql('postgres', q{create table ids as select n,
+    overlay(gen_random_uuid()::text placing '7' from 15 for 1)::uuid as id,
     overlay(gen_random_uuid()::text placing '7' from 15 for 1)::uuid as batch_id from generate_series(1, 50) n});
 my @replies = together(6, q{
     do $$
@@ -50,12 +54,16 @@ my @replies = together(6, q{
         end loop;
         raise notice 'got %', got;
     end $$;});
-is(join('', grep { /ERROR/ } map { $_->{err} } @replies), '', 'ENV-04: the loser of a race for an id gets DUPLICATE_JOB, nothing else');
+is(join('', grep { /ERROR/ } map { $_->{err} } @replies), '',
+    'ENV-04: the loser of a race for an id gets DUPLICATE_JOB, nothing else');
 my $got = 0;
 $got += $_ for map { $_->{err} =~ /got (\d+)/ ? $1 : 0 } @replies;
 is($got, 50, 'ENV-04: each id was pushed once');
-is($node->safe_psql('postgres', q{select count(*) || '/' || count(distinct id) from ojs.jobs where queue = 'same'}), '50/50', 'ENV-04: and is there once');
-@replies = together(4, q{select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue', 'batch',
+is($node->safe_psql('postgres', q{select count(*) || '/' || count(distinct id) from ojs.jobs where queue = 'same'}),
+    '50/50', 'ENV-04: and is there once');
+@replies = together(4,
+    q{select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb,
+    'queue', 'batch',
     'id', batch_id) order by case when %d % 2 = 0 then n else -n end) from ids));});
 is(join(' ', sort map { $_->{out} =~ /(\d+)/ ? $1 : $_->{err} =~ /exists already|holds two/ ? 'duplicate' : $_->{err} } @replies), '50 duplicate duplicate duplicate',
     'ENV-04: of batches with the same ids in opposite orders one wins, with no deadlock');
@@ -64,7 +72,8 @@ is(join(' ', sort map { $_->{out} =~ /(\d+)/ ? $1 : $_->{err} =~ /exists already
 sub pages
 {
     my ($sql) = @_;
-    my $plan = $node->safe_psql('postgres', qq{begin; explain (analyze, buffers, costs off, timing off) $sql; rollback;});
+    my $plan = $node->safe_psql('postgres', qq{begin; explain (analyze, buffers, costs off,
+        timing off) $sql; rollback;});
     my ($top) = $plan =~ /Buffers: ([^\n]*)/;
     my $sum = 0;
     $sum += $1 while ($top // '') =~ /(?:hit|read)=(\d+)/g;
@@ -74,16 +83,19 @@ my @calls = (
     [push => q{select ojs.push('test.job', queue => 'big')}],
     [claim => q{select ojs.claim('big', 'w')}],
     [ack => q{select ojs.ack((select job_id from ojs_store.lease where worker = 'keeper' limit 1))}],
-    [fail => q{select ojs.fail((select job_id from ojs_store.lease where worker = 'keeper' limit 1), '{"type": "t", "message": "m"}')}],
+    [fail => q{select ojs.fail((select job_id from ojs_store.lease where worker = 'keeper' limit 1),
+        '{"type": "t", "message": "m"}')}],
     [info => q{select ojs.info((select job_id from ojs_store.lease where worker = 'keeper' limit 1))}],
     [tick => q{select ojs.tick()}]);
-$node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'big') from generate_series(1, 20); select ojs.claim('big', 'keeper', 3, '24 h')});
+$node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'big') from generate_series(1,
+    20); select ojs.claim('big', 'keeper', 3, '24 h')});
 my %before = map { $_->[0] => pages($_->[1]) } @calls;
 $node->safe_psql('postgres', q{
     do $$
     begin
         for batch in 1..10 loop
-            perform ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue', 'big', 'priority', 1)) from generate_series(1, 10000)));
+            perform ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue',
+                'big', 'priority', 1)) from generate_series(1, 10000)));
             commit;
             for part in 1..10 loop
                 perform ojs.ack_many('w', (select array_agg(id) from ojs.claim('big', 'w', 1000)));
@@ -92,7 +104,8 @@ $node->safe_psql('postgres', q{
         end loop;
     end $$;
     vacuum ojs_store.ready; vacuum ojs_store.lease;});
-is($node->safe_psql('postgres', q{select count(*) from ojs_store.finished}), 100_000, 'OP-25: 100,000 jobs were finished');
+is($node->safe_psql('postgres', q{select count(*) from ojs_store.finished}), 100_000,
+    'OP-25: 100,000 jobs were finished');
 for (@calls)
 {
     my ($name, $sql) = @$_;
@@ -104,15 +117,20 @@ for (@calls)
 }
 
 # PGX-05: ticks at once share the work and repeat none of it.
-$node->safe_psql('postgres', q{select ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue', 'ticks', 'options', '{"delay_until": "+PT1M"}'::jsonb))
+$node->safe_psql('postgres',
+    q{select ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue', 'ticks',
+    'options', '{"delay_until": "+PT1M"}'::jsonb))
     from generate_series(1, 5000)))});
-@replies = together(5, q{set ojs.clock_offset = '2 min'; select (ojs.tick(100) ->> 'promoted')::int from generate_series(1, 30);});
+@replies = together(5,
+    q{set ojs.clock_offset = '2 min'; select (ojs.tick(100) ->> 'promoted')::int from generate_series(1, 30);});
 my $promoted = 0;
 $promoted += $_ for map { split /\n/, $_->{out} } @replies;
 is(join('', map { $_->{err} } @replies), '', 'PGX-05: five sessions tick at once without an error');
-my $ready = $node->safe_psql('postgres', q{select count(*) from ojs_store.ready r join ojs.jobs j on j.id = r.job_id where j.queue = 'ticks'});
+my $ready = $node->safe_psql('postgres',
+    q{select count(*) from ojs_store.ready r join ojs.jobs j on j.id = r.job_id where j.queue = 'ticks'});
 is($promoted, $ready, 'PGX-05: what they report is what was done');
-is($node->safe_psql('postgres', q{select count(*) from (select job_id from ojs_store.ready union all select job_id from ojs_store.delayed where kind <> 5) x group by job_id having count(*) > 1}), '',
+is($node->safe_psql('postgres',
+    q{select count(*) from (select job_id from ojs_store.ready union all select job_id from ojs_store.delayed where kind <> 5) x group by job_id having count(*) > 1}), '',
     'PGX-05: no job was promoted twice');
 $node->stop;
 done_testing();

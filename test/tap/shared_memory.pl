@@ -8,10 +8,13 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # Without the worker, which would look once a minute whether there is room again.
-my $node = server('shared_memory', preload => 1, extension => 0, conf => "max_connections = 30\nfsync = off\nojs.worker = off\n");
+my $node = server('shared_memory', preload => 1, extension => 0,
+    conf => "max_connections = 30\nfsync = off\nojs.worker = off\n");
 my $in = sub { my ($database, $query) = @_; return $node->safe_psql($database, $query) };
-my $use = sub { my ($database, $of, $what) = @_; return $in->($database, "select $what from ojs_store.shared_use() where what = '$of'") };
-my $metric = sub { my ($database, $line) = @_; return $in->($database, "select line from string_to_table(ojs.metrics(), e'\\n') line where line like '$line%'") };
+my $use = sub { my ($database, $of, $what) = @_; return $in->($database,
+    "select $what from ojs_store.shared_use() where what = '$of'") };
+my $metric = sub { my ($database, $line) = @_; return $in->($database,
+    "select line from string_to_table(ojs.metrics(), e'\\n') line where line like '$line%'") };
 my $push_to_each = sub {
     my ($database, $from, $to) = @_;
     $in->($database, "select count(*) from generate_series($from, $to, 1000) k, lateral ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue', 'q' || i))
@@ -71,9 +74,12 @@ isnt($node->psql('big', q{select ojs.push('test.job', queue => 'bounded')}), 0, 
 # --- metrics: 1,024 queues are counted, and each database has its share ---
 is($use->('small', 'metric_queues', 'used'), 1024, 'all places for metrics are taken');
 is($use->('small', 'metric_queues', 'own'), 20, 'some by the small one, which took them of the big one');
-is($in->('small', q{select completed_last_hour from ojs.queue_stats('q20')}), '0', 'a queue with metrics knows its last hour');
-is($in->('big', q{select count(*) filter (where completed_last_hour is null) from ojs.queue_stats()}), 9001 - 1004, 'those without do not: null');
-is($in->('big', q{select coalesce(i ->> 'head_seq', 'null') from ojs.queue_info('q8999') i}), 'null', 'nor the numbers of their jobs');
+is($in->('small', q{select completed_last_hour from ojs.queue_stats('q20')}), '0',
+    'a queue with metrics knows its last hour');
+is($in->('big', q{select count(*) filter (where completed_last_hour is null) from ojs.queue_stats()}), 9001 - 1004,
+    'those without do not: null');
+is($in->('big', q{select coalesce(i ->> 'head_seq', 'null') from ojs.queue_info('q8999') i}), 'null',
+    'nor the numbers of their jobs');
 my $blocks = sub {
     return $in->('big', q{
         create temp table plans (n int);
@@ -85,27 +91,33 @@ my $blocks = sub {
         select min(n) from plans});
 };
 my $few = $blocks->();
-$in->('big', q{select count(*) from generate_series(1, 5), lateral ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue', 'ends')) from generate_series(1, 1000)))});
+$in->('big', q{select count(*) from generate_series(1, 5),
+    lateral ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue',
+    'ends')) from generate_series(1, 1000)))});
 $in->('big', q{select count(*) from ojs.claim('ends', 'w', 1000) c, lateral ojs.ack(c.id)}) for 1 .. 5;
 $in->('big', 'vacuum');
 cmp_ok($blocks->(), '<=', $few + 60, 'and what it costs to ask does not grow with the jobs that are finished');
 # Two hours later every queue is idle.
 $in->('big', q{set ojs.clock_offset = '2h'; select ojs.push('test.job', queue => 'new')});
-is($in->('big', q{set ojs.clock_offset = '2h'; select completed_last_hour from ojs.queue_stats('new')}), '0', 'where nothing happened for an hour, a new queue has metrics');
+is($in->('big', q{set ojs.clock_offset = '2h'; select completed_last_hour from ojs.queue_stats('new')}), '0',
+    'where nothing happened for an hour, a new queue has metrics');
 
 # --- what a dropped database had ---
 my @what = qw(databases listener_flags counters metric_queues metric_series);
 $in->('postgres', 'drop database big');
-awaits($node, q{select (select used from ojs_store.shared_use() where what = 'metric_queues') <= 20}, 'a dropped database gives the places of its metrics back', 'small');
+awaits($node, q{select (select used from ojs_store.shared_use() where what = 'metric_queues') <= 20},
+    'a dropped database gives the places of its metrics back', 'small');
 my %at_first = map { $_ => $use->('small', $_, 'used') } @what;
 my @databases = map { "d$_" } 1 .. 20;
 for my $database (@databases) {
     $in->('postgres', "create database $database template model");
-    $in->($database, q{select ojs.create_queue('waits'); select count(*) from ojs.claim('waits', 'w'); select ojs.push('test.job', queue => 'q'), ojs.queue_stats()});
+    $in->($database, q{select ojs.create_queue('waits'); select count(*) from ojs.claim('waits',
+        'w'); select ojs.push('test.job', queue => 'q'), ojs.queue_stats()});
 }
 cmp_ok($use->('small', $_, 'used'), '>=', $at_first{$_} + 20, "twenty databases take $_") for @what;
 $in->('postgres', "drop database $_") for @databases;
-awaits($node, "select used <= $at_first{$_} from ojs_store.shared_use() where what = '$_'", "which come back when they are dropped: $_", 'small') for @what;
+awaits($node, "select used <= $at_first{$_} from ojs_store.shared_use() where what = '$_'",
+    "which come back when they are dropped: $_", 'small') for @what;
 is($in->('small', 'select sum(available) from ojs.queue_stats()'), 20, 'and nobody else has lost anything');
 
 # --- refused pushes whose events nobody writes down ---
@@ -114,7 +126,8 @@ my $refuse = sub {
     $in->($database, "select ojs.create_queue('full' || i, '{\"max_size\": 1}'), ojs.push('test.job', queue => 'full' || i) from generate_series(1, $n) i");
     $in->($database, "do \$\$ begin for i in 1 .. $n loop begin perform ojs.push('test.job', queue => 'full' || i); exception when sqlstate 'OJ601' then null; end; end loop; end \$\$");
 };
-my $told = sub { my ($database, $type) = @_; return $in->($database, "select count(distinct subject) from ojs_store.stored_event where type = 'backpressure.$type'") };
+my $told = sub { my ($database, $type) = @_; return $in->($database,
+    "select count(distinct subject) from ojs_store.stored_event where type = 'backpressure.$type'") };
 $in->('postgres', 'create database silent template model');
 $refuse->('silent', 150);
 is($use->('silent', 'refusals', 'own'), 64, 'a database in which nobody ticks takes all places for refusals');
@@ -124,7 +137,8 @@ $in->('small', 'select ojs.tick()') for 1 .. 2;
 is($told->('small', 'rejected'), 3, 'which tells them');
 $in->('silent', 'select ojs.tick()') for 1 .. 4;
 is($told->('silent', 'warning'), 150, 'of more than 100 queues that are nearly full each is told');
-$in->('silent', q{do $$ begin for i in 1 .. 150 loop begin perform ojs.push('test.job', queue => 'full' || i); exception when sqlstate 'OJ601' then null; end; end loop; end $$});
+$in->('silent', q{do $$ begin for i in 1 .. 150 loop begin perform ojs.push('test.job',
+    queue => 'full' || i); exception when sqlstate 'OJ601' then null; end; end loop; end $$});
 $in->('silent', 'select ojs.tick()') for 1 .. 4;
 cmp_ok($told->('silent', 'rejected'), '>', 64, 'and the refusals for which there was no place, when they happen again');
 
@@ -160,9 +174,11 @@ $in->('small', "select ojs.create_queue(q) from unnest($all) q");
 my %waits = (many => $start->($all, 'many'), few => $start->(q{'{w20}'::text[]}, 'few'));
 $in->('small', q{select ojs.push('test.job', queue => 'w20') from generate_series(1, 2)});
 for my $who (sort keys %waits) {
-    awaits($node, "select state = 'idle' from pg_stat_activity where pid = $waits{$who}{pid}", "$who comes back", 'small');
+    awaits($node, "select state = 'idle' from pg_stat_activity where pid = $waits{$who}{pid}", "$who comes back",
+        'small');
 }
-is($in->('small', q{select string_agg(worker, ' ' order by worker) from ojs.leases where worker in ('many', 'few')}), 'few many', 'each has a job');
+is($in->('small', q{select string_agg(worker, ' ' order by worker) from ojs.leases where worker in ('many', 'few')}),
+    'few many', 'each has a job');
 eval { $_->{session}->quit } for values %waits;
 
 # --- room again ---
@@ -173,7 +189,8 @@ $in->('silent', 'create extension ojs');
 $in->('silent', q{select ojs.push('test.job', queue => 'q')});
 $node->append_conf('postgresql.conf', "ojs.worker = on\n");
 $node->reload;
-awaits($node, q{select ojs.health() ->> 'counting' = 'shared memory'}, 'where there is room again, the worker goes back to counters', 'silent');
+awaits($node, q{select ojs.health() ->> 'counting' = 'shared memory'},
+    'where there is room again, the worker goes back to counters', 'silent');
 is($in->('silent', 'select sum(available) from ojs.queue_stats()'), 1, 'which are right');
 unlike(slurp_file($node->logfile), qr/has corrected its counters/, 'no counter had to be corrected');
 $node->stop;

@@ -23,7 +23,8 @@ my ($pushers, $workers, $steps) = (26, 8, 150);
 
 my $node = PostgreSQL::Test::Cluster->new('unique');
 $node->init;
-$node->append_conf('postgresql.conf', "max_connections = 80\nfsync = off\ndeadlock_timeout = 100ms\nshared_buffers = 64MB\n");
+$node->append_conf('postgresql.conf',
+    "max_connections = 80\nfsync = off\ndeadlock_timeout = 100ms\nshared_buffers = 64MB\n");
 $node->start;
 $node->safe_psql('postgres', 'create extension ojs');
 
@@ -76,7 +77,8 @@ if ($node->can('background_psql') && PostgreSQL::Test::BackgroundPsql->can('quer
             my $answer = answer($b);
             $end eq 'commit' ? like($answer, qr/OJ301|25P02|00000$/, "UNQ-13, $isolation: the second pusher waits")
                 : like($answer, qr/id .* false/, "UNQ-13, $isolation: and has the key if the first one rolls back");
-            is($node->safe_psql('postgres', "select count(*) from ojs.jobs where type = 'race.$key.$end'"), '1', 'one job');
+            is($node->safe_psql('postgres', "select count(*) from ojs.jobs where type = 'race.$key.$end'"), '1',
+                'one job');
         }
     }
     my $keyed = q{select id || ' ' || deduplicated from ojs.push('race.d', deduplication_key => '%s');};
@@ -87,7 +89,8 @@ if ($node->can('background_psql') && PostgreSQL::Test::BackgroundPsql->can('quer
         begin_query($b, sprintf($keyed, $end));
         wait_for_waiting(1);
         $a->query_safe($end);
-        like(answer($b), $end eq 'commit' ? qr/true/ : qr/false/, "DDP-05: two pushers of a deduplication key, the first ends with $end");
+        like(answer($b), $end eq 'commit' ? qr/true/ : qr/false/,
+            "DDP-05: two pushers of a deduplication key, the first ends with $end");
     }
     # A worker holds the job's row when it is replaced: the pusher waits, and decides by what the worker made of it.
     for my $states ('["available"]', '["available", "active"]')
@@ -96,11 +99,13 @@ if ($node->can('background_psql') && PostgreSQL::Test::BackgroundPsql->can('quer
         $node->safe_psql('postgres', qq{select ojs.push('$name', queue => '$name', "unique" => '{}')});
         $a->query_safe('begin');
         $a->query_safe("select id from ojs.claim('$name', 'w')");
-        begin_query($b, qq{select deduplicated from ojs.push('$name', queue => '$name', "unique" => '{"on_conflict": "replace", "states": $states}');});
+        begin_query($b, qq{select deduplicated from ojs.push('$name', queue => '$name',
+            "unique" => '{"on_conflict": "replace", "states": $states}');});
         wait_for_waiting(1);
         $a->query_safe('commit');
         answer($b);
-        is($node->safe_psql('postgres', "select string_agg(state, ' ' order by seq) from ojs.jobs where type = '$name'"),
+        is($node->safe_psql('postgres',
+            "select string_agg(state, ' ' order by seq) from ojs.jobs where type = '$name'"),
             $states =~ /active/ ? 'cancelled available' : 'active available', "a job that is claimed while it is replaced, for $states");
     }
     $_->quit for $a, $b;
@@ -124,10 +129,12 @@ declare
     job ojs.job; detail jsonb;
 begin
     if coalesce(policy ->> 'on_conflict', 'reject') <> 'reject' then
-        job := ojs.push(key, queue => 'q', "unique" => policy, delay => delay, retry => '{"max_attempts": 100, "initial_interval": "PT0.2S", "max_interval": "PT0.2S"}');
+        job := ojs.push(key, queue => 'q', "unique" => policy, delay => delay,
+            retry => '{"max_attempts": 100, "initial_interval": "PT0.2S", "max_interval": "PT0.2S"}');
     else
         begin
-            job := ojs.push(key, queue => 'q', "unique" => policy, delay => delay, retry => '{"max_attempts": 100, "initial_interval": "PT0.2S", "max_interval": "PT0.2S"}');
+            job := ojs.push(key, queue => 'q', "unique" => policy, delay => delay,
+                retry => '{"max_attempts": 100, "initial_interval": "PT0.2S", "max_interval": "PT0.2S"}');
         exception when sqlstate 'OJ301' then
             get stacked diagnostics detail = pg_exception_detail;
             insert into stress.log (kind, key, job, policy, state, before, after, since) values ('rejected', key,
@@ -135,7 +142,8 @@ begin
             return;
         end;
     end if;
-    insert into stress.log (kind, key, job, policy, state, before, after, since) values (case when job.deduplicated then 'ignored' else 'new' end, key,
+    insert into stress.log (kind, key, job, policy, state, before, after,
+        since) values (case when job.deduplicated then 'ignored' else 'new' end, key,
         job.id, policy, job.state, before, pg_current_snapshot(), since);
 end $$;
 
@@ -166,11 +174,13 @@ begin
     case how
         when 'ack' then job := ojs.ack(held.job_id, worker => name);
         when 'fail' then job := ojs.fail(held.job_id, '{"type": "t", "message": "m"}', worker => name);
-        when 'discard' then job := ojs.fail(held.job_id, '{"type": "t", "message": "m", "retryable": false}', worker => name);
+        when 'discard' then job := ojs.fail(held.job_id, '{"type": "t", "message": "m", "retryable": false}',
+            worker => name);
         when 'nack' then job := ojs.nack(held.job_id, worker => name);
         when 'cancel' then job := ojs.cancel(held.job_id);
     end case;
-    insert into stress.log (kind, key, job, state, deliveries, since) values ('move', job.type, job.id, job.state, held.deliveries, job.next_attempt_at);
+    insert into stress.log (kind, key, job, state, deliveries, since) values ('move', job.type, job.id, job.state,
+        held.deliveries, job.next_attempt_at);
 end $$;
 -- Several at once: their rows are locked in one call, as those of a push that replaces several are.
 create function stress.ack_all(name text) returns void language plpgsql as $$
@@ -186,9 +196,12 @@ end $$;
 SQL
 
 my @keys = map { "k$_" } 1 .. 4;
-my %fingerprint = map { $_ => $node->safe_psql('postgres', qq{select ojs.fingerprint('{"type": "$_", "args": [], "unique": {}}')}) } @keys;
-my @states = (undef, undef, undef, ['available'], ['scheduled'], ['active'], ['available', 'active', 'completed'], ['completed'],
-    ['retryable', 'available'], ['scheduled', 'available', 'pending', 'active', 'completed', 'retryable', 'cancelled', 'discarded']);
+my %fingerprint = map { $_ => $node->safe_psql('postgres',
+    qq{select ojs.fingerprint('{"type": "$_", "args": [], "unique": {}}')}) } @keys;
+my @states = (undef, undef, undef, ['available'], ['scheduled'], ['active'], ['available', 'active', 'completed'],
+    ['completed'],
+    ['retryable', 'available'], ['scheduled', 'available', 'pending', 'active', 'completed', 'retryable', 'cancelled',
+        'discarded']);
 my @periods = (undef, undef, undef, 'PT0.05S', 'PT1S', 'PT0.3S');
 my @strategies = ('reject', 'ignore', 'replace', 'replace_except_schedule');
 sub one_of { return $_[ rand @_ ] }
@@ -197,12 +210,14 @@ sub policy
 {
     my ($states, $period) = (one_of(@states), one_of(@periods));
     return '{"on_conflict": "' . one_of(@_ ? @_ : @strategies) . '"'
-        . ($states ? ', "states": [' . join(', ', map { "\"$_\"" } @$states) . ']' : '') . ($period ? ", \"period\": \"$period\"" : '') . '}';
+        . ($states ? ', "states": [' . join(', ',
+            map { "\"$_\"" } @$states) . ']' : '') . ($period ? ", \"period\": \"$period\"" : '') . '}';
 }
 sub push_one
 {
     my ($key) = @_;
-    return sprintf("select stress.push('%s', '%s', %s);\n", $key, policy(), one_of('null', 'null', "'0.1 s'", "'1 hour'"));
+    return sprintf("select stress.push('%s', '%s', %s);\n", $key, policy(),
+        one_of('null', 'null', "'0.1 s'", "'1 hour'"));
 }
 
 sub pusher_script
@@ -217,7 +232,8 @@ sub pusher_script
         if ($dice < 0.55) { push @lines, push_one(one_of(@keys, $fresh, $fresh)); }
         elsif ($dice < 0.7)
         {
-            my @jobs = map { sprintf('{"type": "%s", "queue": "q", "args": [], "unique": %s}', one_of(@keys), policy('ignore', 'replace', 'replace')) } 1 .. 1 + int rand 5;
+            my @jobs = map { sprintf('{"type": "%s", "queue": "q", "args": [], "unique": %s}', one_of(@keys),
+                policy('ignore', 'replace', 'replace')) } 1 .. 1 + int rand 5;
             push @lines, "select stress.push_many('[" . join(', ', @jobs) . "]');\n";
         }
         else
@@ -244,8 +260,10 @@ sub worker_script
     my @lines;
     for (1 .. $steps)
     {
-        push @lines, sprintf("select stress.claim('%s', %d, '%s');\n", $name, 1 + rand 3, one_of('1 hour', '1 hour', '0.15 s')) if rand() < 0.6;
-        my $end = "select stress.finish('$name', '" . one_of('ack', 'ack', 'fail', 'discard', 'nack', 'cancel') . "');\n";
+        push @lines, sprintf("select stress.claim('%s', %d, '%s');\n", $name, 1 + rand 3,
+            one_of('1 hour', '1 hour', '0.15 s')) if rand() < 0.6;
+        my $end = "select stress.finish('$name', '" . one_of('ack', 'ack', 'fail', 'discard', 'nack',
+            'cancel') . "');\n";
         $end = "select stress.ack_all('$name');\n" if rand() < 0.25;
         $end = "begin; $end" . one_of("commit;\n", "rollback;\n") if $long && rand() < 0.3;
         push @lines, $end, 'select pg_sleep(' . rand(0.02) . ");\n";
@@ -265,7 +283,8 @@ for my $round (1 .. 2 * $rounds)
     {
         my $file = $node->basedir . "/session_$n.sql";
         open(my $out, '>', $file) or die $!;
-        print $out "\\set VERBOSITY verbose\nset client_min_messages = error;\n", $n <= $pushers ? pusher_script($long, $round) : worker_script("w$round-$n", $long);
+        print $out "\\set VERBOSITY verbose\nset client_min_messages = error;\n", $n <= $pushers ? pusher_script($long,
+            $round) : worker_script("w$round-$n", $long);
         close $out;
         my $pid = fork // die $!;
         if (!$pid)
@@ -292,7 +311,8 @@ for my $kind ('single', 'long')
 {
     my $seen = $errors{$kind} // {};
     note "$kind: " . join(', ', map { "$_: $seen->{$_}" } sort keys %$seen);
-    is_deeply([ grep { !$expected{$kind}{$_} } sort keys %$seen ], [], $kind eq 'single' ? 'single calls: no unique violation, no deadlock, no unexpected error'
+    is_deeply([ grep { !$expected{$kind}{$_} } sort keys %$seen ], [],
+        $kind eq 'single' ? 'single calls: no unique violation, no deadlock, no unexpected error'
         : 'longer transactions: no unexpected error');
 }
 
@@ -308,7 +328,8 @@ sub snapshot
 sub sees { my ($s, $xid) = @_; return $xid < $s->{xmin} || ($xid < $s->{xmax} && !$s->{open}{$xid}) }
 
 my (%job, @pushes, %moves, %by_row_xid);
-for (rows(q{select seq, kind, key, job, coalesce(policy, '{}')::text, state, xid, before, after, extract(epoch from since), extract(epoch from at),
+for (rows(q{select seq, kind, key, job, coalesce(policy, '{}')::text, state, xid, before, after,
+    extract(epoch from since), extract(epoch from at),
         isolation, xmin, deliveries from stress.log order by seq}))
 {
     my %row;
@@ -341,9 +362,11 @@ for (rows(q{select j.id, extract(epoch from j.created_at), extract(epoch from j.
 }
 for (keys %job) { problem("job $_ was pushed and is lost") unless $job{$_}{id}; }
 is($stored, scalar(keys %job), 'as many jobs as pushes that made one');
-for (rows(q{select e.job_id, e.deliveries, e.xmin from ojs_store.job_history e join ojs_store.job j on j.id = e.job_id where e.kind = 3 and j.type ~ '^[kf][0-9]'}))
+for (rows(q{select e.job_id, e.deliveries,
+    e.xmin from ojs_store.job_history e join ojs_store.job j on j.id = e.job_id where e.kind = 3 and j.type ~ '^[kf][0-9]'}))
 {
-    push @{ $moves{ $_->[0] } }, { state => 'available', deliveries => $_->[1], xid => $_->[2], seq => 1e18, lapse => 1 };
+    push @{ $moves{ $_->[0] } }, { state => 'available', deliveries => $_->[1], xid => $_->[2], seq => 1e18,
+        lapse => 1 };
 }
 
 # The moves of a job in their order: by delivery, the claim first.
@@ -417,7 +440,8 @@ for my $p (@pushes)
         if (!$j || !$j->{id} || $j->{created}{key} ne $p->{key} || $j->{created}{seq} > $p->{seq}) { problem("$named answers with $p->{job}, which is no such job"); next; }
         my (undef, $maybe, $possible) = in_the_way($j, $p);
         problem("$named was refused for $j->{id}, which was", join('/', sort keys %$possible)) unless $maybe;
-        problem("$named was told $p->{state} of a job that was", join('/', sort keys %$possible)) if $p->{state} ne '' && !$possible->{ $p->{state} };
+        problem("$named was told $p->{state} of a job that was",
+            join('/', sort keys %$possible)) if $p->{state} ne '' && !$possible->{ $p->{state} };
         next;
     }
     my $replaces = $p->{strategy} =~ /^replace/;
@@ -432,7 +456,8 @@ for my $p (@pushes)
         }
         next if $mine || !$sure;
         my $open = grep { !/^(completed|cancelled|discarded)$/ } keys %$possible;
-        problem("$named was accepted beside $j->{id} of push $j->{created}{seq}, which was", join('/', sort keys %$possible)) if !$replaces || $open == keys %$possible;
+        problem("$named was accepted beside $j->{id} of push $j->{created}{seq}, which was",
+            join('/', sort keys %$possible)) if !$replaces || $open == keys %$possible;
     }
     push @{ $of_key{ $p->{key} } }, $job{ $p->{job} };
 }
@@ -443,9 +468,11 @@ my $unnamed = $node->safe_psql('postgres', q{select count(*) from (
     select id from ojs.jobs where type ~ '^[kf][0-9]' and state not in ('completed', 'cancelled', 'discarded')
     except (select job_id from ojs_store.unique_key union all select unnest(past) from ojs_store.unique_key)) unnamed});
 is($unnamed, '0', 'every open job is named by its key');
-is($node->safe_psql('postgres', 'select count(*) - count(distinct fingerprint) from ojs_store.unique_key'), '0', 'one row per key');
+is($node->safe_psql('postgres', 'select count(*) - count(distinct fingerprint) from ojs_store.unique_key'), '0',
+    'one row per key');
 note join(', ', map { "$_: $seen{$_}" } sort keys %seen);
-is(scalar(@problems), 0, 'the outcome is one of the sequential model') or diag("seed $seed\n", join("\n", @problems[ 0 .. ($#problems > 19 ? 19 : $#problems) ]));
+is(scalar(@problems), 0, 'the outcome is one of the sequential model') or diag("seed $seed\n",
+    join("\n", @problems[ 0 .. ($#problems > 19 ? 19 : $#problems) ]));
 cmp_ok(scalar(@pushes), '>', 500, 'there was something to check');
 is($node->safe_psql('postgres', 'select ojs_store.reconcile(interval \'0\')'), '0', 'no job is without a place');
 

@@ -14,7 +14,8 @@ for my $preload (1, 0) {
     my $limit = q{options => '{"rate_limit": {"key": "api", "concurrency": 5, "rate": {"limit": 2, "period": "PT1H"}}}'};
     pushed($node, 'limited', $limit) for 1 .. 3;
     $node->safe_psql('postgres', q{select ojs.ack(id) from ojs.claim('limited', 'w', max => 2)}); # one use of a place is over, and the window full
-    $node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'mortal', expires_at => now() + interval '1 ms', delay => '1 hour')});
+    $node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'mortal',
+        expires_at => now() + interval '1 ms', delay => '1 hour')});
     my $uses = 'select count(*) from ojs_store.limit_use';
     my $used = $node->safe_psql('postgres', $uses);
 
@@ -22,7 +23,8 @@ for my $preload (1, 0) {
     my ($lease) = $node->safe_psql('postgres', q{select lease_id from ojs.claim('long', 'holder', lease => '100 ms')});
 
     my $extend = sub {
-        return $node->safe_psql('postgres', "set lock_timeout = '100ms'; select state from ojs.extend('$id', '1 hour', '$lease')");
+        return $node->safe_psql('postgres',
+            "set lock_timeout = '100ms'; select state from ojs.extend('$id', '1 hour', '$lease')");
     };
     my $overdue = "select reap_at < now() and deadline > now() from ojs_store.lease where job_id = '$id'";
     $extend->();
@@ -30,12 +32,17 @@ for my $preload (1, 0) {
 
     my %form = (
         'a claim' => q{select 'over ' || count(*) from ojs.claim('%s', 'waits', wait => '30 s');},
-        'a claim of several queues' => q{select 'over ' || count(*) from ojs.claim('{mortal,%s}'::text[], 'waits', wait => '30 s');},
+        'a claim of several queues' => q{select 'over ' || count(*) from ojs.claim('{mortal,%s}'::text[], 'waits',
+            wait => '30 s');},
         'work_next' => q{select ojs.work_open('%s', 'waits'); select 'over ' || count(*) from ojs.work_next('30 s');},
-        'a claim in a transaction' => q{begin; select 'over ' || count(*) from ojs.claim('%s', 'waits', wait => '30 s');},
-        'a claim in a savepoint' => q{begin; savepoint s; select 'over ' || count(*) from ojs.claim('%s', 'waits', wait => '30 s');},
-        'a claim in a block' => q{do $$ begin perform from ojs.claim('%s', 'waits', wait => '30 s'); exception when division_by_zero then null; end $$; select 'over';},
-        'work_next in a transaction' => q{begin; select ojs.work_open('%s', 'waits'); select 'over ' || count(*) from ojs.work_next('30 s');},
+        'a claim in a transaction' => q{begin; select 'over ' || count(*) from ojs.claim('%s', 'waits',
+            wait => '30 s');},
+        'a claim in a savepoint' => q{begin; savepoint s; select 'over ' || count(*) from ojs.claim('%s', 'waits',
+            wait => '30 s');},
+        'a claim in a block' => q{do $$ begin perform from ojs.claim('%s', 'waits',
+            wait => '30 s'); exception when division_by_zero then null; end $$; select 'over';},
+        'work_next in a transaction' => q{begin; select ojs.work_open('%s',
+            'waits'); select 'over ' || count(*) from ojs.work_next('30 s');},
     );
     for my $form (sort keys %form) {
         for my $queue ('long', 'limited') {
@@ -47,7 +54,8 @@ for my $preload (1, 0) {
             awaits($node, "select wait_event_type = 'Extension' $asleep", "$form of $queue waits, $how");
             # It looks for work now and then, and has locks while it does.
             awaits($node, "select wait_event_type = 'Extension' and backend_xid is null and not exists (select from pg_locks l where l.pid = a.pid
-                and (locktype in ('tuple', 'transactionid', 'object') or mode not in ('AccessShareLock', 'ExclusiveLock')
+                and (locktype in ('tuple', 'transactionid', 'object') or mode not in ('AccessShareLock',
+                    'ExclusiveLock')
                     or relation in (select oid from pg_class where relnamespace = 'ojs_store'::regnamespace))) from pg_stat_activity a where pid = $pid",
                 "$form of $queue that waits has written nothing, and holds no lock that anybody waits for, $how");
             is($extend->(), 'active', "and nobody who extends a lease waits for it, $how");
@@ -62,7 +70,8 @@ for my $preload (1, 0) {
 
     # A claim in a transaction that does not wait.
     my $session = $node->background_psql('postgres');
-    is($session->query_safe(q{begin; select count(*) from ojs.claim('{long,mortal}'::text[], 'w', max => 10)}), '0', "nothing to claim, $how");
+    is($session->query_safe(q{begin; select count(*) from ojs.claim('{long,mortal}'::text[], 'w', max => 10)}), '0',
+        "nothing to claim, $how");
     # Without preload it has said that somebody may be listening, in rows that nobody waits for.
     is($session->query_safe("select coalesce(string_agg(distinct relation::regclass::text, ' '), '') from pg_locks
         where pid = pg_backend_pid() and mode = 'RowExclusiveLock' and relation::regclass::text ~ 'listener_flag'
@@ -73,12 +82,14 @@ for my $preload (1, 0) {
     $session->quit;
 
     # A claim that does not wait, in a block that goes on.
-    for my $block ("perform from ojs.claim('{long,mortal}'::text[], 'w')", "for id in select c.id from ojs.claim('{long,mortal}'::text[], 'w') c loop end loop") {
+    for my $block ("perform from ojs.claim('{long,mortal}'::text[], 'w')",
+        "for id in select c.id from ojs.claim('{long,mortal}'::text[], 'w') c loop end loop") {
         $session = $node->background_psql('postgres', on_error_stop => 0);
         my $pid = $session->query_safe('select pg_backend_pid()');
         $session->{stdin} .= "do \$\$ declare id uuid; begin $block; perform pg_sleep(600); end \$\$;\n";
         $session->{run}->pump_nb;
-        awaits($node, "select wait_event = 'PgSleep' from pg_stat_activity where pid = $pid", "a block goes on after a claim, $how");
+        awaits($node, "select wait_event = 'PgSleep' from pg_stat_activity where pid = $pid",
+            "a block goes on after a claim, $how");
         is($extend->(), 'active', "and nobody who extends a lease waits for it, $how");
         $node->safe_psql('postgres', "select pg_cancel_backend($pid)");
         $node->poll_query_until('postgres', "select state <> 'active' from pg_stat_activity where pid = $pid") or die;
@@ -88,24 +99,32 @@ for my $preload (1, 0) {
 
     # What a call has written on its way and cannot use itself, it lets go of by returning.
     pushed($node, 'limited', "delay => '1 ms', $limit");
-    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w', wait => '30 s')}), 0, "a claim that makes a job available and may not start it returns, $how");
-    is($node->safe_psql('postgres', q{select count(*) from ojs_store.delayed where kind <> 5 and queue = (select id from ojs_store.queue where name = 'limited')}), 0, "and the job is available, $how");
+    is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w', wait => '30 s')}), 0,
+        "a claim that makes a job available and may not start it returns, $how");
+    is($node->safe_psql('postgres',
+        q{select count(*) from ojs_store.delayed where kind <> 5 and queue = (select id from ojs_store.queue where name = 'limited')}), 0, "and the job is available, $how");
 
     # A claim of its own that has nothing to wait for does it for all.
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('long', 'w')}), 0, "the job is held, $how");
     is($node->safe_psql('postgres', $overdue), 'f', "a claim of its own moves the entry along, $how");
-    is($node->safe_psql('postgres', q{select state from ojs.jobs where queue = 'mortal'}), 'discarded', "and discards what has expired, $how");
+    is($node->safe_psql('postgres', q{select state from ojs.jobs where queue = 'mortal'}), 'discarded',
+        "and discards what has expired, $how");
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w')}), 0, "the limit holds, $how");
-    cmp_ok($node->safe_psql('postgres', $uses . ' where kind = 0'), '<', 2, "and the uses that are over are removed, $how");
-    is($node->safe_psql('postgres', q{select count(*) from ojs_store.stored_event where type = 'rate_limit.exceeded'}), 1, "and its event is written, $how");
+    cmp_ok($node->safe_psql('postgres', $uses . ' where kind = 0'), '<', 2,
+        "and the uses that are over are removed, $how");
+    is($node->safe_psql('postgres', q{select count(*) from ojs_store.stored_event where type = 'rate_limit.exceeded'}),
+        1, "and its event is written, $how");
     $node->stop;
 }
 # A call that had to rebuild the hot set itself does not sleep before that is committed.
 my $node = server('waits_alone', conf => "max_worker_processes = 0\nmax_parallel_workers = 0\n");
 for my $call (q{from ojs.claim('alone', 'w', wait => '30 s')}, q{from ojs.work_next('30 s')}) {
     $node->safe_psql('postgres', "select from ojs.push('test.job', queue => 'alone', delay => '1 hour')");
-    $node->safe_psql('postgres', "truncate ojs_store.hot_set_state, ojs_store.ready, ojs_store.lease, ojs_store.delayed");
-    is($node->safe_psql('postgres', "select ojs.work_open('alone', 'w'); set statement_timeout = '20 s'; select count(*) $call"), "\n0", "after a rebuild in place a call returns: $call");
+    $node->safe_psql('postgres',
+        "truncate ojs_store.hot_set_state, ojs_store.ready, ojs_store.lease, ojs_store.delayed");
+    is($node->safe_psql('postgres',
+        "select ojs.work_open('alone', 'w'); set statement_timeout = '20 s'; select count(*) $call"), "\n0",
+        "after a rebuild in place a call returns: $call");
 }
 $node->stop;
 done_testing();

@@ -23,7 +23,8 @@ for my $preload (1, 0) {
         heard($session, 'news') or die 'nothing is heard';
         return time - $start;
     };
-    cmp_ok(at_best(1, sub { $hears_of->(sub { pushed($node, 'news') }) }), '<', 1, "PGX-08: a listener hears of a push within a second, $how");
+    cmp_ok(at_best(1, sub { $hears_of->(sub { pushed($node, 'news') }) }), '<', 1,
+        "PGX-08: a listener hears of a push within a second, $how");
     is($session->query_safe("select count(*) from ojs.claim('news', 'w', max => 10)"), 1, "PGX-08: and finds it, $how");
 
     my $other = $node->background_psql('postgres');
@@ -37,7 +38,8 @@ for my $preload (1, 0) {
         }
         return time - $start;
     };
-    cmp_ok(at_best(7, $ten), '<', 7, "PGX-08: a listener hears of ten pushes in a row at once, not of one in a second, $how");
+    cmp_ok(at_best(7, $ten), '<', 7,
+        "PGX-08: a listener hears of ten pushes in a row at once, not of one in a second, $how");
     $other->query_safe("begin; select from ojs.push('test.job', queue => 'news')");
     ok(!heard($session, 'news', 0.3), "PGX-07: nothing is heard before the commit, $how");
     $other->query_safe('rollback');
@@ -46,7 +48,8 @@ for my $preload (1, 0) {
     ok(!heard($session, 'news', 0.7), "PGX-09: nor after the rollback of a savepoint, $how");
 
     my $thousand = "begin; savepoint s; select count(ojs.push('test.job', queue => 'news')) from generate_series(1, 1000); release s; commit";
-    cmp_ok(at_best(1, sub { $hears_of->(sub { $other->query_safe($thousand) }) }), '<', 1, "PGX-08: a thousand pushes in a released savepoint are heard, $how");
+    cmp_ok(at_best(1, sub { $hears_of->(sub { $other->query_safe($thousand) }) }), '<', 1,
+        "PGX-08: a thousand pushes in a released savepoint are heard, $how");
     if (!$preload) {
         # Pushes that nobody waits for do not take the lock of NOTIFY.
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
@@ -57,13 +60,15 @@ for my $preload (1, 0) {
         $session->query_safe("begin; select from ojs.claim('news', 'w', max => 1000)");
         pushed($node, 'news');
         ok(!heard($session, 'news', 0.3), 'PGX-08: a session hears nothing inside its transaction');
-        ok($session->query_safe('commit') =~ /notification/ || heard($session, 'news'), 'PGX-08: a claim that is not committed yet is a listener all the same');
+        ok($session->query_safe('commit') =~ /notification/ || heard($session, 'news'),
+            'PGX-08: a claim that is not committed yet is a listener all the same');
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
         $other->query_safe("begin; select from ojs.push('test.job', queue => 'news'); rollback");
         $other->query_safe("begin; lock ojs_store.listener_flag; select from ojs.push('test.job', queue => 'quiet')");
         pushed($node, 'news');
         ok(heard($session, 'news'), 'PGX-08: who locks the flags keeps nobody from pushing, nor from hearing');
-        is($session->query_safe("select count(*) from ojs.claim('news', 'w', max => 1000)"), 1, 'PGX-08: nor from claiming');
+        is($session->query_safe("select count(*) from ojs.claim('news', 'w', max => 1000)"), 1,
+            'PGX-08: nor from claiming');
         $other->query_safe('rollback');
 
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
@@ -79,14 +84,16 @@ for my $preload (1, 0) {
         heard($session, 'news') or die 'nothing is heard';
         $other->query_safe("begin; select from ojs.push('test.job', queue => 'news')");
         my $answer = $session->query_safe("select from ojs.claim('news', 'w', max => 1000)");
-        ok($answer =~ /notification/ || heard($session, 'news', 5), 'PGX-08: a claim that got jobs, but not one that was arriving, is told to look again');
+        ok($answer =~ /notification/ || heard($session, 'news', 5),
+            'PGX-08: a claim that got jobs, but not one that was arriving, is told to look again');
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)");
         ok(!heard($session, 'news', 0.3), 'PGX-08: an empty one is not');
         $other->query_safe('commit');
         ok(heard($session, 'news'), 'PGX-08: but of the commit');
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000, wait => '1 s')");
         pushed($node, 'news');
-        ok(heard($session, 'news'), 'PGX-08: who may have waited, and got less than it asked for, hears of the next push');
+        ok(heard($session, 'news'),
+            'PGX-08: who may have waited, and got less than it asked for, hears of the next push');
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
 
         $other->query_safe("set ojs.notify = off; select from ojs.push('test.job', queue => 'news'); reset ojs.notify");
@@ -111,13 +118,15 @@ for my $preload (1, 0) {
         my ($queue, $time) = @_;
         $waits->{stdin} .= "select 'claimed ' || count(*) from ojs.claim('$queue', 'w', wait => '$time');\n";
         $waits->{run}->pump_nb;
-        $node->poll_query_until('postgres', "select exists (select from pg_stat_activity where state = 'active' and wait_event_type = 'Extension' and query like '%wait =>%')")
+        $node->poll_query_until('postgres',
+            "select exists (select from pg_stat_activity where state = 'active' and wait_event_type = 'Extension' and query like '%wait =>%')")
             or die 'does not wait';
     };
     pushed($node, 'slow');
     $node->safe_psql('postgres', "select from ojs.claim('slow', 'w')");
     $wait->('slow', '20 s');
-    is($node->safe_psql('postgres', "select count(*) from pg_locks l join pg_stat_activity a using (pid) where a.wait_event_type = 'Extension' and a.query like '%wait =>%' and l.relation::regclass::text like 'ojs_store.%' and l.mode <> 'AccessShareLock'"),
+    is($node->safe_psql('postgres',
+        "select count(*) from pg_locks l join pg_stat_activity a using (pid) where a.wait_event_type = 'Extension' and a.query like '%wait =>%' and l.relation::regclass::text like 'ojs_store.%' and l.mode <> 'AccessShareLock'"),
         0, "OP-11: a waiting claim holds no lock on a table, $how");
     pushed($node, 'slow');
     like($waits->query_until(qr/claimed \d/, ''), qr/claimed 1/, "OP-11: a waiting claim gets the job, $how");
@@ -132,9 +141,11 @@ for my $preload (1, 0) {
         };
     };
     cmp_ok(at_best(2, $ends_by->(sub { pushed($node, 'slow') }, qr/claimed 1/)), '<', 2, "OP-11: at once, $how");
-    cmp_ok(at_best(3, $ends_by->(sub { pushed($node, 'slow', "delay => '300 ms'") }, qr/claimed 1/)), '<', 3, "OP-11: and one that falls due soon after, $how");
+    cmp_ok(at_best(3, $ends_by->(sub { pushed($node, 'slow', "delay => '300 ms'") }, qr/claimed 1/)), '<', 3,
+        "OP-11: and one that falls due soon after, $how");
     my $cancel = "select pg_cancel_backend(pid) from pg_stat_activity where query like '%wait =>%' and pid <> pg_backend_pid()";
-    cmp_ok(at_best(3, $ends_by->(sub { $node->safe_psql('postgres', $cancel); $waits->{stdin} .= "\\echo back\n" }, qr/back/)), '<', 3, "OP-11: a waiting claim can be cancelled, $how");
+    cmp_ok(at_best(3, $ends_by->(sub { $node->safe_psql('postgres', $cancel); $waits->{stdin} .= "\\echo back\n" },
+        qr/back/)), '<', 3, "OP-11: a waiting claim can be cancelled, $how");
     $waits->{stderr} = '';
     $waits->quit;
 
@@ -144,12 +155,17 @@ for my $preload (1, 0) {
         $waiter->{stdin} .= "select 'claimed ' || count(*) from ojs.claim('slow', 'w', wait => '20 s');\n";
         $waiter->{run}->pump_nb;
     }
-    $node->poll_query_until('postgres', "select count(*) = 3 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'") or die;
-    $node->safe_psql('postgres', "select pg_terminate_backend(min(pid)) from pg_stat_activity where query like '%wait =>%' and pid <> pg_backend_pid()");
-    $node->poll_query_until('postgres', "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'") or die;
+    $node->poll_query_until('postgres',
+        "select count(*) = 3 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'") or die;
+    $node->safe_psql('postgres',
+        "select pg_terminate_backend(min(pid)) from pg_stat_activity where query like '%wait =>%' and pid <> pg_backend_pid()");
+    $node->poll_query_until('postgres',
+        "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'") or die;
     pushed($node, 'slow') for 1 .. 2;
-    $node->poll_query_until('postgres', "select count(*) = 2 from ojs.leases where queue = 'slow' and claimed_at > now() - interval '10 s' and worker = 'w' and lease_expires_at > now()") ;
-    ok($node->poll_query_until('postgres', "select count(*) = 0 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'"),
+    $node->poll_query_until('postgres',
+        "select count(*) = 2 from ojs.leases where queue = 'slow' and claimed_at > now() - interval '10 s' and worker = 'w' and lease_expires_at > now()") ;
+    ok($node->poll_query_until('postgres',
+        "select count(*) = 0 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'"),
         "OP-11: both other waiters got theirs, $how");
     eval { $_->{run}->kill_kill } for @waiters;
     eval { $_->quit } for $session, $other;

@@ -20,7 +20,8 @@ sub session {
     return ($session, \$in, \$out);
 }
 
-sub held { my ($worker) = @_; return $node->safe_psql('postgres', "select count(*) from ojs.leases where worker = '$worker'"); }
+sub held { my ($worker) = @_; return $node->safe_psql('postgres',
+    "select count(*) from ojs.leases where worker = '$worker'"); }
 
 # A session that works ends; what it held comes back within a second, at best: a busy machine may be slow now and then.
 sub comes_back {
@@ -34,7 +35,8 @@ sub comes_back {
         is(held($worker), 8, 'Q-62 Q-63: with max 8 and no ack exactly 8 are delivered');
         $end->($session, $in);
         my $start = time;
-        $node->poll_query_until('postgres', "select not exists (select from ojs.leases where worker = '$worker')") or die 'it does not come back';
+        $node->poll_query_until('postgres',
+            "select not exists (select from ojs.leases where worker = '$worker')") or die 'it does not come back';
         my $took = time - $start;
         $session->kill_kill;
         return $took;
@@ -47,7 +49,8 @@ comes_back('clean', sub {
     $session->finish;
 }, 'a clean end gives them back');
 comes_back('terminated', sub {
-    $node->safe_psql('postgres', q{select pg_terminate_backend(pid) from pg_stat_activity where query like '%work_next%' and pid <> pg_backend_pid()});
+    $node->safe_psql('postgres',
+        q{select pg_terminate_backend(pid) from pg_stat_activity where query like '%work_next%' and pid <> pg_backend_pid()});
 }, 'a terminated session gives them back');
 comes_back('killed', sub { $_[0]->kill_kill(grace => 0) }, 'a client killed with -9 loses them');
 
@@ -90,9 +93,11 @@ like($stderr, qr/worker must not be empty/, 'Q-67: a worker must have a name');
 });
 my ($leaving) = $$out =~ /pid (\d+)/;
 my $holds = $node->background_psql('postgres');
-$holds->query_safe(q{begin; select from ojs.extend((select job_id from ojs.leases where worker = 'leaving' limit 1), '50 s')});
+$holds->query_safe(q{begin; select from ojs.extend((select job_id from ojs.leases where worker = 'leaving' limit 1),
+    '50 s')});
 $session->kill_kill(grace => 0);
-awaits($node, "select not exists (select from pg_stat_activity where pid = $leaving)", 'Q-64: a session ends beside a transaction that is at its job');
+awaits($node, "select not exists (select from pg_stat_activity where pid = $leaving)",
+    'Q-64: a session ends beside a transaction that is at its job');
 is(held('leaving'), 1, 'Q-64: and gives back the others');
 $holds->query_safe('commit');
 $holds->quit;
@@ -113,10 +118,13 @@ my $first = $flow->query_safe(q{select ojs.work_open('flow', 'flows', 1); select
 my $flows = $flow->query_safe('select pg_backend_pid()');
 $flow->{stdin} .= "select 'next ' || id from ojs.work_next('30 s');\n";
 $flow->{run}->pump_nb;
-awaits($node, "select wait_event_type = 'Extension' from pg_stat_activity where pid = $flows", 'Q-62: at max, work_next waits');
-is($node->safe_psql('postgres', "select backend_xid is null from pg_stat_activity where pid = $flows"), 't', 'Q-62: with nothing locked');
+awaits($node, "select wait_event_type = 'Extension' from pg_stat_activity where pid = $flows",
+    'Q-62: at max, work_next waits');
+is($node->safe_psql('postgres', "select backend_xid is null from pg_stat_activity where pid = $flows"), 't',
+    'Q-62: with nothing locked');
 $node->safe_psql('postgres', "select ojs.ack('$first')");
-like($flow->query_until(qr/next [0-9a-f-]{36}/, ''), qr/next (?!$first)/, 'Q-62: and gives the next job after an ack by another session');
+like($flow->query_until(qr/next [0-9a-f-]{36}/, ''), qr/next (?!$first)/,
+    'Q-62: and gives the next job after an ack by another session');
 $flow->quit;
 
 # A lease of its own that has run out is no longer in its hands, though nobody has taken it back; and it may take it back itself.
@@ -124,7 +132,8 @@ my $lapses = $node->background_psql('postgres');
 pushed($node, 'lapses');
 $lapses->query_safe(q{select ojs.work_open('lapses', 'lapses', 1, '100 ms'); select count(*) from ojs.work_next()});
 awaits($node, q{select deadline < now() from ojs_store.lease where worker = 'lapses'}, 'Q-45: its lease runs out');
-is($lapses->query_safe('select deliveries from ojs.work_next()'), 2, 'Q-45: the session takes its job again, without any upkeep');
+is($lapses->query_safe('select deliveries from ojs.work_next()'), 2,
+    'Q-45: the session takes its job again, without any upkeep');
 $lapses->quit;
 
 # A work session that was opened in a transaction that rolled back is not open.
@@ -134,10 +143,13 @@ for my $undone ('begin; select from ojs.work_open(\'work\', \'undone\'); rollbac
     my ($code, $stdout, $stderr) = $node->psql('postgres', "$undone; select ojs.work_next()");
     like($stderr, qr/no work session/, "Q-67: not open after $undone");
 }
-is($node->safe_psql('postgres', q{begin; savepoint s; select from ojs.work_open('work', 'done'); release s; commit; select from ojs.work_next(); select 'open'}) =~ s/\n//gr, 'open', 'Q-67: open after a commit');
+is($node->safe_psql('postgres', q{begin; savepoint s; select from ojs.work_open('work',
+    'done'); release s; commit; select from ojs.work_next(); select 'open'}) =~ s/\n//gr, 'open',
+    'Q-67: open after a commit');
 
 # No exit hook runs where the server process itself is killed; a lease of work mode does not outlive its session even so.
-$node->safe_psql('postgres', q{select ojs.create_queue('kept', '{"leases_durable": true}'), count(ojs.push('test.job', queue => 'kept')) from generate_series(1, 2)});
+$node->safe_psql('postgres', q{select ojs.create_queue('kept', '{"leases_durable": true}'),
+    count(ojs.push('test.job', queue => 'kept')) from generate_series(1, 2)});
 ($session, $in, $out) = session(q{
     select 'pid ' || pg_backend_pid();
     select count(*) from ojs.claim('kept', 'claimed', 1, '60 s');
@@ -147,9 +159,11 @@ $node->safe_psql('postgres', q{select ojs.create_queue('kept', '{"leases_durable
 my ($pid) = $$out =~ /pid (\d+)/;
 kill 9, $pid;
 $node->poll_query_until('postgres', "select not exists (select from pg_stat_activity where pid = $pid)");
-is($node->safe_psql('postgres', q{select count(*) from ojs.claim('kept', 'other', 2)}), 1, 'Q-65: its job can be claimed at once');
+is($node->safe_psql('postgres', q{select count(*) from ojs.claim('kept', 'other', 2)}), 1,
+    'Q-65: its job can be claimed at once');
 is(held('claimed'), 1, 'Q-65: a durable lease of a plain claim stands');
-is($node->safe_psql('postgres', q{set ojs.clock_offset = '61 s'; select count(*) from ojs.claim('kept', 'other')}), 1, 'Q-65: until it has run out');
+is($node->safe_psql('postgres', q{set ojs.clock_offset = '61 s'; select count(*) from ojs.claim('kept', 'other')}), 1,
+    'Q-65: until it has run out');
 $session->kill_kill;
 $node->stop;
 done_testing();

@@ -16,14 +16,17 @@ is($node->safe_psql('postgres', 'select ' . workers()), '1', 'PGX-04: there is s
 
 # A scheduled job is promoted by nobody but the worker: nothing else looks.
 my $id = pushed($node, 'due', "delay => '300 ms'");
-awaits($node, "select exists (select from ojs_store.ready where job_id = '$id')", 'Q-46: the worker promotes a job that falls due');
+awaits($node, "select exists (select from ojs_store.ready where job_id = '$id')",
+    'Q-46: the worker promotes a job that falls due');
 $node->safe_psql('postgres', "select from ojs.claim('due', 'w', lease => '200 ms')");
-awaits($node, "select exists (select from ojs_store.ready where job_id = '$id')", 'Q-46: the worker reaps a lapsed lease');
+awaits($node, "select exists (select from ojs_store.ready where job_id = '$id')",
+    'Q-46: the worker reaps a lapsed lease');
 
 my $pid = worker_pid($node);
 $node->safe_psql('postgres', "select pg_cancel_backend($pid)");
 $id = pushed($node, 'due', "delay => '100 ms'");
-awaits($node, "select exists (select from ojs_store.ready where job_id = '$id')", 'PGX-04: the worker survives a cancel');
+awaits($node, "select exists (select from ojs_store.ready where job_id = '$id')",
+    'PGX-04: the worker survives a cancel');
 is(worker_pid($node), $pid, 'PGX-04: and is the same process');
 
 $node->safe_psql('postgres', "select pg_terminate_backend($pid)");
@@ -35,7 +38,8 @@ $node->reload;
 awaits($node, 'select ' . workers() . ' = 0', 'PGX-04: SIGHUP with ojs.worker = off ends it');
 is(health($node, 'worker,state'), 'off', 'OBS-01: health says so');
 $id = pushed($node, 'lazy');
-is($node->safe_psql('postgres', "select id from ojs.claim('lazy', 'w')"), $id, 'PGX-03: push and claim work without it');
+is($node->safe_psql('postgres', "select id from ojs.claim('lazy', 'w')"), $id,
+    'PGX-03: push and claim work without it');
 $node->append_conf('postgresql.conf', 'ojs.worker = on');
 $node->reload;
 awaits($node, 'select ' . workers() . ' = 1', 'PGX-04: and on brings it back');
@@ -70,6 +74,7 @@ $_->query_until(qr/started (true|false)/, '') for @sessions;
 awaits($node, 'select ' . workers() . ' = 1', 'PGX-04: of several started at once one remains');
 $_->quit for @sessions;
 $node->stop;
-unlike(slurp_file($node->logfile), qr/background worker "ojs worker" .* exited with exit code [2-9]|PANIC|TRAP/, 'PGX-04: no worker crashed');
+unlike(slurp_file($node->logfile), qr/background worker "ojs worker" .* exited with exit code [2-9]|PANIC|TRAP/,
+    'PGX-04: no worker crashed');
 
 done_testing();

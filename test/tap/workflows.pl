@@ -17,7 +17,8 @@ sql(q{
     select ojs.create_queue('wf', '{"default_retry": {"max_attempts": 100}, "expiry_counts_attempt": false}');
     select count(ojs.create_workflow(jsonb_build_object('type', 'chain', 'name', 'n' || n, 'steps', jsonb_build_array(
         jsonb_build_object('type', 'batch', 'jobs', (
-                select jsonb_agg(jsonb_build_object('type', 'wf.member', 'args', jsonb_build_array(m), 'queue', 'wf')) from generate_series(1, 20) m)
+                select jsonb_agg(jsonb_build_object('type', 'wf.member', 'args', jsonb_build_array(m), 'queue',
+                    'wf')) from generate_series(1, 20) m)
             || '[{"type": "chain", "steps": [{"type": "wf.x", "args": [], "queue": "wf"}, {"type": "wf.y", "args": [], "queue": "wf"}]}]'::jsonb,
             'callbacks', '{"on_complete": {"type": "wf.complete", "args": [], "queue": "wf"}, "on_success": {"type": "wf.success", "args": [], "queue": "wf"},
                 "on_failure": {"type": "wf.failure", "args": [], "queue": "wf"}}'::jsonb),
@@ -27,7 +28,8 @@ sql(q{
 my %scripts = (
     one => q{select ojs.ack(id, '1') from ojs.claim('wf', 'w', 2);},
     many => q{select ojs.ack_many('w', array_agg(id)) from ojs.claim('wf', 'w', 5);},
-    long => qq{begin;\nselect ojs.ack(id) from ojs.claim('wf', 'w', 2);\nselect ojs.ack(id) from ojs.claim('wf', 'w', 1);\ncommit;},
+    long => qq{begin;\nselect ojs.ack(id) from ojs.claim('wf', 'w', 2);\nselect ojs.ack(id) from ojs.claim('wf', 'w',
+        1);\ncommit;},
     rolled => qq{begin;\nselect ojs.ack(id) from ojs.claim('wf', 'w', 3);\nrollback;});
 my @files;
 for my $name (sort keys %scripts) {
@@ -35,13 +37,15 @@ for my $name (sort keys %scripts) {
     append_to_file($file, "$scripts{$name}\n");
     push @files, '-f', $file;
 }
-my @pgbench = ('pgbench', '-n', '-c', 10, '-j', 2, @files, '-h', $node->host, '-p', $node->port, '-U', 'postgres', 'postgres');
+my @pgbench = ('pgbench', '-n', '-c', 10, '-j', 2, @files, '-h', $node->host, '-p', $node->port, '-U', 'postgres',
+    'postgres');
 $pgbench[-2] = (getpwuid $>)[0];
 
 for my $done (60, 120) {
     my ($out, $err) = ('', '');
     my $run = start([@pgbench, '-t', 1000000], '>', \$out, '2>', \$err);
-    ok($node->poll_query_until('postgres', "select count(*) >= $done from ojs_store.workflow_end"), "$done members have ended");
+    ok($node->poll_query_until('postgres', "select count(*) >= $done from ojs_store.workflow_end"),
+        "$done members have ended");
     $node->stop('immediate');
     finish($run);
     $node->start;
@@ -53,10 +57,12 @@ until (sql("select count(*) from ojs.workflows where state = 'running'") eq '0' 
     sql('select ojs.tick()');
 }
 
-is(sql("select state, count(*) from ojs.workflows where parent_id is null group by 1"), 'completed|10', 'WF-12: all of them complete');
+is(sql("select state, count(*) from ojs.workflows where parent_id is null group by 1"), 'completed|10',
+    'WF-12: all of them complete');
 is(sql("select string_agg(type || '=' || n, ' ' order by type) from (select type, count(*) as n from ojs_store.job group by 1) t"),
     'wf.complete=10 wf.last=10 wf.member=200 wf.success=10 wf.x=10 wf.y=10', 'WF-08: each callback and each step once, and none that was not due');
-is(sql("select count(distinct (workflow, position)) || '/' || count(*) from ojs_store.workflow_end"), '270/270', 'WF-03: each member ended once');
+is(sql("select count(distinct (workflow, position)) || '/' || count(*) from ojs_store.workflow_end"), '270/270',
+    'WF-03: each member ended once');
 is(sql('select (select count(*) from ojs_store.workflow_open), (select count(*) from ojs_store.workflow_due), ojs_store.check_workflows()'), '0|0|0', 'WF-08: nothing is left open');
 is(health($node, 'workflows,last_check,mended'), '0', 'and nothing had to be mended');
 
@@ -66,9 +72,12 @@ is(sql(q{select (ojs.ack(id, '"kept"')).state from ojs.claim('d', 'w')}), 'compl
 my $dump = $node->basedir . '/dump.sql';
 command_ok(['pg_dump', '-f', $dump, '-h', $node->host, '-p', $node->port, 'postgres'], 'dumped');
 $node->safe_psql('postgres', 'create database other');
-command_ok(['psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-h', $node->host, '-p', $node->port, '-d', 'other', '-f', $dump], 'restored');
-is($node->safe_psql('other', q{select type || ' ' || (extra ->> 'parent_results') from ojs.claim('d', 'w')}), 'd.two ["kept"]', 'a restored workflow goes on where it was');
+command_ok(['psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-h', $node->host, '-p', $node->port, '-d', 'other', '-f', $dump],
+    'restored');
+is($node->safe_psql('other', q{select type || ' ' || (extra ->> 'parent_results') from ojs.claim('d', 'w')}),
+    'd.two ["kept"]', 'a restored workflow goes on where it was');
 is($node->safe_psql('other', q{select (ojs.ack(job_id)).state from ojs.leases}), 'completed', 'its last step');
-is($node->safe_psql('other', q{select state from ojs.workflows order by created_at desc, id desc limit 1}), 'completed', 'and it is complete');
+is($node->safe_psql('other', q{select state from ojs.workflows order by created_at desc, id desc limit 1}),
+    'completed', 'and it is complete');
 $node->stop;
 done_testing();

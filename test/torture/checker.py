@@ -165,7 +165,8 @@ class Checker(Promises):
             lines.append((push.t0, push, "push"))
         for claims in [self.claims.get(id, ())]:
             for c in claims:
-                lines.append((c.op.t0, c.op, f"{c.op.kind} gives {c.lease}, attempt {c.attempt}, delivery {c.deliveries},"
+                lines.append((c.op.t0, c.op,
+                    f"{c.op.kind} gives {c.lease}, attempt {c.attempt}, delivery {c.deliveries},"
                               f" until {c.deadline:.3f} (started {c.started:.3f})"))
         for op, kind in self.acts.get(id, ()):
             lease = self.lease_of(op, id)

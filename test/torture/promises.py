@@ -25,7 +25,8 @@ class Promises(Wholes):
                 if sqlstate not in FAULTS and sqlstate not in allowed and sqlstate not in ("OJ700", "55P03"):
                     self.bad("no call fails but as documented", f"{op.kind} by {op.client}: {op.result}",
                              op.args.get("id"))
-            if op.status == "ok" and op.t1 - op.t0 > SLOW + op.args.get("wait", 0) and not self.disturbed(op.t0, op.t1) \
+            if op.status == "ok" and op.t1 - op.t0 > SLOW + op.args.get("wait", 0) and not self.disturbed(op.t0,
+                op.t1) \
                     and op.t1 - op.t0 > SLOW + op.args.get("wait", 0) + HOPS * self.lag(op.t0, op.t1):
                 if op.kind in ("claim", "ack_and_claim", "push", "push_many") and "uniq" not in op.args \
                         and "key" not in op.args and "id" not in op.args:
@@ -314,12 +315,14 @@ class Promises(Wholes):
                         continue
                     later = (other.op.era, other.deliveries) > (mine.op.era, mine.deliveries)
                     if later and other.op.after < op.t0 and (token or not self.newer(known, other, op)):
-                        self.bad("no stale holder can act on a job", f"{op.kind} by {op.client} with {mine.lease}, after"
+                        self.bad("no stale holder can act on a job",
+                            f"{op.kind} by {op.client} with {mine.lease}, after"
                                  f" {other.op.client} had got {other.lease}", id)
                         break
                 self.counts["leases used after a crash"] += kept and mine.op.era != op.era
                 if token and mine.op.era != op.era and not kept:
-                    self.bad("a crash voids the leases of its moment", f"{op.kind} by {op.client} with {mine.lease}", id)
+                    self.bad("a crash voids the leases of its moment", f"{op.kind} by {op.client} with {mine.lease}",
+                        id)
             elif (op.status == "ok" or op.result[0] in NOT_HELD) and kind != "ack_and_claim":
                 # refused: was the lease really over?
                 if (mine.op.era != op.era and not kept) or not (mine.op.answered or own_tx) or mine.op.void:

@@ -86,7 +86,8 @@ class Story:
         return self.call(t, who, "fail", args, [state, attempt, due], took=took)
 
     def extend(self, t, who, job, lease, seconds, took=0.01):
-        return self.call(t, who, "extend", {"id": job, "l": lease, "w": who, "my": lease, "for": seconds}, ["active"], took=took)
+        return self.call(t, who, "extend", {"id": job, "l": lease, "w": who, "my": lease, "for": seconds}, ["active"],
+            took=took)
 
     def cancel(self, t, who, job):
         return self.call(t, who, "cancel", {"id": job}, ["cancelled"])
@@ -139,9 +140,11 @@ def good_apart(s):
     s.push(1, "b", q="hasty", stored=False).push(1, "c", q="hasty").give(2, "w1", "c", "l2", queue="hasty")
     s.ack(2.5, "w1", "c", "l2", done=False).give(6, "w1", "c", "l3", queue="hasty").ack(7, "w1", "c", "l3")
     for i in range(4):
-        s.push(10, f"f{i}", q="few").give(11 + i, "w1", f"f{i}", f"m{i}", 2, queue="few").ack(13 + i, "w1", f"f{i}", f"m{i}")
+        s.push(10, f"f{i}", q="few").give(11 + i, "w1", f"f{i}", f"m{i}", 2, queue="few").ack(13 + i, "w1", f"f{i}",
+            f"m{i}")
     for i in range(11):
-        s.push(20, f"p{i}", q="paced").give(21 + 0.2 * i, "w1", f"p{i}", f"n{i}", queue="paced").ack(30, "w1", f"p{i}", f"n{i}")
+        s.push(20, f"p{i}", q="paced").give(21 + 0.2 * i, "w1", f"p{i}", f"n{i}", queue="paced").ack(30, "w1", f"p{i}",
+            f"n{i}")
 
 
 @story(None)
@@ -183,7 +186,8 @@ def lost_with_the_callers_own(s):
 @story("no more jobs start within a window than the queue's rate")
 def six_in_a_second(s):
     for i in range(6):
-        s.push(1, f"p{i}", q="paced").give(2 + 0.19 * i, "w1", f"p{i}", f"m{i}", queue="paced").ack(9, "w1", f"p{i}", f"m{i}")
+        s.push(1, f"p{i}", q="paced").give(2 + 0.19 * i, "w1", f"p{i}", f"m{i}", queue="paced").ack(9, "w1", f"p{i}",
+            f"m{i}")
 
 
 @story("no more jobs are held than the queue's concurrency")

@@ -86,7 +86,8 @@ class Mixed(Calls):
                 o["exp"] = int(Clock.now() + w.offset() + r.randrange(2, 8))
             if r.random() < 0.05:
                 ms = int(Clock.now() * 1000)
-                o["id"] = "%08x-%04x-7%03x-a%03x-%012x" % (ms >> 16, ms & 65535, *(r.getrandbits(b) for b in (12, 12, 48)))
+                o["id"] = "%08x-%04x-7%03x-a%03x-%012x" % (ms >> 16, ms & 65535,
+                    *(r.getrandbits(b) for b in (12, 12, 48)))
             if r.random() < 0.02:
                 o["timeout"] = 2
             if r.random() < 0.04:
@@ -195,7 +196,8 @@ class Few(Apart):
     """No more than three of its jobs are held at once."""
 
     def take(self):
-        if not self.claim("few", self.rng.choice((1, 2, 5)), self.rng.choice((0.4, 1, 2)), wait=None if self.in_tx else 0.2) \
+        if not self.claim("few", self.rng.choice((1, 2, 5)), self.rng.choice((0.4, 1, 2)),
+            wait=None if self.in_tx else 0.2) \
                 and self.rng.random() < 0.4:
             self.produce()
 

@@ -124,21 +124,25 @@ class Wholes:
                 at, length = since[op.args["my"]]
                 if op.kind == "extend" and op.t1 and op.t1 - op.t0 > length + HOPS * self.lag(op.t0, op.t1) \
                         and not self.disturbed(op.t0, op.t1) and not self.crash_between(op.t0, op.t1):
-                    self.bad("who extends a lease waits for nobody", f"{op.client} waited {op.t1 - op.t0:.1f} s", op.args["id"])
+                    self.bad("who extends a lease waits for nobody", f"{op.client} waited {op.t1 - op.t0:.1f} s",
+                        op.args["id"])
                 moved = any(a < op.t1 and b > at for a, b, _ in self.h.clock[1:]) if op.t1 else True
                 if op.status == "ok" and op.kind == "extend":
                     since[op.args["my"]] = op.t0, op.args["for"]
                     self.counts["extensions in time"] += 1
-                elif op.status == "err" and op.result[0] in NOT_HELD and op.t0 + 1 + HOPS * self.lag(at, op.t1) < at + length \
+                elif op.status == "err" and op.result[0] in NOT_HELD and op.t0 + 1 + HOPS * self.lag(at,
+                    op.t1) < at + length \
                         and not moved and not self.crash_between(at, op.t1) and not self.disturbed(at, op.t1):
-                    self.bad("who extends in time keeps its job", f"{op.client}: {op.kind} was refused {op.t1 - at:.2f} s after"
+                    self.bad("who extends in time keeps its job",
+                        f"{op.client}: {op.kind} was refused {op.t1 - at:.2f} s after"
                              f" an extension of {length} s", op.args["id"])
 
     def check_settings(self):
         """What a session has set, and nobody else sets, is there when it looks."""
         for op in self.h.ops:
             if op.kind == "read_setting" and op.status == "ok" and op.result != (op.args["value"] and str(op.args["value"])):
-                self.bad("no setting is lost to another's", f"{op.client} set {op.args['key']} to {op.args['value']}, and read"
+                self.bad("no setting is lost to another's",
+                    f"{op.client} set {op.args['key']} to {op.args['value']}, and read"
                          f" {op.result}")
 
     def check_waits(self):
@@ -268,7 +272,8 @@ class Wholes:
         for at, step, id in sorted(steps):
             (held.add if step > 0 else held.discard)(id)
             if step > 0 and len(held) > PLACES:
-                self.bad("no more jobs are held than the queue's concurrency", f"{len(held)} at {at:.3f}", *sorted(held))
+                self.bad("no more jobs are held than the queue's concurrency", f"{len(held)} at {at:.3f}",
+                    *sorted(held))
         self.counts["places checked"] = len(steps) // 2
 
     def check_pace(self):
@@ -303,7 +308,8 @@ class Wholes:
                 self.bad("an enqueue hook sees each push", f"its mark is {job['hooked']}", id)
             done = self.done.get(id)
             if hooked and completed[id] != (done is not None and done["state"] == "completed"):
-                self.bad("an execution hook runs with the end of the job", f"it has written {completed[id]} rows, and the job is"
+                self.bad("an execution hook runs with the end of the job",
+                    f"it has written {completed[id]} rows, and the job is"
                          f" {done['state'] if done else 'open'}", id)
             self.counts["hooked jobs checked"] += hooked
 

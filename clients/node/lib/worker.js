@@ -46,7 +46,8 @@ export class Worker {
   constructor(options) {
     this.#options = {
       queues: ['default'], concurrency: 10, lease: null, grace: 25_000, poll: 5_000, heartbeat: 5_000, labels: [],
-      signals: ['SIGTERM', 'SIGINT'], name: `${hostname()}-${process.pid}-${randomBytes(3).toString('hex')}`, ...options,
+      signals: ['SIGTERM',
+          'SIGINT'], name: `${hostname()}-${process.pid}-${randomBytes(3).toString('hex')}`, ...options,
     };
     const { handlers, concurrency, connection, pool, log, queues } = this.#options;
     if (!handlers || typeof handlers !== 'object') throw new TypeError('handlers must be an object: type to function');
@@ -127,7 +128,8 @@ export class Worker {
     await control.client.connect();
     await this.#ask(queues.map((queue) => `listen ${pg.escapeIdentifier(channel(queue))}`).join(';'));
     if (!this.#registered) {
-      const about = { hostname: hostname(), pid: process.pid, queues, concurrency, labels, library: 'ojs-postgres/node' };
+      const about = { hostname: hostname(), pid: process.pid, queues, concurrency, labels,
+          library: 'ojs-postgres/node' };
       await this.#ask('select ojs.register_worker($1, $2)', [this.name, JSON.stringify(about)]);
       this.#log.info({ worker: this.name, queues, concurrency }, 'started');
     }

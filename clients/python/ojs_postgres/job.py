@@ -108,7 +108,8 @@ class Job:
 
     def release(self, delay: Delay = None) -> None:
         """Gives the job back: it is available again after the delay, and the attempt does not count."""
-        self._say("select from ojs.nack(%s, coalesce(%s::interval, '0'), lease_id => %s)", self.id, delay, self._lease_id)
+        self._say("select from ojs.nack(%s, coalesce(%s::interval, '0'), lease_id => %s)", self.id, delay,
+            self._lease_id)
         self._settled = "released"
 
     def progress(self, progress: Optional[float], message: Optional[str] = None, data: Any = None) -> None:
@@ -174,8 +175,10 @@ class Job:
             return "released", JobAborted(reason)
         if reason == "timeout":
             error = JobAborted(reason)
-        self._insist(lambda: self._say("select from ojs.fail(%s, %s::jsonb, lease_id => %s, delay => %s::interval)", self.id,
-                                       failure(error), self._lease_id, error.delay if isinstance(error, JobError) else None))
+        self._insist(lambda: self._say("select from ojs.fail(%s, %s::jsonb, lease_id => %s, delay => %s::interval)",
+            self.id,
+                                       failure(error), self._lease_id, error.delay if isinstance(error,
+                                           JobError) else None))
         return "failed", error
 
 

@@ -216,7 +216,8 @@ class Worker:
             now = time.monotonic()
             if self._abort_at is not None:
                 if not stopping:
-                    self._say(logging.INFO, "stopping", running=len(self._running), grace=round(self._abort_at - now, 1))
+                    self._say(logging.INFO, "stopping", running=len(self._running),
+                        grace=round(self._abort_at - now, 1))
                 stopping = True
                 for job in list(self._running.values()) if now >= self._abort_at else ():
                     job.abort("shutdown")
