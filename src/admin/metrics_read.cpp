@@ -174,22 +174,18 @@ OJS_FUNCTION(ojs_shared_hour)
     Database *database = job_metrics != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
     if (database == nullptr)
         return (Datum)0;
-    Datum *ids;
-    bool *id_nulls;
-    int n;
+    Bigints ids = bigints_arg(fcinfo, 0);
     Oid table = store::relation_oid(store::Rel::ready);
     TimestampTz at = now();
-    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids,
-                      &id_nulls, &n);
     learn_hour_before(*database, table);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < ids.n; i++) {
         LWLockAcquire(job_metrics->lock, LW_SHARED);
-        int q = find_queue_metrics(table, DatumGetInt64(ids[i]));
+        int q = find_queue_metrics(table, ids.values[i]);
         bool full = q < 0 && job_metrics->n_queues == max_metric_queues;
         PartOfHour hour = q >= 0 ? last_hour(q, at) : PartOfHour{};
         LWLockRelease(job_metrics->lock);
         bool nulls[5] = {false, full, full}; /* not known: counting the rows would take as long as there are rows */
-        Datum values[] = {ids[i], Int64GetDatum(hour.completed), Int64GetDatum(hour.failed),
+        Datum values[] = {Int64GetDatum(ids.values[i]), Int64GetDatum(hour.completed), Int64GetDatum(hour.failed),
                           mean_ms(hour.completed_us, hour.completed, &nulls[3]),
                           mean_ms(hour.wait_us, hour.waits, &nulls[4])};
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
@@ -206,18 +202,14 @@ OJS_FUNCTION(ojs_shared_parts)
     Database *database = job_metrics != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
     if (database == nullptr)
         return (Datum)0;
-    Datum *ids;
-    bool *id_nulls;
-    int n;
+    Bigints ids = bigints_arg(fcinfo, 0);
     Oid table = store::relation_oid(store::Rel::ready);
     int64 now_part = now() / part_us;
-    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids,
-                      &id_nulls, &n);
     learn_hour_before(*database, table);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < ids.n; i++) {
         PartOfHour parts[parts_of_hour + 1] = {};
         LWLockAcquire(job_metrics->lock, LW_SHARED);
-        int q = find_queue_metrics(table, DatumGetInt64(ids[i]));
+        int q = find_queue_metrics(table, ids.values[i]);
         if (q >= 0) {
             SpinLockAcquire(&job_metrics->queues[q].mutex);
             memcpy(parts, job_metrics->queues[q].parts, sizeof parts);

@@ -155,16 +155,9 @@ note_rows(store::Rel rel, Tuplestorestate *rows, TupleDesc desc, int change)
 OJS_FUNCTION(ojs_queue_rows)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
-    Datum *ids;
-    bool *nulls;
-    int n;
-    deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &nulls,
-                      &n);
-    auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * std::max(n, 1)));
-    for (int i = 0; i < n; i++)
-        queues[i] = DatumGetInt64(ids[i]);
-    QueueReading reading = read_queue_states(queues, n, true, 0);
-    for (int i = 0; i < n; i++) {
+    Bigints queues = bigints_arg(fcinfo, 0);
+    QueueReading reading = read_queue_states(queues.values, queues.n, true, 0);
+    for (int i = 0; i < queues.n; i++) {
         StateCounts s = state_counts_of(reading.counts[i], reading.overdue[i]);
         Datum values[] = {Int64GetDatum(s.queue),     Int64GetDatum(s.ready),     Int64GetDatum(s.in_flight),
                           Int64GetDatum(s.delayed),   Int64GetDatum(s.available), Int64GetDatum(s.active),

@@ -53,6 +53,16 @@ ids_arg(FunctionCallInfo fcinfo, int n, const char *field)
     return ids;
 }
 
+Bigints
+bigints_arg(FunctionCallInfo fcinfo, int n)
+{
+    Elements e = elements(PG_GETARG_ARRAYTYPE_P(n), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, "ids");
+    auto *values = static_cast<int64 *>(palloc(sizeof(int64) * std::max(e.n, 1)));
+    for (int i = 0; i < e.n; i++)
+        values[i] = DatumGetInt64(e.values[i]);
+    return {values, e.n};
+}
+
 Texts
 texts_arg(FunctionCallInfo fcinfo, int n, const char *field)
 {

@@ -5,6 +5,7 @@
 
 #include "ojs/pg/json.h"
 #include "ojs/state/lease_log.h"
+#include "ojs/state/status.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/shared/wakeup.h"
 
@@ -85,7 +86,7 @@ state_of(const Tables &tables, const Location &location, TimestampTz now)
     if (location.table == &tables.tables[static_cast<int>(store::Rel::ready)] ||
         location.row.due_at <= promoted_to(now))
         return State::available;
-    return state_of(static_cast<DelayedKind>(location.row.kind));
+    return state_of(location.row.kind);
 }
 
 /* Takes a job out of the place it is in, if that place stands for one of `states`; `end` is how it will read. */

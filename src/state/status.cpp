@@ -39,21 +39,6 @@ heed_result_ttl(const JobRow &job, TimestampTz now, Status &status)
     }
 }
 
-State
-state_of(DelayedKind kind)
-{
-    switch (kind) {
-    case DelayedKind::scheduled:
-        return State::scheduled;
-    case DelayedKind::retryable:
-        return State::retryable;
-    case DelayedKind::pending:
-        return State::pending;
-    default:
-        return State::available;
-    }
-}
-
 /* The row of `delayed` that says where the job is, not the one that says when it expires. */
 bool
 read_delayed(store::Table &delayed, const pg_uuid_t &id, Snapshot snapshot, DelayedRow &row)
@@ -150,6 +135,21 @@ is_failure(const HistoryRow &event)
 }
 
 } // namespace
+
+State
+state_of(DelayedKind kind)
+{
+    switch (kind) {
+    case DelayedKind::scheduled:
+        return State::scheduled;
+    case DelayedKind::retryable:
+        return State::retryable;
+    case DelayedKind::pending:
+        return State::pending;
+    default:
+        return State::available;
+    }
+}
 
 void
 from_finished(const FinishedRow &row, Status &status)

@@ -4,35 +4,11 @@ begin;
 create extension if not exists pgtap;
 create extension if not exists ojs;
 select plan(344);
-
--- Runs a statement that must be refused, and says how it was: SQLSTATE, code, field, whether the message names the
--- field, whether there is a hint, and how many jobs it left behind.
-create function pg_temp.refusal(statement text) returns text language plpgsql as $$
-declare
-    state text; message text; detail text; hint text;
-    jobs bigint := (select count(*) from ojs_store.job);
-begin
-    begin
-        execute statement;
-        return 'accepted';
-    exception when others then
-        get stacked diagnostics state = returned_sqlstate, message = message_text,
-            detail = pg_exception_detail, hint = pg_exception_hint;
-    end;
-    if left(state, 2) <> 'OJ' then
-        return state || ' ' || message;
-    end if;
-    return concat_ws(' ', state, detail::jsonb ->> 'code', detail::jsonb -> 'details' ->> 'field',
-        case when strpos(message, detail::jsonb -> 'details' ->> 'field') = 0 then 'unnamed' end,
-        case when strpos(message, e'\n') > 0 then 'several lines' end,
-        case when coalesce(hint, '') = '' then 'no hint' end,
-        case when detail::jsonb -> 'retryable' <> 'false' then 'retryable' end,
-        case when (select count(*) from ojs_store.job) <> jobs then 'stored' end);
-end $$;
+\ir refusal.psql
 
 -- The same for an envelope.
 create function pg_temp.refused(job jsonb, expected text, name text) returns text language sql as
-$$ select is(pg_temp.refusal(format('select ojs.push_job(%L::jsonb)', job)), expected, name) $$;
+$$ select is(pg_temp.strict_refusal(format('select ojs.push_job(%L::jsonb)', job)), expected, name) $$;
 
 -- A plain envelope with more attributes.
 create function pg_temp.job(more jsonb default '{}') returns jsonb language sql as
@@ -89,10 +65,11 @@ from (values
     ('"019461a8-1a2b-7c3d-ce4f-5a6b7c8d9e0f"', 'another variant'), ('"{019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f}"',
         'braces'),
     ('"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f "', 'a blank'), ('42', 'a number')) bad (id, why);
-select is(pg_temp.refusal('select ojs.push(''a.b'', id => ''550e8400-e29b-41d4-a716-446655440000'')'),
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', id => ''550e8400-e29b-41d4-a716-446655440000'')'),
     'OJ100 INVALID_PAYLOAD id', 'ENV-03: version 4 as a parameter');
 
-select is(pg_temp.refusal($$select ojs.push('other.type', '["other"]', id => '019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f')$$),
+select is(pg_temp.strict_refusal($$select ojs.push('other.type', '["other"]',
+    id => '019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f')$$),
     'OJ301 DUPLICATE_JOB id', 'ENV-04 R-71: an id is pushed once');
 select pg_temp.refused(pg_temp.job('{"id": "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"}'), 'OJ301 DUPLICATE_JOB id',
     'ENV-04 R-71: also with the same content');
@@ -117,8 +94,10 @@ from unnest(array['""', '"Email.Send"', '"email send"', '"1email.send"', '"email
 select pg_temp.refused(pg_temp.job(jsonb_build_object('type', repeat('a', 256))), 'OJ115 JOB_TYPE_TOO_LONG type',
     'ENV-05: 256 bytes');
 select pg_temp.refused('{"args": []}', 'OJ100 INVALID_PAYLOAD type', 'ENV-05 R-70: no type');
-select is(pg_temp.refusal('select ojs.push(null)'), 'OJ100 INVALID_PAYLOAD type', 'ENV-05: null as the parameter');
-select is(pg_temp.refusal('select ojs.push(''Email.Send'')'), 'OJ101 INVALID_JOB_TYPE type', 'ENV-05: as a parameter');
+select is(pg_temp.strict_refusal('select ojs.push(null)'), 'OJ100 INVALID_PAYLOAD type',
+    'ENV-05: null as the parameter');
+select is(pg_temp.strict_refusal('select ojs.push(''Email.Send'')'), 'OJ101 INVALID_JOB_TYPE type',
+    'ENV-05: as a parameter');
 
 select is(pg_temp.pushed(jsonb_build_object('queue', queue)) ->> 'queue', queue, 'ENV-06 R-05: a queue may be '
     || queue)
@@ -131,7 +110,7 @@ from unnest(array['""', '"Default"', '"my_queue!"', '"my_queue"', '"-invalid"', 
     '"a\n"', '5', '{}']::jsonb[]) queue;
 select pg_temp.refused(pg_temp.job(jsonb_build_object('queue', repeat('q', 129))), 'OJ114 QUEUE_NAME_TOO_LONG queue',
     'ENV-06: 129 characters');
-select is(pg_temp.refusal('select ojs.push(''a.b'', queue => ''Default'')'), 'OJ102 INVALID_QUEUE queue',
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', queue => ''Default'')'), 'OJ102 INVALID_QUEUE queue',
     'ENV-06: as a parameter');
 
 -- ENV-07 to ENV-09: args and meta ----------------------------------------------------------------------------------
@@ -161,12 +140,13 @@ select pg_temp.refused(jsonb_build_object('type', 'a.b', 'args', args), 'OJ103 I
 from unnest(array['"user@example.com"', '42', 'true']::jsonb[]) args;
 select pg_temp.refused('{"type": "a.b", "args": null}', 'OJ100 INVALID_PAYLOAD args', 'ENV-07 R-01: null is none');
 select pg_temp.refused('{"type": "a.b"}', 'OJ100 INVALID_PAYLOAD args', 'ENV-07 R-02: an envelope must have args');
-select is(pg_temp.refusal('select ojs.push(''a.b'', ''"x"'')'), 'OJ103 INVALID_ARGS args', 'ENV-07: as a parameter');
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', ''"x"'')'), 'OJ103 INVALID_ARGS args',
+    'ENV-07: as a parameter');
 select pg_temp.refused(pg_temp.job(jsonb_build_object('meta', meta)), 'OJ104 INVALID_METADATA meta',
     'ENV-09: no meta: ' || meta::text)
 from unnest(array['[]', '"x"', '5', 'true']::jsonb[]) meta;
 select is(pg_temp.pushed('{"meta": {}}') -> 'meta', '{}', 'ENV-09: {} is none');
-select is(pg_temp.refusal('select ojs.push_job(' || quote_literal(json) || ')'), 'OJ100 INVALID_PAYLOAD job',
+select is(pg_temp.strict_refusal('select ojs.push_job(' || quote_literal(json) || ')'), 'OJ100 INVALID_PAYLOAD job',
     'ENV-07: no envelope: ' || json)
 from unnest(array['[]', '5', '"x"', 'null']) json;
 
@@ -195,7 +175,7 @@ select pg_temp.refused(jsonb_build_object('type', 'a.b', 'args', jsonb_build_arr
 select pg_temp.refused('{"type": "a.b",
     "args": [1e131000, 1e131000, 1e131000, 1e131000, 1e131000, 1e131000, 1e131000, 1e131000, 1e131000]}',
     'OJ109 PAYLOAD_TOO_LARGE job', 'ENV-10: a number counts with all its digits');
-select is(pg_temp.refusal('select ojs.push(''a.b'', jsonb_build_array(repeat(''x'', 1048576)))'),
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', jsonb_build_array(repeat(''x'', 1048576)))'),
     'OJ109 PAYLOAD_TOO_LARGE job',
     'ENV-10: as a parameter');
 set local ojs.max_envelope_size = '10MB';
@@ -216,7 +196,7 @@ from (values ('-100'::jsonb, '-100'::jsonb), ('100', '100'), ('0', '0'), ('3.0',
 select pg_temp.refused(pg_temp.job(jsonb_build_object('priority', given)), 'OJ100 INVALID_PAYLOAD priority',
     'ENV-11: no priority: ' || given::text)
 from unnest(array['101', '-101', '1.5', '"x"', '"5"', '""', 'true', '[1]', '1e30']::jsonb[]) given;
-select is(pg_temp.refusal('select ojs.push(''a.b'', priority => 101)'), 'OJ100 INVALID_PAYLOAD priority',
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', priority => 101)'), 'OJ100 INVALID_PAYLOAD priority',
     'ENV-11: as a parameter');
 
 -- ENV-12: timeout --------------------------------------------------------------------------------------------------
@@ -234,7 +214,7 @@ from unnest(array['{"timeout": -1}', '{"timeout_ms": -1}', '{"timeout_ms": 1.5}'
     '{"timeout": "x"}', '{"timeout_ms": "PT1S"}',
     '{"timeout": true}', '{"timeout": 1e30}', '{"timeout": 60, "timeout_ms": 60001}',
         '{"timeout": 60, "options": {"timeout": 61}}']::jsonb[]) given;
-select is(pg_temp.refusal('select ojs.push(''a.b'', timeout => ''-1 second'')'), 'OJ100 INVALID_PAYLOAD timeout',
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', timeout => ''-1 second'')'), 'OJ100 INVALID_PAYLOAD timeout',
     'ENV-12: negative as a parameter');
 
 -- ENV-13 to ENV-15: timestamps -------------------------------------------------------------------------------------
@@ -262,7 +242,7 @@ from (values ('scheduled_at', 'scheduled_at'), ('expires_at', 'expires_at'), ('d
     unnest(array['"2030-01-01T00:00:00"', '"2030-01-01 00:00:00Z"', '"2030-01-01"', '"2030-02-30T00:00:00Z"',
         '"2030-13-01T00:00:00Z"', '"tomorrow"',
         '"+5s"', '"2030-01-01T00:00:00+0100"', '"PT5S"', '"-PT5S"', '"infinity"', '""', '1700000000']::jsonb[]) given;
-select is(pg_temp.refusal('select ojs.push(''a.b'', scheduled_at => ''infinity'')'),
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', scheduled_at => ''infinity'')'),
     'OJ100 INVALID_PAYLOAD scheduled_at', 'ENV-13: infinity as a parameter');
 select matches(pg_temp.pushed('{}') ->> field, '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3,6}Z$', 'ENV-14: ' || field
     || ' is UTC with milliseconds')
@@ -317,7 +297,7 @@ select is((p).tags, array['a', 'b'], 'ENV-19: as a parameter') from ojs.push('a.
 select pg_temp.refused(pg_temp.job(given), 'OJ100 INVALID_PAYLOAD tags', 'ENV-19: no tags: ' || given::text)
 from unnest(array['{"tags": "a"}', '{"tags": [1]}', '{"tags": [null]}',
     '{"tags": ["a"], "options": {"tags": ["b"]}}']::jsonb[]) given;
-select is(pg_temp.refusal('select ojs.push(''a.b'', tags => array[null])'), 'OJ100 INVALID_PAYLOAD tags',
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', tags => array[null])'), 'OJ100 INVALID_PAYLOAD tags',
     'ENV-19: null as a parameter');
 
 select is(pg_temp.pushed(given) ->> 'state', 'pending', 'ENV-20 SM-03: ' || given::text)
@@ -470,7 +450,7 @@ from (values
     ('{"type": "a.b@3"}', '["a.b", "3"]'), ('{"type": "a.b@2.0", "version": 3}', '["a.b", 3]'),
         ('{"type": "a.b@2.0", "options": {"version": "1.2.3"}}', '["a.b", "1.2.3"]'),
     ('{}', '["email.send", null]')) v (given, expected), pg_temp.pushed(given) job;
-select is(pg_temp.refusal($$select ojs.push_job('{"type": "a.b", "args": [], "version": {"major": 1}}')$$),
+select is(pg_temp.strict_refusal($$select ojs.push_job('{"type": "a.b", "args": [], "version": {"major": 1}}')$$),
     'OJ100 INVALID_PAYLOAD version', 'R-57: must be a scalar');
 
 select is(pg_temp.pushed('{"grace_period": 2.5, "heartbeat_timeout": "PT1M", "enqueue_ttl": 60, "total_timeout": "P1D",
@@ -498,7 +478,7 @@ from (values ('{"deduplication_key": ""}'::jsonb, 'deduplication_key'), ('{"dedu
     ('{"deduplication_key": "a", "deduplication_ttl": "1h"}', 'deduplication_ttl'),
         ('{"deduplication_key": "a", "deduplication_ttl": "PT0S"}', 'deduplication_ttl'),
     ('{"dedup_fallback": "ajar"}', 'dedup_fallback')) d (given, field);
-select is(pg_temp.refusal('select ojs.push(''a.b'', deduplication_key => '''')'),
+select is(pg_temp.strict_refusal('select ojs.push(''a.b'', deduplication_key => '''')'),
     'OJ100 INVALID_PAYLOAD deduplication_key', 'DDP-01: empty as a parameter');
 select is(pg_temp.pushed(jsonb_build_object('dedup_fallback', given)) ->> 'state', 'available',
     'DDP-08 R-51: dedup_fallback ' || given) from unnest(array['open', 'closed']) given;
@@ -510,7 +490,7 @@ select is(ojs.envelope(p) @> '{"queue": "reports", "priority": 7, "meta": {"a": 
 from ojs.push('a.b',
     options => '{"queue": "reports", "priority": 7, "metadata": {"a": 1}, "x_y": [1], "visibility_timeout": 5,
     "version": "2.0"}') p;
-select is(pg_temp.refusal($$select ojs.push('a.b', options => '[]')$$), 'OJ100 INVALID_PAYLOAD options',
+select is(pg_temp.strict_refusal($$select ojs.push('a.b', options => '[]')$$), 'OJ100 INVALID_PAYLOAD options',
     'R-10: options must be an object');
 select is((p).tags, array['a'], 'ENV-19: tags in options') from ojs.push('a.b', options => '{"tags": ["a"]}') p;
 

@@ -253,19 +253,6 @@ select ojs.create_queue('work', '{"max_deliveries": 5, "dead_letter": "work.dlq"
 select id as poison, seq as poison_seq from ojs.push('test.job', '["p"]', queue => 'work', priority => 3,
     meta => '{"trace": "z9"}', tags => '{x}', "unique" => '{"keys": ["type", "queue"]}',
     options => '{"tag": "clip"}') \gset
-create function pg_temp.hand_back(queue text, n int default 1, max int default 1) returns int language plpgsql as $$
-declare
-    done int := 0;
-    job uuid;
-begin
-    for i in 1..n loop
-        for job in select id from ojs.claim(queue, 'w', max) loop
-            perform ojs.nack(job);
-            done := done + 1;
-        end loop;
-    end loop;
-    return done;
-end $$;
 select is(pg_temp.hand_back('work', 5), 5, 'Q-52: five deliveries');
 select is(pg_temp.at(:'poison'), 'available/0/5', 'Q-52: given back each time');
 select alike(ojs.explain_job(:'poison'), '%moves it to the queue "work.dlq"%', 'Q-52: explained');

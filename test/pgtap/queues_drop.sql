@@ -7,19 +7,6 @@ create function pg_temp.counts(queue text) returns text language sql as
 $$ select concat_ws('/', ready, in_flight, delayed, scheduled, retryable, pending) from ojs.queue_stats(queue) $$;
 create function pg_temp.claim_ids(queue text, n int default 1, worker text default 'w') returns uuid[] language sql as
 $$ select coalesce(array_agg(id), '{}') from ojs.claim(queue, worker, n) $$;
-create function pg_temp.hand_back(queue text, n int default 1, max int default 1) returns int language plpgsql as $$
-declare
-    done int := 0;
-    job uuid;
-begin
-    for i in 1..n loop
-        for job in select id from ojs.claim(queue, 'w', max) loop
-            perform ojs.nack(job);
-            done := done + 1;
-        end loop;
-    end loop;
-    return done;
-end $$;
 
 -- Drop ---------------------------------------------------------------------------------------------------------------
 

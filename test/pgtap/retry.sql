@@ -4,29 +4,7 @@ begin;
 create extension if not exists pgtap;
 create extension if not exists ojs;
 select no_plan();
-
--- How a statement is refused: SQLSTATE, code, field, and what is wrong with the report.
-create function pg_temp.refusal(statement text) returns text language plpgsql as $$
-declare
-    state text; message text; detail text; hint text;
-    jobs bigint := (select count(*) from ojs_store.job);
-begin
-    begin
-        execute statement;
-        return 'accepted';
-    exception when others then
-        get stacked diagnostics state = returned_sqlstate, message = message_text,
-            detail = pg_exception_detail, hint = pg_exception_hint;
-    end;
-    if left(state, 2) <> 'OJ' then
-        return state || ' ' || message;
-    end if;
-    return concat_ws(' ', state, detail::jsonb ->> 'code', detail::jsonb -> 'details' ->> 'field',
-        case when strpos(message, detail::jsonb -> 'details' ->> 'field') = 0 then 'unnamed' end,
-        case when coalesce(hint, '') = '' then 'no hint' end,
-        case when detail::jsonb -> 'retryable' <> 'false' then 'retryable' end,
-        case when (select count(*) from ojs_store.job) <> jobs then 'stored' end);
-end $$;
+\ir refusal.psql
 
 create function pg_temp.effective(policy jsonb) returns jsonb language sql as
 $$ select (ojs.push('a.b', retry => policy)).retry $$;
@@ -123,7 +101,8 @@ from (values
 
 -- RET-11: what is refused ------------------------------------------------------------------------------------------
 
-select is(pg_temp.refusal(format('select ojs.push(''a.b'', retry => %L)', given)), 'OJ106 INVALID_RETRY_POLICY retry.'
+select is(pg_temp.strict_refusal(format('select ojs.push(''a.b'', retry => %L)', given)),
+    'OJ106 INVALID_RETRY_POLICY retry.'
     || field, 'RET-11: ' || given)
 from (values
     ('{"max_attempts": -1}', 'max_attempts'), ('{"max_attempts": 1.5}', 'max_attempts'), ('{"max_attempts": "3"}',
@@ -147,11 +126,12 @@ from (values
     ('{"on_exhaustion": "drop"}', 'on_exhaustion'), ('{"on_exhaustion": true}', 'on_exhaustion'),
     ('{"backoff_strategy": "fibonacci"}', 'backoff_strategy'), ('{"strategy": 1}', 'strategy'),
         ('{"backoff_strategy": "linear", "strategy": "none"}', 'strategy')) p (given, field);
-select is(pg_temp.refusal(format('select ojs.push(''a.b'', retry => %L)', given)), 'OJ106 INVALID_RETRY_POLICY retry',
+select is(pg_temp.strict_refusal(format('select ojs.push(''a.b'', retry => %L)', given)),
+    'OJ106 INVALID_RETRY_POLICY retry',
     'RET-11: ' || given)
 from unnest(array['[]', '5', '"x"']) given;
 select is(
-    pg_temp.refusal($$select ojs.push_job('{"type": "a.b", "args": [], "options": {"retry": {"jitter": 5}}}')$$),
+    pg_temp.strict_refusal($$select ojs.push_job('{"type": "a.b", "args": [], "options": {"retry": {"jitter": 5}}}')$$),
     'OJ106 INVALID_RETRY_POLICY retry.jitter', 'RET-11 R-43: in an envelope, under options');
 
 -- RET-02 to RET-06: delays -----------------------------------------------------------------------------------------
@@ -296,7 +276,8 @@ select is(pg_temp.error('{"type": "T", "message": "m", "backtrace": ["at a"]}') 
 reset ojs.redact_backtrace;
 
 create temp table held as select (c).id from pg_temp.claimed('{}') c;
-select is(pg_temp.refusal(format('select ojs.fail(%L, %L)', id, given)), 'OJ100 INVALID_PAYLOAD ' || field, 'OP-16: '
+select is(pg_temp.strict_refusal(format('select ojs.fail(%L, %L)', id, given)),
+    'OJ100 INVALID_PAYLOAD ' || field, 'OP-16: '
     || coalesce(given, 'null'))
 from held, (values
     ('{"type": "X"}', 'error.message'), ('{"message": "x"}', 'error.type'),

@@ -51,6 +51,12 @@ struct Ids {
     int n;
 };
 Ids ids_arg(FunctionCallInfo fcinfo, int n, const char *field);
+/* For functions of ours that SQL of ours calls: an array of bigint. */
+struct Bigints {
+    int64 *values;
+    int n;
+};
+Bigints bigints_arg(FunctionCallInfo fcinfo, int n);
 struct Texts {
     text **texts; /* null where the element is */
     int n;

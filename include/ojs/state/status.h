@@ -17,6 +17,9 @@ namespace ojs
  * answer (hot_set_answers), the logged tables alone do. */
 bool read_status(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Status &status);
 
+/* The state of a job whose row of `delayed` is not yet due. */
+State state_of(DelayedKind kind);
+
 /* How a finished job reads, but for its history. */
 void from_finished(const FinishedRow &row, Status &status);
 
