@@ -7,6 +7,31 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         else date_trunc('milliseconds', ojs_store.now() - at) || ' ago' end
 $$;
 
+-- Why a version keeps a job waiting: all workers that are alive name other versions of its type.
+create function ojs_store.explain_version(job ojs.job) returns text
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    version text := job.extra ->> 'version';
+    workers int;
+    taking int;
+begin
+    if version is null then
+        return null;
+    end if;
+    select count(*), count(*) filter (where coalesce(ojs_store.in_range(h.versions, version), true))
+        into workers, taking
+    from ojs_store.worker w
+    left join lateral (select e ->> 'versions' as versions
+        from jsonb_array_elements(case jsonb_typeof(w.info -> 'handlers') when 'array' then w.info -> 'handlers' end) e
+        where e ->> 'type' = job.type limit 1) h on true
+    where w.died_at is null;
+    if workers > 0 and taking = 0 then
+        return format('its version is %s, and none of the %s workers that have registered takes that of %s', version,
+            workers, job.type);
+    end if;
+    return null;
+end $$;
+
 create function ojs.explain_job(job_id uuid) returns text
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -109,6 +134,10 @@ begin
         return format('%s was delivered %s times, as often as its queue "%s" allows: the next claim moves it to the '
                       'queue "%s".', this,
             job.deliveries, job.queue, config ->> 'dead_letter');
+    end if;
+    waits := ojs_store.explain_version(job);
+    if waits is not null then
+        return format('%s waits: %s.', this, waits);
     end if;
     select count(*) into ahead from (
         select from ojs_store.ready r, ojs_store.ready mine

@@ -172,6 +172,15 @@ begin
             dropped.version, user_of_it),
             jsonb_build_object('field', 'version', 'schema', user_of_it), 'Drop that one first.');
     end if;
+    select w.name into user_of_it from ojs_store.worker w, jsonb_array_elements(
+        case jsonb_typeof(w.info -> 'handlers') when 'array' then w.info -> 'handlers' end) h
+    where w.died_at is null and h ->> 'type' = type and h ->> 'versions' <> '*'
+        and ojs_store.in_range(h ->> 'versions', dropped.version) limit 1;
+    if found then
+        perform ojs_store.raise('INVALID_PAYLOAD', format('version %s is in use: the worker %s takes it',
+            dropped.version, user_of_it),
+            jsonb_build_object('field', 'version', 'worker', user_of_it), 'Wait until no worker names it.');
+    end if;
     if not exists (select from ojs_store.job_schema s where s.type = type) then
         delete from ojs_store.schema_mode m where m.type = type;
     end if;

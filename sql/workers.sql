@@ -1,6 +1,14 @@
 -- workers.sql: the processes that work: what they are told, and which there are. C++: src/state/client_workers.cpp
 -- (beats, and who claims nothing), src/state/dead_workers.cpp (whose heartbeats stopped).
 
+-- Refuses what a worker says of the versions that it takes, if that cannot be read.
+create function ojs_store.check_handlers(info jsonb) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_check_handlers';
+
+-- Whether a version is in a range; null for what is no range.
+create function ojs_store.in_range(versions text, version text) returns boolean
+language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_in_range';
+
 create function ojs_store.check_worker(worker text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
@@ -113,7 +121,8 @@ begin
             '{"field": "info", "maximum": 16384}',
             'Keep what is large elsewhere, and name the place.');
     end if;
-    select w.directive is not null or w.state <> 'running' into stopped from ojs_store.worker w
+    perform ojs_store.check_handlers(register_worker.info);
+    select w.directive is not null or w.state <> 'running' or w.info ? 'handlers' into stopped from ojs_store.worker w
         where w.name = register_worker.worker for update;
     if not found and (select count(*) from (select from ojs_store.worker limit 50000) w) >= 50000 then
         perform ojs_store.raise('UNAVAILABLE', 'there are 50000 workers already', '{"field": "worker"}',
@@ -125,7 +134,7 @@ begin
     on conflict (name) do update set directive = null, registered_by = excluded.registered_by, state = 'running',
         info = excluded.info, registered_at = at,
         seen_at = at, died_at = null, beats_for_jobs = false;
-    if stopped then
+    if stopped or register_worker.info ? 'handlers' then
         perform ojs_store.changed('ojs_store.worker');
     end if;
     perform ojs_store.record_started(register_worker.worker);
@@ -150,7 +159,8 @@ begin
     perform ojs_store.check_worker(deregister_worker.worker);
     perform ojs_store.check_owner(deregister_worker.worker);
     delete from ojs_store.worker w where w.name = deregister_worker.worker
-        returning w.directive is not null or w.state <> 'running', w.registered_at into stopped, since;
+        returning w.directive is not null or w.state <> 'running' or w.info ? 'handlers', w.registered_at
+            into stopped, since;
     known := found;
     if known then
         perform ojs_store.record_stopped(deregister_worker.worker, 'deregistered', since);

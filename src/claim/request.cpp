@@ -20,6 +20,7 @@
 #include "ojs/state/reap.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/state/client_workers.h"
+#include "ojs/state/worker_versions.h"
 
 namespace ojs
 {
@@ -197,7 +198,7 @@ await_jobs(const Request &request, const HandedOut &out, int64 until_us, int rou
     int64 at_us = steady_us();
 
     if (request.max > 0) /* where jobs wait for a rate limit, nobody says when it lets them start */
-        wake_wait(queue_ids(request), request.n,
+        wake_wait(queue_ids(request), request.n, names_versions(request.worker),
                   out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
     else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
         sleep_ms(std::clamp<int64>((until_us - at_us) / 1000, 1, look_every_ms), "OjsWorkFull", &event);

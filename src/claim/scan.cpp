@@ -10,9 +10,8 @@
  *   insert into ojs_store.lease select …, random token from taken returning …;
  * test/pgtap/claim_oracle.sql holds the two against each other.
  *
- * Claims leave dead index entries at the front of the queue, which vacuum cannot remove while an old snapshot lives.
- * Two things keep a claim from wading through them: it marks the entries it meets as dead (store::begin, kill_dead),
- * and it remembers where the first row that may count was (scan_hints.h).
+ * It marks the dead index entries that it meets (store::begin, kill_dead), and remembers where the first row that may
+ * count was (scan_hints.h): so it does not wade through what vacuum cannot remove while an old snapshot lives.
  */
 #include "ojs/claim/scan.h"
 
@@ -32,6 +31,7 @@
 #include "ojs/shared/shmem.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/state/client_workers.h"
+#include "ojs/state/worker_versions.h"
 
 namespace ojs
 {
@@ -58,8 +58,9 @@ struct Walk {
     int n;
     int most; /* n may come to this in the queue at hand */
     Limits limits;
-    HeldBack held_back;  /* that this walk is in */
-    Bitmapset *arriving; /* positions of the queues where it met jobs of open transactions */
+    HeldBack held_back;             /* that this walk is in */
+    Bitmapset *arriving;            /* positions of the queues where it met jobs of open transactions */
+    const WorkerVersions *versions; /* that the worker takes; null: every one */
 };
 
 int64
@@ -145,10 +146,8 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
         mark_delivered(walk, lease);
 }
 
-/*
- * The row in the slot of `ready`, whose job is under a limit: false if it stays where it is, or was put elsewhere. The
- * limits are asked before the row is taken, so that who may not have it leaves it to others.
- */
+/* The row in the slot of `ready`, whose job is under a limit: false if it stays where it is, or was put elsewhere. The
+ * limits are asked before the row is taken, so that who may not have it leaves it to others. */
 bool
 within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer tid)
 {
@@ -176,6 +175,7 @@ walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, 
                bool &hinted)
 {
     store::Table &ready = walk.tables.ready();
+    HeldBack &longest = level.held_back[klass];
     ScanKeyData keys[4];
     store::Row seen;
 
@@ -193,16 +193,15 @@ walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, 
         hinted = true;
         if (seen == store::Row::arriving)
             walk.arriving = bms_add_member(walk.arriving, queue_position);
+        if (walk.versions != nullptr && seen == store::Row::live && !takes_job(walk.tables, *walk.versions, row)) {
+            pass_over(scan, keys, walk.held_back, longest, id_of(*walk.versions), row.position, walk.now);
+            continue;
+        }
         bool limited = (row.flags & job_limits) || walk.request.queues[queue_position].limited;
         if (limited) {
             walk.limits.closed = 0;
             if (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)) {
-                int64 upto =
-                    passed_over(walk.held_back, level.held_back[klass], walk.limits.closed, row.position, walk.now);
-                if (upto > row.position) {
-                    ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(upto));
-                    store::rescan(scan, keys, 4);
-                }
+                pass_over(scan, keys, walk.held_back, longest, walk.limits.closed, row.position, walk.now);
                 continue;
             }
         }
@@ -448,7 +447,7 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}, nullptr};
+    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}, nullptr, versions_of_worker(request.worker)};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         claim_window_leave();

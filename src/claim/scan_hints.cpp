@@ -121,6 +121,17 @@ passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 position, 
 }
 
 void
+pass_over(store::Scan &scan, ScanKey keys, HeldBack &current, HeldBack &longest, uint64 limit, int64 position,
+          TimestampTz now)
+{
+    int64 upto = passed_over(current, longest, limit, position, now);
+    if (upto <= position)
+        return;
+    ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(upto));
+    store::rescan(scan, keys, 4);
+}
+
+void
 hints_init()
 {
     RegisterXactCallback(forget_hints, nullptr);

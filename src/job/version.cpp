@@ -102,6 +102,57 @@ compare(const VersionKey &a, const VersionKey &b)
     return order != 0 ? order : a.n - b.n;
 }
 
+bool
+read_range(std::string_view text, VersionRange &range)
+{
+    range.n = 0;
+    if (text == "*")
+        return true;
+    for (;;) {
+        size_t start = text.find_first_not_of(" ,");
+        if (start == text.npos)
+            return range.n > 0;
+        text.remove_prefix(start);
+        VersionRange::Bound bound = VersionRange::equal;
+        size_t signs = 0;
+        if (text.starts_with(">=") || text.starts_with("<="))
+            signs = 2;
+        else if (text.starts_with(">") || text.starts_with("<") || text.starts_with("="))
+            signs = 1;
+        if (text[0] == '>')
+            bound = signs == 2 ? VersionRange::at_least : VersionRange::above;
+        else if (text[0] == '<')
+            bound = signs == 2 ? VersionRange::at_most : VersionRange::below;
+        text.remove_prefix(std::min(text.find_first_not_of(' ', signs), text.size()));
+        std::string_view version = text.substr(0, text.find_first_of(" ,"));
+        if (range.n == VersionRange::max_bounds || !read_version(version, range.key[range.n]))
+            return false;
+        range.bound[range.n++] = bound;
+        text.remove_prefix(version.size());
+    }
+}
+
+bool
+in_range(const VersionRange &range, std::string_view version)
+{
+    VersionKey key;
+    if (range.n == 0)
+        return true;
+    if (!read_version(version, key))
+        return false;
+    for (int i = 0; i < range.n; i++) {
+        int order = compare(key, range.key[i]);
+        bool in = range.bound[i] == VersionRange::equal      ? order == 0
+                  : range.bound[i] == VersionRange::at_least ? order >= 0
+                  : range.bound[i] == VersionRange::above    ? order > 0
+                  : range.bound[i] == VersionRange::at_most  ? order <= 0
+                                                             : order < 0;
+        if (!in)
+            return false;
+    }
+    return true;
+}
+
 std::string_view
 version_in(const Jsonb *options)
 {
@@ -127,4 +178,13 @@ OJS_FUNCTION(ojs_version_key)
         PG_RETURN_NULL();
     PG_RETURN_BYTEA_P(
         reinterpret_cast<bytea *>(cstring_to_text_with_len(reinterpret_cast<const char *>(key.bytes), key.n)));
+}
+
+/* ojs_store.in_range(versions text, version text) returns boolean: null for what is no range */
+OJS_FUNCTION(ojs_in_range)
+{
+    VersionRange range;
+    if (!read_range(view(PG_GETARG_TEXT_PP(0)), range))
+        PG_RETURN_NULL();
+    PG_RETURN_BOOL(in_range(range, view(PG_GETARG_TEXT_PP(1))));
 }

@@ -54,9 +54,9 @@ waits_for(const Waiter &waiter, int64 queue)
 }
 
 void
-wait_for_queues(Waiter &waiter, const int64 *queues, int n)
+wait_for_queues(Waiter &waiter, const int64 *queues, int n, bool picky)
 {
-    waiter.n = n <= max_waiter_queues ? n : 0;
+    waiter.n = n <= max_waiter_queues && !picky ? n : 0;
     std::copy(queues, queues + waiter.n, waiter.queues);
     std::fill(std::begin(waiter.filter), std::end(waiter.filter), n == 0 ? ~UINT64CONST(0) : 0);
     for (int i = 0; i < n && waiter.n == 0; i++)
@@ -256,7 +256,7 @@ wake_wanted(const int64 *queues, int n, bool waits)
 }
 
 void
-wake_wait(const int64 *queues, int n, int64 until_us, int round)
+wake_wait(const int64 *queues, int n, bool picky, int64 until_us, int round)
 {
     Database *database = my_database();
     int64 left_ms = (until_us - steady_us() + 999) / 1000;
@@ -281,7 +281,7 @@ wake_wait(const int64 *queues, int n, int64 until_us, int round)
     if (!changed) {
         waiter.database = MyDatabaseId;
         waiter.woken = false;
-        wait_for_queues(waiter, queues, n);
+        wait_for_queues(waiter, queues, n, picky);
         shared->waiting[shared->n_waiting++] = me;
         pg_atomic_fetch_add_u32(&database->waiters, 1);
         waiting = true;

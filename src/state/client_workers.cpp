@@ -8,6 +8,7 @@
 #include "ojs/job/envelope.h"
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
+#include "ojs/state/worker_versions.h"
 #include "ojs/pg/session_cache.h"
 
 namespace ojs
@@ -37,16 +38,17 @@ constexpr char note_beat_sql[] = R"sql(
             info = coalesce(case when octet_length((w.info || $3)::text) <= 16384 then w.info || $3 end, $3, w.info),
             directive = case when w.directive = 'running' and coalesce($2, w.state) = 'running' then null
                 else w.directive end
-        from (select ctid as at, state as was, died_at from ojs_store.worker where name = $1
+        from (select ctid as at, state as was, died_at, info -> 'handlers' as handlers
+            from ojs_store.worker where name = $1
             for update skip locked) known
         where w.ctid = known.at and ojs_store.owns_worker(w, $5)
         returning directive, state, state = 'quiet' and was <> 'quiet' as calms_down, known.died_at is not null
             as revives,
-            beats_for_jobs
+            beats_for_jobs, w.info -> 'handlers' is distinct from known.handlers as other_handlers
     )
-    select directive, state, calms_down, revives, beats_for_jobs, true from noted
+    select directive, state, calms_down, revives, beats_for_jobs, true, other_handlers from noted
     union all
-    select directive, state, false, false, beats_for_jobs, ojs_store.owns_worker(w, $5) from ojs_store.worker w
+    select directive, state, false, false, beats_for_jobs, ojs_store.owns_worker(w, $5), false from ojs_store.worker w
     where name = $1 and not exists (select from noted)
 )sql";
 constinit Statement note_known = {note_beat_sql, {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID, TEXTOID}, nullptr};
@@ -55,7 +57,7 @@ constinit Statement note_new = {
     "insert into ojs_store.worker (name, state, info, registered_at, seen_at, beats, registered_by)"
     " select $1, coalesce($2, 'running'), coalesce($3, '{}'), $4, $4, true, $5"
     " where (select count(*) from (select from ojs_store.worker limit 50000) w) < 50000"
-    " on conflict (name) do nothing returning directive, state, state = 'quiet', true, false, true",
+    " on conflict (name) do nothing returning directive, state, state = 'quiet', true, false, true, info ? 'handlers'",
     {TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID, TEXTOID},
     nullptr};
 
@@ -149,8 +151,10 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
         raise_field(Code::payload_too_large, "info", "Keep what is large elsewhere, and name the place.",
                     "info must not be longer than %d bytes", max_info_size);
 
+    check_handlers(info);
     Beat beat = {"running", false};
     bool stops = false;
+    bool other_handlers = false;
     Datum role = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
     MemoryContext caller = CurrentMemoryContext;
     with_spi([&] {
@@ -172,6 +176,7 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
         stops = answer != "running" || is != "running";
         beat.directive = MemoryContextStrdup(caller, pnstrdup(answer.data(), answer.size()));
         beat.for_jobs = DatumGetBool(cell(0, 5, &none));
+        other_handlers = DatumGetBool(cell(0, 7, &none));
         bool calms_down = DatumGetBool(cell(0, 3, &none));
         bool starts = DatumGetBool(cell(0, 4, &none)); /* new, or back from the dead */
         if (starts)
@@ -180,7 +185,7 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
             (void)execute_latest(record_quiet, {PointerGetDatum(worker)});
     });
     /* Claims keep a list of those that are stopped: it is outdated where this beat joins or leaves them. */
-    if (stops != worker_stopped(worker))
+    if (other_handlers || stops != worker_stopped(worker))
         CacheInvalidateRelcacheByRelid(store::relation_oid(store::Rel::worker));
     return beat;
 }

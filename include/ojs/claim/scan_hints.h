@@ -53,6 +53,10 @@ void start_anew(Levels &levels, TimestampTz now);
  * look at others. */
 int64 passed_over(HeldBack &current, HeldBack &longest, uint64 limit, int64 position, TimestampTz now);
 
+/* Like passed_over(), and goes on behind that position. */
+void pass_over(store::Scan &scan, ScanKey keys, HeldBack &current, HeldBack &longest, uint64 limit, int64 position,
+               TimestampTz now);
+
 /* The stretch that the walk was in is over. */
 void end_stretch(HeldBack &current, HeldBack &longest, TimestampTz now);
 

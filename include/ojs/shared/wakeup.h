@@ -33,9 +33,10 @@ void wake_wanted(const int64 *queues, int n, bool waits);
 /*
  * Waits until one of the queues may have work, `until_us` (by the steady clock) has passed, or a while has; the caller
  * looks again and decides. Registers as a waiter on entry and leaves on exit (also on error). Holds no locks. Without
- * preload it sleeps a short while (growing from 5 ms to 100 ms with `round`).
+ * preload it sleeps a short while (growing from 5 ms to 100 ms with `round`). One that may have to leave what it finds
+ * to others is `picky`: then it takes nobody's wake-up.
  */
-void wake_wait(const int64 *queues, int n, int64 until_us, int round);
+void wake_wait(const int64 *queues, int n, bool picky, int64 until_us, int round);
 
 /* --- for the worker --- */
 
