@@ -6,7 +6,7 @@ PG_CONFIG ?= pg_config
 
 # The install script is these files, in this order.
 # Tables and types: run once. A later version changes them in sql/versions/next.sql.
-SQL_ONCE = sql/schema.sql sql/types.sql sql/tables.sql
+SQL_ONCE = sql/schema.sql sql/types.sql sql/tables.sql sql/ordering_tables.sql
 # Functions, views, triggers: part of every update script too, there with "or replace".
 SQL_CODE = \
 	sql/rights.sql \
@@ -28,6 +28,7 @@ SQL_CODE = \
 	sql/queue_stats.sql \
 	sql/explain.sql \
 	sql/limits.sql \
+	sql/ordering.sql \
 	sql/maintenance.sql \
 	sql/events.sql \
 	sql/event_stream.sql \

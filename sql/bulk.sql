@@ -105,7 +105,8 @@ begin
         union all
         select l.job_id, l.queue, 'active', null, null, false from ojs_store.lease l where 'active' = any (states)
         union all
-        select l.job_id, l.queue, case when l.kind = DelayedKind.released or l.due_at <= due then 'available'
+        select l.job_id, l.queue, case
+            when l.kind in (DelayedKind.released, DelayedKind.blocked) or l.due_at <= due then 'available'
             when l.kind = DelayedKind.scheduled then 'scheduled'
             when l.kind = DelayedKind.retryable then 'retryable' else 'pending' end, null,
             case when filter ? 'error_type' then (select e.data from ojs_store.job_history e where e.job_id = l.job_id

@@ -45,6 +45,7 @@ declare
     at timestamptz := ojs_store.now();
     limit_says text;
     waits text;
+    blocker uuid;
     this text := format('Job %s', job_id);
 begin
     job := ojs_store.look(ojs_store.use_job(job_id, 'read'));
@@ -118,6 +119,24 @@ begin
     end if;
     if config ->> 'type' = 'log' then
         return format('%s is an entry of the log "%s", which hands out nothing.', this, job.queue);
+    end if;
+    if not pg_is_in_recovery()
+        and exists (select from ojs_store.delayed l where l.job_id = job_id and l.kind = DelayedKind.blocked) then
+        select h.job_id into blocker from ojs_store.ordering_line mine
+            join ojs_store.ordering_line h on h.key = mine.key and h.position < mine.position
+        where mine.job_id = job_id order by h.position limit 1;
+        if blocker is null then
+            return format('%s is the next with its ordering key "%s": it can be claimed once the transactions have '
+                'ended that push or finish such jobs.', this, job.extra ->> 'ordering_key');
+        end if;
+        select count(*) into ahead from (
+            select from ojs_store.ordering_line mine join ojs_store.ordering_line h on h.key = mine.key
+                and h.position < mine.position
+            where mine.job_id = job_id limit 10000) earlier;
+        return format('%s waits for job %s, which has the same ordering key "%s" and is %s; it is one of %s that are '
+            'served before it.', this, blocker,
+            job.extra ->> 'ordering_key', (ojs_store.look(blocker)).state, case when ahead = 10000
+                then 'at least 10000' else ahead::text end);
     end if;
     limit_says := ojs_store.explain_limit(job);
     if limit_says is not null then

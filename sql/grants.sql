@@ -78,6 +78,7 @@ grant execute on function
     ojs.retry(uuid, jsonb),
     ojs.discard(uuid, text),
     ojs.set_priority(uuid, int),
+    ojs.skip_ordering_key(text, text),
     ojs.delete_job(uuid),
     ojs.set_worker_state(text, text)
 to ojs_admin;

@@ -28,8 +28,8 @@ begin
         select string_agg('select job_id, queue, ' || piece, ' union all ') into source
         from (values
             ('available', 'npriority from ojs_store.ready'),
-            ('available', 'npriority from ojs_store.delayed where kind = DelayedKind.released or kind <> '
-                'DelayedKind.expiry and due_at <= ojs_store.now()'),
+            ('available', 'npriority from ojs_store.delayed where kind in (DelayedKind.released, DelayedKind.blocked) '
+                'or kind <> DelayedKind.expiry and due_at <= ojs_store.now()'),
             ('active', 'npriority from ojs_store.lease'),
             ('scheduled', 'npriority from ojs_store.delayed where kind = DelayedKind.scheduled and due_at > '
                 'ojs_store.now()'),

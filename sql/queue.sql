@@ -187,7 +187,9 @@ begin
         delete from ojs_store.delayed where ctid = any (array(
             select l.ctid from ojs_store.delayed l
             where l.queue = queue_id and l.kind <> DelayedKind.expiry
-                and case when l.kind = DelayedKind.released or l.due_at <= ojs_store.promoted_to() then 'available'
+                and case
+                    when l.kind in (DelayedKind.released, DelayedKind.blocked) or l.due_at <= ojs_store.promoted_to()
+                        then 'available'
                     when l.kind = DelayedKind.scheduled then 'scheduled' when l.kind = DelayedKind.retryable
                         then 'retryable' else 'pending' end = any (states)
             for update skip locked))
@@ -294,6 +296,16 @@ begin
     return waiting + later + held;
 end $$;
 
+-- Jobs with an ordering key stand in the lines of their new queue, before any of them can go on there. None of them
+-- counts.
+create function ojs_store.move_lines(source bigint, destination bigint) returns bigint
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_store.move_in_line(l.job_id, destination)
+    from (select o.job_id from ojs_store.ordering_line o where o.queue = source order by o.key, o.position) l;
+    return 0;
+end $$;
+
 -- Those that wait line up at the end, in their order. A hot row other than a lease is never updated, so these are taken
 -- and put in again.
 create function ojs_store.move_waiting(source bigint, destination bigint) returns bigint
@@ -385,7 +397,9 @@ begin
     loop
         n := n + case strategy
             when 'discard' then ojs_store.discard_jobs(queue.id)
-            when 'move' then ojs_store.move_waiting(queue.id, other.id) + ojs_store.move_held(queue.id, other.id)
+            when 'move'
+                then ojs_store.move_lines(queue.id, other.id) + ojs_store.move_waiting(queue.id,
+                other.id) + ojs_store.move_held(queue.id, other.id)
             else 0 end;
         live := ojs_store.unfinished(queue.id);
         exit when live = 0;

@@ -206,8 +206,9 @@ create unlogged table ojs_store.lease (
 create unique index lease_job on ojs_store.lease (job_id);
 create index lease_reap on ojs_store.lease (reap_at);
 
--- What waits for a time or a sign: scheduled, retryable, pending (due at infinity), released with a delay; and one row
--- beside them or beside ready for each open job that expires.
+-- What waits for a time or a sign: scheduled, retryable, pending (due at infinity), released with a delay, blocked by
+-- another
+-- job of its ordering key (due at infinity); and one row beside them or beside ready for each open job that expires.
 create unlogged table ojs_store.delayed (
     job_id uuid not null,
     queue bigint not null,

@@ -17,6 +17,7 @@
 #include "ojs/upkeep/duties.h"
 #include "ojs/background/launcher.h"
 #include "ojs/state/members.h"
+#include "ojs/state/ordering.h"
 
 namespace
 {
@@ -92,7 +93,8 @@ _PG_init(void)
         ojs::wake_init();
         ojs::job_metrics_init();
         ojs::pressure_init();
-        ojs::counts_init(); /* after waking, so called before it: who is woken finds its job counted */
+        ojs::counts_init();   /* after waking, so called before it: who is woken finds its job counted */
+        ojs::ordering_init(); /* after those, so called before them: it makes jobs available */
         preload();
     });
 }

@@ -10,6 +10,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/state/locate.h"
 #include "ojs/state/members.h"
+#include "ojs/state/ordering.h"
 #include "ojs/state/reap.h"
 #include "ojs/store/spi.h"
 #include "ojs/push/unique.h"
@@ -284,6 +285,8 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
         row.npriority = static_cast<int16>(-job.priority);
         row.flags |= job.flags | job_has_history;
     }
+    if (retryable && (row.flags & job_ordered) && queue != location.row.queue)
+        leave_line(tables, id); /* of the queue that it was in */
     make_ready(tables, row, row.deliveries > 0 ? returned_position() : store::next_seq());
     return answer_now(tables, id, at, remark);
 }
@@ -355,7 +358,8 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
         location = locate(tables, id);
         bool waits = location.table == &tables.ready() ||
                      (location.table == &tables.delayed() &&
-                      (location.row.kind == DelayedKind::scheduled || location.row.kind == DelayedKind::released));
+                      (location.row.kind == DelayedKind::scheduled || location.row.kind == DelayedKind::released ||
+                       location.row.kind == DelayedKind::blocked));
         if (!waits || location.seen == store::Row::arriving)
             raise_state(tables, id, "change the priority of", Needs::pending, at);
         check_use_of_job(location.row.queue, id, Right::administer);
@@ -445,6 +449,6 @@ OJS_FUNCTION(ojs_remove_jobs)
         n += remove_job(tables, *ids.ids[i]);
     tables.close();
     store::end_write();
-    advance_workflows();
+    advance_after_ends();
     PG_RETURN_INT64(n);
 }

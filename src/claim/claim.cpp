@@ -48,7 +48,7 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
         if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) {
             tables.close();
             store::end_write();
-            advance_workflows();
+            advance_after_ends();
             return (Datum)0;
         }
         tables.close_and_unlock();

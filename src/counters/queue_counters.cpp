@@ -248,6 +248,7 @@ where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where)
             where = Where::pending;
             return true;
         case DelayedKind::released:
+        case DelayedKind::blocked:
             where = Where::released;
             return true;
         default:

@@ -13,12 +13,14 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/state/lease_log.h"
+#include "ojs/state/ordering.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/state/transitions.h"
 #include "ojs/store/bulk_load.h"
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
 #include "ojs/hot_set/in_doubt.h"
+#include "ojs/hot_set/strays.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/hot_set/hot_set.h"
 
@@ -44,6 +46,10 @@ constexpr char clear_delayed_sql[] = R"sql(
     delete from ojs_store.delayed where ctid = any (array(select ctid from ojs_store.delayed for update skip locked))
 )sql";
 constinit Statement clear_delayed = {clear_delayed_sql, {}, nullptr};
+
+#define CLEAR(hot) "delete from " hot " where ctid = any (array(select ctid from " hot " for update skip locked))"
+constinit Statement clear_lines[] = {{CLEAR("ojs_store.ordering_line"), {}, nullptr},
+                                     {CLEAR("ojs_store.ordering_due"), {}, nullptr}};
 
 constexpr char lost_jobs_sql[] = "select * from ojs_store.lost_jobs where $1 is null or created_at < $1";
 constinit Statement lost_jobs = {lost_jobs_sql, {TIMESTAMPTZOID}, nullptr};
@@ -83,28 +89,6 @@ constinit Statement jobs_so_far = {jobs_so_far_sql, {}, nullptr};
 
 constinit Statement forget_pass = {"delete from ojs_store.hot_set_state where cause = 'reconcile'", {}, nullptr};
 
-/*
- * The opposite of lost jobs: hot rows of jobs that are finished, or gone. By one snapshot a job is never both open and
- * finished, so these are of no use to anybody, and each of them is in the way of all claims. Reminders (kind 5) may
- * outlive their jobs.
- */
-#define STRAY_FROM(hot)                                                                                                \
-    " from " hot " hot left join ojs_store.job on job.id = hot.job_id"                                                 \
-    " left join ojs_store.finished on finished.job_id = hot.job_id where (job.id is null or finished.job_id is not "   \
-    "null)"
-#define REMOVE_STRAY(hot, condition)                                                                                   \
-    "delete from " hot " where ctid = any (array(select hot.ctid" STRAY_FROM(hot) condition                            \
-        " for update of hot skip locked))"
-constinit Statement any_stray = {
-    "select" STRAY_FROM("(select job_id from ojs_store.ready union all"
-                        " select job_id from ojs_store.lease union all"
-                        " select job_id from ojs_store.delayed where kind <> 5)") " limit 1",
-    {},
-    nullptr};
-constinit Statement remove_stray[] = {{REMOVE_STRAY("ojs_store.ready", ""), {}, nullptr},
-                                      {REMOVE_STRAY("ojs_store.lease", ""), {}, nullptr},
-                                      {REMOVE_STRAY("ojs_store.delayed", " and kind <> 5"), {}, nullptr}};
-
 /* What ojs_store.lost_jobs says of a job beside the kinds of `delayed`; null: it can be claimed. */
 enum class LostKind : int16 { begun = 0, held = 6 };
 
@@ -122,6 +106,14 @@ seconds_since(int64 start_us)
 struct ReturnedJob {
     ReadyRow row;
     TimestampTz at;
+};
+
+/* With an ordering key: put in line once all are known, in the order of push, and first what is held. */
+struct OrderedJob {
+    DelayedRow row;
+    int64 seq;
+    bool held;
+    bool can_run;
 };
 
 /* May run at most once, and had begun. */
@@ -165,6 +157,7 @@ struct Recovery {
     Sink *ready;
     Sink *delayed;
     List<ReturnedJob> returned;
+    List<OrderedJob> ordered;
     List<BegunJob> begun;
     List<LostLease> held;
     List<QueueCount> queues;
@@ -229,14 +222,19 @@ recover(Recovery &recovery, TupleTableSlot *slot)
 
     DelayedRow row = {};
     row.job_id = *DatumGetUUIDP(value(o_id));
-    if (recovery.undecided != nullptr && hash_search(recovery.undecided, &row.job_id, HASH_FIND, nullptr) != nullptr)
-        return;
     row.queue = DatumGetInt64(value(o_queue));
     row.job_tid = *reinterpret_cast<ItemPointer>(DatumGetPointer(value(o_tid)));
     row.npriority = DatumGetInt16(value(o_npriority));
     row.flags = DatumGetInt32(value(o_flags));
     row.attempt = DatumGetInt32(value(o_attempt));
     row.deliveries = DatumGetInt32(value(o_deliveries));
+    bool ordered = (row.flags & job_ordered) != 0;
+    int64 seq = DatumGetInt64(value(o_seq));
+    if (recovery.undecided != nullptr && hash_search(recovery.undecided, &row.job_id, HASH_FIND, nullptr) != nullptr) {
+        if (ordered) /* it keeps its place, until it is decided */
+            recovery.ordered.add(recovery.context, {row, seq, false, false});
+        return;
+    }
 
     if (given(o_kind) && DatumGetInt16(value(o_kind)) == static_cast<int16>(LostKind::begun)) {
         BegunJob one = {};
@@ -250,12 +248,18 @@ recover(Recovery &recovery, TupleTableSlot *slot)
     count(recovery, row.queue);
     if (given(o_kind) && DatumGetInt16(value(o_kind)) == static_cast<int16>(LostKind::held)) {
         hold(recovery, row, slot);
+        if (ordered)
+            recovery.ordered.add(recovery.context, {row, seq, true, false});
     } else if (given(o_kind)) {
         row.kind = static_cast<DelayedKind>(DatumGetInt16(value(o_kind)));
         row.due_at = DatumGetTimestampTz(value(o_due_at));
         put(*recovery.delayed, row);
+        if (ordered)
+            recovery.ordered.add(recovery.context, {row, seq, false, false});
+    } else if (ordered) {
+        recovery.ordered.add(recovery.context, {row, seq, false, true});
     } else {
-        ReadyRow ready = {row, DatumGetInt64(value(o_seq))};
+        ReadyRow ready = {row, seq};
         if (row.deliveries == 0)
             put(*recovery.ready, ready);
         else
@@ -281,6 +285,28 @@ receiver_starts(DestReceiver *, int, TupleDesc)
 extern "C" void
 receiver_ends(DestReceiver *)
 {
+}
+
+bool
+by_line(const OrderedJob &a, const OrderedJob &b)
+{
+    return a.held != b.held ? a.held : a.seq < b.seq;
+}
+
+void
+line_up(Recovery &recovery)
+{
+    Tables tables;
+    std::sort(recovery.ordered.items, recovery.ordered.items + recovery.ordered.n, by_line);
+    for (int64 i = 0; i < recovery.ordered.n; i++) {
+        CHECK_FOR_INTERRUPTS();
+        OrderedJob &job = recovery.ordered.items[i];
+        if (job.can_run)
+            make_ready(tables, job.row, job.row.deliveries > 0 ? returned_position() : job.seq);
+        else if (job.held || !(job.row.flags & job_relaxed))
+            keep_in_line(tables, job.row);
+    }
+    tables.close();
 }
 
 /* Inside with_spi. `bulk`: nobody else needs the tables now. */
@@ -311,6 +337,7 @@ recover_lost_jobs(Recovery &recovery, SpiArg created_before, bool bulk)
         row.position = returned_position();
         put(*recovery.ready, row);
     }
+    line_up(recovery);
     bool ready_unindexed = close_sink(*recovery.ready);
     bool delayed_unindexed = close_sink(*recovery.delayed);
     CommandCounterIncrement();
@@ -348,18 +375,6 @@ restore_leases(Recovery &recovery)
     }
     store_limit_uses(limits);
     tables.close();
-}
-
-/* Inside with_spi, with the settings of recover_lost_jobs(). Rows that another transaction has are left to the next
- * pass. */
-int64
-remove_strays()
-{
-    uint64 n = 0;
-    if (execute_latest(any_stray) > 0)
-        for (Statement &remove : remove_stray)
-            n += execute_latest(remove);
-    return static_cast<int64>(n);
 }
 
 void
@@ -409,6 +424,8 @@ rebuild_hot_set(const char *cause)
         if (restored) {
             (void)execute_latest(clear_ready);
             (void)execute_latest(clear_delayed);
+            for (Statement &clear : clear_lines)
+                (void)execute_latest(clear);
         }
         recover_lost_jobs(recovery, nullptr, MyBackendType == B_BG_WORKER && !restored);
         discard_begun(recovery);
@@ -443,6 +460,7 @@ reconcile_hot_set(TimestampTz created_before)
     recovery.context = CurrentMemoryContext;
     int64 jobs = 0;
     int64 strays = 0;
+    int64 stuck = 0;
     with_spi([&] {
         bool null;
         (void)execute_latest(jobs_so_far);
@@ -452,10 +470,11 @@ reconcile_hot_set(TimestampTz created_before)
         restore_leases(recovery);
         jobs = recovery.jobs + recovery.begun.n;
         strays = remove_strays();
+        stuck = advance_stuck_lines();
         (void)execute_latest(forget_pass);
         (void)execute_latest(write_state,
                              {TimestampTzGetDatum(GetCurrentTimestamp()), Float8GetDatum(seconds_since(start_us)),
-                              Int64GetDatum(before + jobs + strays), CStringGetTextDatum("reconcile")});
+                              Int64GetDatum(before + jobs + strays + stuck), CStringGetTextDatum("reconcile")});
     });
     wake_all(recovery);
     if (jobs > 0)
@@ -467,7 +486,13 @@ reconcile_hot_set(TimestampTz created_before)
                 (errmsg("ojs found " INT64_FORMAT " jobs in its hot set that are finished or gone, and removed them",
                         strays),
                  errdetail("Rows of its tables were removed or added, but not by ojs; else it is a defect.")));
-    return jobs + strays;
+    if (stuck > 0)
+        ereport(WARNING,
+                (errmsg("ojs found " INT64_FORMAT " jobs that were first with their ordering key, and were held"
+                        " back all the same; they go on",
+                        stuck),
+                 errdetail("Rows of its tables were removed or added, but not by ojs; else it is a defect.")));
+    return jobs + strays + stuck;
 }
 
 } // namespace ojs

@@ -197,6 +197,22 @@ check_tags(const JsonbValue &value)
 }
 
 void
+check_ordering_key(std::string_view key)
+{
+    if (key.empty())
+        raise_field(Code::invalid_payload, "ordering_key", "Leave it out where jobs may run side by side.",
+                    "ordering_key must not be empty");
+    if (key.size() > max_ordering_key)
+        raise(Code::invalid_payload,
+              Details()
+                  .add("field", "ordering_key")
+                  .add("actual_bytes", static_cast<int64>(key.size()))
+                  .add("maximum_bytes", static_cast<int64>(max_ordering_key)),
+              "Give a hash of what is longer.", "ordering_key is longer than %d bytes",
+              static_cast<int>(max_ordering_key));
+}
+
+void
 check_schema(std::string_view s)
 {
     size_t colon = s.find(':');

@@ -186,6 +186,14 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
             refuse(invalid, "options", "an object", value);
         read_members(p, value.val.binary.data, true);
         break;
+    case Attr::ordering:
+        check_one_of(text_value(value, invalid, "ordering"), "strict", "relaxed", "ordering");
+        keep(p, "ordering", value);
+        break;
+    case Attr::ordering_key:
+        check_ordering_key(text_value(value, invalid, "ordering_key"));
+        keep(p, "ordering_key", value);
+        break;
     case Attr::pending:
         if (value.type != jbvBool)
             refuse(invalid, "pending", "a boolean", value);

@@ -277,6 +277,15 @@ read_option_flags(Envelope &e)
         e.flags |= job_result_ttl;
     if (has("rate_limit"))
         e.flags |= job_limits;
+    if (has("ordering_key"))
+        e.flags |= job_ordered;
+    if (has("ordering")) {
+        if (!(e.flags & job_ordered))
+            raise_field(Code::invalid_payload, "ordering", "Give an ordering_key too, or leave it out.",
+                        "ordering means nothing without an ordering_key");
+        if (text_of(value) == "relaxed")
+            e.flags |= job_relaxed;
+    }
     if (has("delivery") && text_of(value) == "at_most_once")
         e.flags |= job_at_most_once;
     if (has("total_timeout")) {

@@ -12,6 +12,7 @@
 #include "ojs/push/capacity.h"
 #include "ojs/counters/job_metrics.h"
 #include "ojs/state/transitions.h"
+#include "ojs/state/ordering.h"
 #include "ojs/queue/push_rules.h"
 #include "ojs/pg/uuid.h"
 #include "ojs/shared/wakeup.h"
@@ -118,6 +119,13 @@ first_state(const JobRow &job, TimestampTz now)
     return job.scheduled_at && *job.scheduled_at > now ? State::scheduled : State::available;
 }
 
+Bitmapset *
+line_up(Tables &tables, JobRow &job, TimestampTz now, int position, Bitmapset *blocked)
+{
+    bool first = join_line(tables, job, first_state(job, now) == State::available);
+    return first ? blocked : bms_add_member(blocked, position);
+}
+
 DelayedRow
 delayed_row(const JobRow &job, ItemPointerData tid, DelayedKind kind, TimestampTz due_at)
 {
@@ -183,6 +191,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
     auto *ready = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
     int n_ready = 0;
     bool has_room = false;
+    Bitmapset *blocked = nullptr; /* positions of jobs behind others of their ordering key */
 
     for (int i = 0; i < n; i++) {
         error_item = envelopes[i].item;
@@ -204,6 +213,8 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         }
         to_row(envelopes[i], queue->id, now, pushed[i].job);
         pushed[i].queue = envelopes[i].queue;
+        if (envelopes[i].flags & job_ordered)
+            blocked = line_up(tables, pushed[i].job, now, i, blocked);
         tuples[i] = form(jobs.rel, pushed[i].job);
         CHECK_FOR_INTERRUPTS();
     }
@@ -218,7 +229,12 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         status.queue = job.queue;
         status.deduplicated = false;
         count_pushed(job);
-        if (status.state == State::available) {
+        if (status.state == State::available && blocked != nullptr && bms_is_member(i, blocked)) {
+            store::insert(tables.delayed(), form(tables.delayed().rel,
+                                                 delayed_row(job, tuples[i]->t_self, DelayedKind::blocked, DT_NOEND)));
+            status.enqueued_at = now;
+            wake_queue(job.queue, pushed[i].queue, 1); /* it may be its turn by then */
+        } else if (status.state == State::available) {
             ReadyRow row = {hot_row_of(job, tuples[i]->t_self), job.seq};
             ready[n_ready++] = form(tables.ready().rel, row);
             status.enqueued_at = now;

@@ -8,6 +8,8 @@
 #include "ojs/pg/json.h"
 #include "ojs/pg/settings.h"
 #include "ojs/state/members.h"
+#include "ojs/state/ordering.h"
+#include "ojs/state/transitions.h"
 #include "ojs/state/reported.h"
 #include "ojs/store/spi.h"
 #include "ojs/pg/uuid.h"
@@ -45,8 +47,8 @@ copy_for(const Queue &target, const Queue &from, const JobRow &job, const ReadyR
     copy.seq = store::next_seq();
     copy.queue = target.id;
     copy.created_at = now;
-    copy.flags &=
-        ~(job_pending | job_expires | job_unique | job_has_history | job_sized | job_in_workflow | job_has_parents);
+    copy.flags &= ~(job_pending | job_expires | job_unique | job_has_history | job_sized | job_in_workflow |
+                    job_has_parents | job_ordered | job_relaxed);
     if (target.max_size_bytes > 0)
         copy.flags |= job_sized;
     copy.scheduled_at = std::nullopt;
@@ -94,8 +96,8 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
         finish(tables, end, ready.flags);
     else {
         count_ended(end, ready.flags);
-        if (ready.flags & job_in_workflow)
-            job_ended(tables, end);
+        if (ready.flags & ends_matter)
+            follow_end(tables, end, ready.flags);
         remove_job(tables, ready.job_id, ready.job_tid, ready.flags);
     }
     /* With this the command counter moves, so that the same claim may hand out the copy, if it asks for that queue. */
@@ -134,6 +136,8 @@ remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags
         forget_reports(tables, id);
     if (flags & job_in_workflow)
         member_removed(tables, id, now());
+    if (flags & job_ordered)
+        leave_line(tables, id);
     if (!(flags & job_has_history))
         return;
 

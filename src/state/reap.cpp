@@ -7,6 +7,7 @@
 #include "ojs/limits/rate_limits.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/state/locate.h"
+#include "ojs/state/ordering.h"
 
 namespace ojs
 {
@@ -253,6 +254,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
     }
     store::end(scan);
     reap_hint = first_live;
+    advance_lines();
     return reaped;
 }
 
@@ -267,7 +269,7 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
     DueWalk walk = {{}, scope, DT_NOBEGIN, 0, std::nullopt};
     uint64 queues = scope.all() ? 0 : hash_of(scope);
     int n;
-    int done = 0;
+    int done = advance_due_lines(tables, scope, limit);
 
     if (!scope.all() && walked.queues == queues)
         walk.from = walked.upto;

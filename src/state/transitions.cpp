@@ -7,6 +7,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/state/lease_log.h"
 #include "ojs/state/members.h"
+#include "ojs/state/ordering.h"
 #include "ojs/shared/wakeup.h"
 
 namespace ojs
@@ -48,6 +49,7 @@ put_delayed(Tables &tables, const LeaseRow &lease, DelayedKind kind, TimestampTz
     DelayedRow row = {lease, due_at, kind};
     row.flags |= job_has_history;
     row.attempt = attempt;
+    may_leave_line(tables, row);
     store::Table &table = tables.delayed();
     store::insert(table, form(table.rel, row));
 }
@@ -93,6 +95,8 @@ returned_position()
 void
 make_ready(Tables &tables, const HotRow &row, int64 position)
 {
+    if (row.flags & job_ordered)
+        return make_ready_in_turn(tables, row, position);
     ReadyRow ready = {row, position};
     store::Table &table = tables.ready();
     store::insert(table, form(table.rel, ready));
@@ -103,6 +107,7 @@ void
 put_off(Tables &tables, const ReadyRow &row, TimestampTz until)
 {
     DelayedRow delayed = {row, until, DelayedKind::scheduled};
+    may_leave_line(tables, row);
     store::insert(tables.delayed(), form(tables.delayed().rel, delayed));
 }
 
@@ -134,8 +139,17 @@ finish(Tables &tables, const FinishedRow &row, int32 flags)
         forget_expiry(tables, row.job_id);
     if (row.flags & finished_dead_letter)
         note_dead_letter(tables, row);
+    if (flags & ends_matter)
+        follow_end(tables, row, flags);
+}
+
+void
+follow_end(Tables &tables, const FinishedRow &row, int32 flags)
+{
     if (flags & job_in_workflow)
         job_ended(tables, row);
+    if (flags & job_ordered)
+        leave_line(tables, row.job_id);
 }
 
 void
@@ -214,6 +228,7 @@ lapse(Tables &tables, const JobRow &job, const LeaseRow &lease, const char *erro
     if (!counts)
         back.attempt = std::max(0, back.attempt - 1);
     record(tables, lease, HistoryKind::lapsed, std::nullopt, back.attempt, error, now);
+    may_leave_line(tables, back);
     make_ready(tables, back, returned_position());
 }
 
@@ -233,6 +248,7 @@ release(Tables &tables, const LeaseRow &lease, int64 delay_ms, TimestampTz now)
     back.attempt = std::max(0, lease.attempt - 1);
     if (delay_ms <= 0) {
         record(tables, lease, HistoryKind::released, std::nullopt, back.attempt, nullptr, now);
+        may_leave_line(tables, back);
         make_ready(tables, back, returned_position());
     } else {
         TimestampTz due_at = now + delay_ms * 1000;

@@ -44,6 +44,8 @@ constexpr Oid workflow_end_types[] = {UUIDOID, INT4OID, UUIDOID,        TIMESTAM
                                       BOOLOID, TEXTOID, TIMESTAMPTZOID, JSONBOID,       JSONBOID};
 constexpr Oid workflow_due_types[] = {UUIDOID, TIMESTAMPTZOID, INT4OID, TEXTOID};
 constexpr Oid job_schema_types[] = {TEXTOID, BYTEAOID, TEXTOID, TEXTOID, JSONBOID, TIMESTAMPTZOID};
+constexpr Oid ordering_line_types[] = {INT8OID, INT8OID, INT8OID, UUIDOID};
+constexpr Oid ordering_due_types[] = {INT8OID, INT8OID};
 constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
 
 /* Fills values and nulls one column after the other. */
@@ -192,7 +194,9 @@ const Shape shapes[static_cast<int>(store::Rel::count)] = {{lengthof(job_types),
                                                            {lengthof(workflow_open_types), workflow_open_types},
                                                            {lengthof(workflow_end_types), workflow_end_types},
                                                            {lengthof(workflow_due_types), workflow_due_types},
-                                                           {lengthof(job_schema_types), job_schema_types}};
+                                                           {lengthof(job_schema_types), job_schema_types},
+                                                           {lengthof(ordering_line_types), ordering_line_types},
+                                                           {lengthof(ordering_due_types), ordering_due_types}};
 
 template <typename Row>
 HeapTuple
@@ -223,6 +227,8 @@ template HeapTuple form(Relation, const LeaseRow &);
 template HeapTuple form(Relation, const DelayedRow &);
 template HeapTuple form(Relation, const CheckpointRow &);
 template HeapTuple form(Relation, const LimitUseRow &);
+template HeapTuple form(Relation, const LineRow &);
+template HeapTuple form(Relation, const DueLineRow &);
 template void read(TupleTableSlot *, JobRow &);
 template void read(TupleTableSlot *, HistoryRow &);
 template void read(TupleTableSlot *, FinishedRow &);
@@ -232,6 +238,8 @@ template void read(TupleTableSlot *, DelayedRow &);
 template void read(TupleTableSlot *, CheckpointRow &);
 template void read(TupleTableSlot *, ProgressRow &);
 template void read(TupleTableSlot *, LimitUseRow &);
+template void read(TupleTableSlot *, LineRow &);
+template void read(TupleTableSlot *, DueLineRow &);
 
 template <>
 void

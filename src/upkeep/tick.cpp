@@ -209,6 +209,7 @@ OJS_FUNCTION(ojs_tick)
         if (!perform(static_cast<Duty>(i), pass))
             appendStringInfo(&failed, "%s\"%s\"", failed.len > 0 ? ", " : "", duty_name(static_cast<Duty>(i)));
     store::end_write();
+    advance_lines();
     char *json =
         psprintf("{\"reaped\": %d, \"dead_workers\": %d, \"promoted\": %d, \"crons\": %d, \"keys_removed\": %d, "
                  "\"events_removed\": %d, \"jobs_removed\": %d, \"replayed\": %d, \"more\": %s, \"failed\": [%s]}",

@@ -56,6 +56,7 @@ OJS_CHANGE(ojs_ack_and_claim, "ojs.ack_and_claim()")
     (void)complete(tables, batch, true, at, ended);
     CommandCounterIncrement();
     attempts_ended(ended);
+    advance_lines();
     hand_out(tables, request, at, set);
     return (Datum)0;
 }

@@ -196,8 +196,8 @@ complete(Tables &tables, const JobBatch &batch, bool strict, TimestampTz now, En
         row.result = result_to_keep(tables, lease, result);
         count_ended(row, lease.flags);
         note_ended(ended, tables, lease, status_of(row, lease.flags));
-        if (lease.flags & job_in_workflow)
-            job_ended(tables, row);
+        if (lease.flags & ends_matter)
+            follow_end(tables, row, lease.flags);
         if (deletes_ends && removed_at_end(tables, lease, State::completed))
             continue;
         tuples[kept++] = form(table.rel, row);

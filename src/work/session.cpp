@@ -246,7 +246,7 @@ OJS_FUNCTION(ojs_work_next)
         if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) { /* nobody sleeps with a lock */
             tables.close();
             store::end_write();
-            advance_workflows();
+            advance_after_ends();
             return (Datum)0;
         }
         tables.close_and_unlock();

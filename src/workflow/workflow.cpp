@@ -277,7 +277,7 @@ OJS_FUNCTION(ojs_create_workflow)
     bool first = begin_workflow_work();
     with_spi([&] { (void)execute(create, {UUIDPGetDatum(&id), JsonbPGetDatum(json), queue_array(definition)}); });
     end_workflow_work(first);
-    advance_workflows();
+    advance_after_ends();
     return workflow_json(id);
 }
 
@@ -300,7 +300,7 @@ OJS_FUNCTION(ojs_cancel_workflow)
     bool first = begin_workflow_work();
     with_spi([&] { (void)execute(cancel, {UUIDPGetDatum(&id)}); });
     end_workflow_work(first);
-    advance_workflows();
+    advance_after_ends();
     return workflow_json(id);
 }
 

@@ -6,6 +6,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/state/hot_set_state.h"
 #include "ojs/state/members.h"
+#include "ojs/state/ordering.h"
 #include "ojs/store/tables.h"
 
 namespace ojs
@@ -41,11 +42,20 @@ int64 reconcile_hot_set(TimestampTz created_before);
 /* Calls it every five minutes, or more rarely where a pass takes long. For every tick. */
 void reconcile_if_due();
 
+/* At the end of a call that may have ended jobs: what waits for their ends goes on. */
+inline void
+advance_after_ends()
+{
+    advance_lines();
+    advance_workflows();
+}
+
 } // namespace ojs
 
 /*
  * Defines the SQL-callable function NAME, a call `what` that changes jobs; the body follows in braces and sees fcinfo
- * and tables, which are closed behind it; then workflows go on of which it has ended the last open member. An error
+ * and tables, which are closed behind it; then jobs go on that wait for the end of another one of
+ * their ordering key, and workflows of which it has ended the last open member. An error
  * leaves all of it to the end of the transaction.
  */
 #define OJS_CHANGE(name, what)                                                                                         \
@@ -58,7 +68,7 @@ void reconcile_if_due();
         Datum answer = name##_change(fcinfo, tables);                                                                  \
         tables.close();                                                                                                \
         ojs::store::end_write();                                                                                       \
-        ojs::advance_workflows();                                                                                      \
+        ojs::advance_after_ends();                                                                                     \
         return answer;                                                                                                 \
     }                                                                                                                  \
     static Datum name##_change([[maybe_unused]] FunctionCallInfo fcinfo, [[maybe_unused]] ojs::Tables &tables)

@@ -26,6 +26,8 @@ enum class Attr : uint8 {
     meta,
     metadata,
     options,
+    ordering,
+    ordering_key,
     pending,
     priority,
     queue,

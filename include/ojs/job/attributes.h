@@ -23,6 +23,7 @@ int priority_value(const JsonbValue &value);
 pg_uuid_t id_value(const JsonbValue &value); /* lower case only */
 std::string_view specversion_value(const JsonbValue &value);
 
+void check_ordering_key(std::string_view key);
 void check_tags(const JsonbValue &value);
 void check_one_of(std::string_view given, const char *a, const char *b, const char *field); /* `a` is the default */
 

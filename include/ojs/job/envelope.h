@@ -191,6 +191,8 @@ struct Status {
 };
 static_assert(std::is_trivially_destructible_v<Status>);
 
+constexpr size_t max_ordering_key = 255; /* bytes */
+
 constexpr int job_columns = 32;
 constexpr int claimed_columns = 34;
 

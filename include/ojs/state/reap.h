@@ -26,9 +26,10 @@ struct Scope {
 int reap(Tables &tables, Scope scope, int limit, TimestampTz now);
 
 /*
- * Makes jobs that fell due claimable, at most `limit`, the first in claim order first (of the earliest `upkeep_batch`
- * due), and returns their number. With all queues in scope it also discards those that expired. With some queues in
- * scope it may stop before their jobs where very many of other queues are due; the next call goes on there.
+ * Makes jobs claimable that fell due, and such whose turn with their ordering key has come, at most `limit`, the first
+ * in claim order first (of the earliest `upkeep_batch` due), and returns their number. With all queues in scope it also
+ * discards those that expired. With some queues in scope it may stop before their jobs where very many of other queues
+ * are due; the next call goes on there.
  */
 int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
 

@@ -23,6 +23,10 @@ void put_off(Tables &tables, const ReadyRow &row, TimestampTz until);
 FinishedRow end_of(const LeaseRow &lease, State state, TimestampTz now);
 Status status_of(const FinishedRow &row, int32 flags);
 
+/* The end of a job, for what goes on with it: a workflow, the line of an ordering key. */
+constexpr int32 ends_matter = job_in_workflow | job_ordered;
+void follow_end(Tables &tables, const FinishedRow &row, int32 flags);
+
 /* The end of a job. Takes its expiry row with it; `error` may be null. */
 void finish(Tables &tables, const FinishedRow &row, int32 flags);
 /* A finished job is a dead letter no more, or never was. */

@@ -40,6 +40,9 @@ enum job_flag : int32 {
     job_in_workflow = 1 << 13, /* a member of a workflow: its end is recorded there */
     job_has_parents = 1 << 14, /* with results of members before it, which a claim hands out */
 
+    job_ordered = 1 << 15, /* options.ordering_key: one job of a key is handed out at a time */
+    job_relaxed = 1 << 30, /* with job_ordered: it holds back others only while it can be claimed, or is held */
+
     /*
      * Leases only, by their queue's settings when they were made; kept in ready and delayed, and not looked at there.
      */
@@ -67,7 +70,7 @@ enum class HistoryKind : int16 {
     leased = 8,    /* leases_durable: held until due_at; data has the token */
 };
 
-enum class DelayedKind : int16 { scheduled = 1, retryable = 2, pending = 3, released = 4, expiry = 5 };
+enum class DelayedKind : int16 { scheduled = 1, retryable = 2, pending = 3, released = 4, expiry = 5, blocked = 6 };
 
 struct JobRow {
     pg_uuid_t id;
@@ -230,6 +233,22 @@ struct FinishedBrief {
  */
 int64 size_of(std::string_view type, std::initializer_list<const Jsonb *> values);
 int64 size_of_stored(TupleTableSlot *slot);
+
+/* A job in the line of its ordering key, and a line that somebody has to look at (ordering.h). */
+struct LineRow {
+    int64 key; /* hash of the queue and the key */
+    int64 position;
+    int64 queue;
+    pg_uuid_t job_id;
+
+    static constexpr auto columns(auto &r, auto use) { return use(r.key, r.position, r.queue, r.job_id); }
+};
+struct DueLineRow {
+    int64 queue;
+    int64 key;
+
+    static constexpr auto columns(auto &r, auto use) { return use(r.queue, r.key); }
+};
 
 enum class LimitUse : int16 { held = 0, start = 1, event = 2 };
 

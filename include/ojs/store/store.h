@@ -46,6 +46,8 @@ enum class Rel {
     workflow_end,
     workflow_due,
     job_schema,
+    ordering_line,
+    ordering_due,
     count
 };
 
@@ -72,6 +74,9 @@ enum class Idx {
     listener_flag_queue,
     workflow_open_member,
     workflow_open_order,
+    ordering_line_order,
+    ordering_line_job,
+    ordering_due_key,
     count
 };
 

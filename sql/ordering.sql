@@ -1,0 +1,31 @@
+-- ordering.sql: ordering keys. C++: src/state/ordering.cpp, src/admin/ordering_admin.cpp.
+
+create function ojs_store.skip_in_line(job_id uuid) returns ojs.job
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_skip_in_line';
+
+create function ojs_store.move_in_line(job_id uuid, queue bigint) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_move_in_line';
+
+create function ojs.skip_ordering_key(queue text, ordering_key text) returns ojs.job
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    found_queue ojs_store.queue := ojs_store.queue_found(queue);
+    first uuid;
+    job ojs.job;
+begin
+    perform from ojs_store.queue_rows('{}'); -- builds the hot set where it is not
+    select l.job_id into first from ojs_store.ordering_line l
+    where l.key = ojs_store.name_hash(found_queue.id || ':' || ordering_key)
+    order by l.position limit 1;
+    if first is null then
+        perform ojs_store.raise('NOT_FOUND', format('no open job of queue "%s" has this ordering_key', queue),
+            jsonb_build_object('queue', queue, 'field', 'ordering_key'),
+                'Look at ojs.explain_job(job_id) of a job that waits.');
+    end if;
+    job := ojs_store.skip_in_line(first);
+    perform ojs_store.record_act('job_skipped', first::text, jsonb_build_object('job_id', first, 'queue', queue));
+    return job;
+end $$;
+comment on function ojs.skip_ordering_key(text, text)
+    is 'Lets the next job of an ordering key go past the first one, which then waits at the end of the line; that job';
