@@ -6,7 +6,7 @@ PG_CONFIG ?= pg_config
 
 # The install script is these files, in this order.
 # Tables and types: run once. A later version changes them in sql/versions/next.sql.
-SQL_ONCE = sql/schema.sql sql/types.sql sql/tables.sql sql/ordering_tables.sql
+SQL_ONCE = sql/schema.sql sql/roles.sql sql/types.sql sql/tables.sql sql/ordering_tables.sql
 # Functions, views, triggers: part of every update script too, there with "or replace".
 SQL_CODE = \
 	sql/rights.sql \
@@ -50,6 +50,7 @@ SQL_CODE = \
 	sql/canonical.sql \
 	sql/envelope.sql \
 	sql/manifest.sql \
+	sql/node.sql \
 	sql/reset.sql \
 	sql/http/read.sql \
 	sql/http/errors.sql \
@@ -165,14 +166,17 @@ build/pg_regress:
 	ln -sfn ../../expected $@/expected
 
 FORCE:
-.PHONY: FORCE help quickstart dev test test-one conformance lint format gateway bench torture freeze deb dist installcheck-pgtap list-sql
+.PHONY: FORCE help quickstart quickstart-cluster dev test test-one conformance lint format router gateway bench torture freeze deb dist installcheck-pgtap list-sql
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F'\t' '{ printf "  make %-18s %s\n", $$1, $$2 }'
 	@echo '  make, make install, make installcheck work as for any PGXS extension'
 
 quickstart: ## watch real jobs being done in a throwaway server (DIR=folder FILES=number WORKERS=number HTTP=port)
 	@quickstart/run $(if $(DIR),--dir '$(DIR)') $(if $(FILES),--files $(FILES)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(HTTP),--http $(HTTP))
+
+quickstart-cluster: ## watch three servers, and then four, work as one queue (JOBS=number WORKERS=number)
+	@quickstart/cluster $(if $(JOBS),--jobs $(JOBS)) $(if $(WORKERS),--workers $(WORKERS))
 
 dev: ## build, start a throwaway server with the extension, open psql
 	@test/cluster run --preload -- psql
@@ -191,6 +195,9 @@ lint: ## check layers, symbols, settings, SQL parts and versions
 
 format: ## lay out C++ with clang-format 14, and paragraphs of Markdown
 	@scripts/format
+
+router: FORCE ## install the extension ojs_router, which makes one queue of many servers (docs/how-to/scaling-out.md)
+	@$(MAKE) --no-print-directory -C router install PG_CONFIG='$(PG_CONFIG)'
 
 gateway: ## build the HTTP server build/ojs-gateway (docs/how-to/gateway.md)
 	@scripts/install-deps gateway

@@ -13,6 +13,11 @@ grant execute on function
     ojs.envelope(ojs.job), ojs.canonical_json(jsonb), ojs.fingerprint(jsonb), ojs.fingerprint_input(jsonb)
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 
+grant execute on function ojs.node_of(uuid), ojs.key_slot(text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs.key_held(text) to ojs_producer, ojs_admin;
+grant execute on function ojs.waiting() to ojs_worker, ojs_observer, ojs_admin;
+grant execute on function ojs.held_slots() to ojs_observer, ojs_admin;
+
 -- Producing
 grant execute on function
     ojs.push(text, jsonb, text, int, timestamptz, interval, timestamptz, jsonb, jsonb, jsonb, interval, text, interval,

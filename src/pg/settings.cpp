@@ -71,6 +71,9 @@ guc_init()
     DefineCustomIntVariable("ojs.max_workers", "How many background workers run at once in all databases.",
                             "-1 means half of max_worker_processes.", &settings.max_workers, -1, -1, 1000, PGC_SIGHUP,
                             0, nullptr, nullptr, nullptr);
+    DefineCustomIntVariable("ojs.node_id", "Number of this node, which ids made here carry.",
+                            "0 leaves ids random. Each node of a cluster needs a number of its own.", &settings.node_id,
+                            0, 0, max_node_id, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.notify", "Sends NOTIFY when work may be waiting.", nullptr, &settings.notify, true,
                              PGC_USERSET, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("ojs.notify_interval", "Shortest time between two NOTIFY for one queue.", nullptr,

@@ -5,6 +5,8 @@
  */
 #include "ojs/pg/uuid.h"
 
+#include "ojs/pg/settings.h"
+
 namespace ojs
 {
 
@@ -46,6 +48,10 @@ new_uuid()
     id.data[6] = static_cast<unsigned char>(0x70 | (fraction >> 8));
     id.data[7] = static_cast<unsigned char>(fraction & 0xff);
     memcpy(id.data + 8, &random, 8);
+    if (settings.node_id != 0) { /* in place of the first 14 random bits; ojs.node_of reads it */
+        id.data[8] = static_cast<unsigned char>(settings.node_id >> 8);
+        id.data[9] = static_cast<unsigned char>(settings.node_id & 0xff);
+    }
     id.data[8] = (id.data[8] & 0x3f) | 0x80;
     return id;
 }

@@ -10,6 +10,8 @@ namespace ojs
 
 constexpr int max_block_ms = 30000; /* a statement that waits keeps its snapshot */
 
+constexpr int max_node_id = (1 << 14) - 1;
+
 /* What becomes of a job whose args do not fit the schema of its type. */
 enum SchemaMode { schema_off, schema_warn, schema_strict };
 
@@ -32,6 +34,7 @@ struct Settings {
     int max_meta_size;   /* bytes */
     int max_result_size; /* bytes */
     int max_workers;     /* -1: half of max_worker_processes */
+    int node_id;         /* 0: ids carry none */
     bool notify;
     int notify_interval_ms;
     bool redact_backtrace;

@@ -1,0 +1,151 @@
+"""quickstart/cluster.py FOLDER PG_CTL [--jobs NUMBER] [--workers NUMBER]: the work of quickstart/cluster."""
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import threading
+import time
+
+import psycopg
+
+parser = argparse.ArgumentParser()
+parser.add_argument('folder')
+parser.add_argument('pg_ctl')
+parser.add_argument('--jobs', type=int, default=6000)
+parser.add_argument('--workers', type=int, default=6)
+options = parser.parse_args()
+options.jobs -= options.jobs % 50
+
+started = time.time()
+pushed, finished, redone = [], {}, 0  # ids; by id, how often a worker was told that it had completed it; batches pushed twice
+mutex = threading.Lock()
+all_pushed = threading.Event()
+failed = []
+
+
+def say(what):
+    print(f'{time.time() - started:6.1f} s  {what}', flush=True)
+
+
+def address(node, folder=None):
+    return f'host={options.folder}/{folder or f"node{node}"}/socket dbname=jobs user=postgres'
+
+
+def router():
+    return psycopg.connect(autocommit=True)
+
+
+def admin(sql, *parameters):
+    with router() as c:
+        return c.execute(sql, parameters).fetchall()
+
+
+def pg_ctl(folder, *words):
+    subprocess.run([*shlex.split(options.pg_ctl), f'{options.folder}/{folder}/data', *words], check=True, stdout=subprocess.DEVNULL,
+                   stdin=subprocess.DEVNULL)
+
+
+def until(done, seconds=120):
+    end = time.time() + seconds
+    while not done():
+        if time.time() > end:
+            raise TimeoutError('it takes too long')
+        if failed:
+            raise failed[0]
+        time.sleep(0.05)
+
+
+def thread(target, *arguments):
+    def run():
+        try:
+            target(*arguments)
+        except Exception as e:
+            failed.append(e)
+    t = threading.Thread(target=run, daemon=True)
+    t.start()
+    return t
+
+
+def push():
+    """Batches of 50. One that failed is pushed again with the same key until its node is back, and is there once."""
+    global redone
+    with router() as c:
+        for batch in range(options.jobs // 50):
+            jobs = json.dumps([{'type': 'sum.up', 'args': [batch * 50 + i], 'queue': 'work'} for i in range(50)])
+            while True:
+                try:
+                    ids = [row[0] for row in c.execute('select id from ojs.push_many(%s, idempotency_key => %s)', (jobs, f'batch {batch}'))]
+                    break
+                except psycopg.OperationalError as e:
+                    if e.sqlstate != '57P03':
+                        raise
+                    redone += 1
+                    time.sleep(0.2)
+            with mutex:
+                pushed.extend(ids)
+            time.sleep(0.02)
+    all_pushed.set()
+
+
+def work(name):
+    """A worker knows one database only, the router."""
+    with router() as c:
+        while True:
+            try:
+                jobs = c.execute("select id, args, lease_id from ojs.claim('work', %s, 10, lease => '5 s', wait => '1 s', missing_ok => true)", (name,)).fetchall()
+                if not jobs and all_pushed.is_set() and len(finished) == len(pushed):
+                    return
+                if jobs:
+                    ids = [job[0] for job in jobs]
+                    results = [json.dumps({'sum': sum(range(job[1][0] % 1000))}) for job in jobs]
+                    skipped = c.execute('select skipped from ojs.ack_many(%s, %s, %s::jsonb[], %s)', (
+                        name, ids, results, [job[2] for job in jobs])).fetchone()[0]
+                    with mutex:
+                        for id in set(ids) - set(skipped):
+                            finished[id] = finished.get(id, 0) + 1
+            except psycopg.OperationalError as e:
+                if e.sqlstate != '57P03':
+                    raise
+
+
+for node in (1, 2, 3):
+    admin('select ojs_router.join_node(%s)', address(node).replace(' user=postgres', ''))
+say('three nodes have joined the router; node 1 has a streaming standby')
+watcher = thread(lambda: router().execute('call ojs_router.watch()'))
+threads = [thread(push)] + [thread(work, f'worker-{i + 1}') for i in range(options.workers)]
+until(lambda: len(finished) > options.jobs / 5)
+say(f'{len(finished)} jobs are done; node 1 is killed')
+pg_ctl('node1', '-m', 'immediate', 'stop')
+before, died = len(finished), time.time()
+until(lambda: len(finished) > before)
+say(f'the next job of another node was done {time.time() - died:.1f} s later')
+until(lambda: len(finished) > options.jobs * 2 / 5 or time.time() > died + 5)
+say(f'{len(finished)} jobs are done; the standby of node 1 is promoted, and the router told where it is')
+pg_ctl('standby', 'promote')
+admin("select ojs_router.set_conninfo(1, %s)", address(1, 'standby').replace(' user=postgres', ''))
+until(lambda: len(finished) > options.jobs * 3 / 5)
+say(f'{len(finished)} jobs are done; node 4 joins')
+admin('select ojs_router.join_node(%s)', address(4).replace(' user=postgres', ''))
+until(lambda: all_pushed.is_set() and len(finished) == len(pushed), 240)
+say('all are done')
+
+print(f'\n  {"node":20} {"jobs":>6} {"completed":>10} {"delivered again":>16}')
+seen, completed = {}, 0
+for node, folder in ((1, 'standby'), (2, None), (3, None), (4, None)):
+    with psycopg.connect(address(node, folder)) as c:
+        rows = c.execute('select id, state, deliveries from ojs.jobs').fetchall()
+    for id, state, _ in rows:
+        seen[id] = seen.get(id, 0) + 1
+    done = sum(state == 'completed' for _, state, _ in rows)
+    completed += done
+    print(f'  {str(node) + (" (promoted standby)" if folder else ""):20} {len(rows):6} {done:10} {sum(d > 1 for _, _, d in rows):16}')
+print(f'  {"all":20} {len(seen):6} {completed:10}\n')
+checks = {
+    f'{len(pushed)} jobs were pushed; each is on exactly one node': set(seen) == set(pushed) and set(seen.values()) == {1} and len(set(pushed)) == len(pushed),
+    'each was completed exactly once': completed == len(pushed) and set(finished) == set(pushed) and set(finished.values()) == {1},
+    f'{redone} pushes were tried again while a node was gone, and none made a job twice': len(pushed) == options.jobs,
+}
+for what, good in checks.items():
+    print(f'  {"yes" if good else "NO ":4} {what}')
+sys.exit(0 if all(checks.values()) else 1)

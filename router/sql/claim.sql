@@ -1,0 +1,216 @@
+-- claim.sql: claims, one node after the other. A claim of several nodes at once would lose the jobs of all of them
+-- where one fails.
+
+create function ojs_router.remote_claim(node int, queues text[], worker text, max int, lease interval, wait interval)
+    returns setof ojs.claimed_job
+language plproxy as $$
+    cluster 'ojs'; run on node;
+    select * from ojs.claim(queues::text[], worker, max, lease, wait, true);
+$$;
+
+-- Jobs that wait, as this session saw them last: {"queue": {"node": jobs}}, and when that was.
+create function ojs_router.seen_work() returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    return coalesce(nullif(current_setting('ojs_router.work', true), ''), '{}')::jsonb;
+end $$;
+
+create function ojs_router.look_for_work() returns jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    nodes int[] := ojs_router.live_nodes();
+    failure ojs_router.failure;
+    work jsonb;
+begin
+    for attempt in 1..4 loop
+        begin
+            select jsonb_object_agg(w.queue, w.counts) into work
+            from (select r.queue, jsonb_object_agg(r.node, r.ready) as counts from ojs_router.remote_waiting(nodes) r
+                group by 1) w;
+            exit;
+        exception when others then
+            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            nodes := ojs_router.answering_after(nodes, failure, attempt);
+            exit when nodes = '{}';
+        end;
+    end loop;
+    perform set_config('ojs_router.work', coalesce(work, '{}')::text, false);
+    return coalesce(work, '{}');
+end $$;
+
+-- Which nodes to ask for jobs of a queue, in which order: a random one of those with jobs first, by how many they
+-- have. What
+-- ojs_router.watch() saw within a second counts more than what this session saw.
+create function ojs_router.nodes_with_work(queue text, seen jsonb) returns int[]
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    missing int[] := ojs_router.missing();
+begin
+    -- Sampling without replacement by weight: the largest of random() ^ (1 / weight).
+    if ojs_router.is_watched() then
+        return array(
+            select n from ojs_router.work w, unnest(w.nodes, w.ready) u(n, r)
+            where w.queue = nodes_with_work.queue and n <> all (missing)
+                order by ln(random() + 1e-300) / r desc limit 32);
+    end if;
+    return array(
+        select key::int from jsonb_each_text(seen -> queue) where key::int <> all (missing) and value::bigint > 0
+        order by ln(random() + 1e-300) / value::bigint desc);
+end $$;
+
+create function ojs_router.is_watched() returns boolean
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    return exists (select from ojs_router.watched w where w.at > clock_timestamp() - interval '1 second');
+end $$;
+
+-- After a claim failed on a node: nothing, where the node does not answer. The others go on.
+create function ojs_router.claim_failed(node int, failure ojs_router.failure) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if not ojs_router.is_down(failure) then
+        perform ojs_router.raise_failure(node, failure);
+    end if;
+    perform ojs_router.remember_missing(node);
+end $$;
+
+create function ojs_router.check_queues(queues text[]) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    nodes int[];
+    queue text;
+    known boolean;
+    failure ojs_router.failure;
+begin
+    foreach queue in array coalesce(queues, '{}') loop
+        continue when queue is null or current_setting('ojs_router.known', true) like '% '
+            || replace(replace(queue, '\', '\\'), '_', '\_') || ' %';
+        nodes := ojs_router.live_nodes();
+        known := null;
+        for attempt in 1..4 loop
+            begin
+                known := exists (select from ojs_router.remote_has_queue(nodes, queue));
+                exit;
+            exception when others then
+                get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                    failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+                nodes := ojs_router.answering_after(nodes, failure, attempt);
+            end;
+        end loop;
+        if not known and cardinality(nodes) = (select count(*) from ojs_router.node where state <> 'removed') then
+            perform ojs_router.raise('NOT_FOUND', format('there is no queue %s', to_json(left(queue, 255))),
+                jsonb_build_object('reason', 'topic_not_found', 'queue', left(queue, 255)),
+                    'Create it, push to it, or say missing_ok => true.');
+        elsif known then
+            perform set_config('ojs_router.known', ' ' || queue
+                || left(coalesce(current_setting('ojs_router.known', true), ' '), 10000), false);
+        end if;
+    end loop;
+end $$;
+
+create function ojs_router.random_node() returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    nodes int[] := ojs_router.live_nodes();
+begin
+    perform ojs_router.check_any(nodes);
+    return nodes[1 + floor(random() * cardinality(nodes))];
+end $$;
+
+-- Both forms of ojs.claim, with the same body: what returns rows is not called by another, which would copy them.
+do $do$
+declare
+    form record;
+    -- A claim on one node.
+    call text := $c$
+        _got := 0;
+        begin
+            return query select * from ojs_router.remote_claim(_node, %s, worker, %s, lease, %s);
+            get diagnostics _got = row_count;
+        exception when others then
+            get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
+                _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
+            perform ojs_router.claim_failed(_node, _failure);
+        end;
+    $c$;
+begin
+    for form in select * from (values ('queue text', 'array[queue]'), ('queues text[]', 'queues')) f(parameter,
+        queues) loop
+        execute format($f$
+            create function ojs.claim(
+                %1$s, worker text, max int default 1, lease interval default null, wait interval default '0',
+                    missing_ok boolean default false
+            ) returns setof ojs.claimed_job
+            language plpgsql volatile parallel unsafe security definer rows 10
+                set search_path = pg_catalog, pg_temp as $p$
+            #variable_conflict use_variable
+            declare
+                _queues text[] := %2$s;
+                _wait_ends timestamptz := clock_timestamp() + least(wait, interval '30 seconds'); -- as on a node
+                _slice interval := '50 milliseconds';
+                _work jsonb := ojs_router.seen_work();
+                _wanted int := max;
+                _called boolean := false;
+                _looked boolean := false;
+                _queue text;
+                _nodes int[];
+                _node int;
+                _got int;
+                _failure ojs_router.failure;
+            begin
+                if max is null or wait is null or wait < interval '0' or array_position(_queues, null) > 0
+                        or coalesce(cardinality(_queues), 0) = 0 then
+                    _node := ojs_router.random_node();
+                    %3$s
+                    return;
+                end if;
+                loop
+                    foreach _queue in array _queues loop
+                        _nodes := ojs_router.nodes_with_work(_queue, _work);
+                        if _nodes = '{}' and not _called then
+                            -- the node says what is wrong with the call, and does its upkeep
+                            _nodes := array[ojs_router.random_node()];
+                        end if;
+                        foreach _node in array _nodes loop
+                            %4$s
+                            _called := true;
+                            if _got < _wanted and _work -> _queue ? _node::text then
+                                _work := _work #- array[_queue, _node::text];
+                                perform set_config('ojs_router.work', _work::text, false);
+                            end if;
+                            _wanted := _wanted - _got;
+                            exit when _wanted = 0;
+                        end loop;
+                        exit when _wanted = 0;
+                    end loop;
+                    exit when _wanted = 0;
+                    if not _looked and not ojs_router.is_watched() then
+                        _looked := true;
+                        _work := ojs_router.look_for_work();
+                        continue when _work ?| _queues;
+                    end if;
+                    exit when _wanted < max;
+                    if not missing_ok then
+                        perform ojs_router.check_queues(_queues);
+                        missing_ok := true;
+                    end if;
+                    exit when clock_timestamp() >= _wait_ends;
+                    if ojs_router.is_watched() then
+                        perform pg_sleep(0.05);
+                    else
+                        -- Work that comes to this node wakes us at once; what comes to others is seen after the slice.
+                        _node := ojs_router.random_node();
+                        %5$s
+                        exit when _got > 0;
+                        _slice := least(_slice * 2, interval '500 milliseconds');
+                        _looked := false;
+                    end if;
+                end loop;
+            end $p$
+        $f$, form.parameter, form.queues, format(call, '_queues', 'max', 'wait'),
+            format(call, 'array[_queue]', '_wanted', $w$interval '0'$w$),
+            format(call, '_queues', '_wanted', $w$greatest(least(_slice, _wait_ends - clock_timestamp()),
+                interval '0')$w$));
+    end loop;
+end $do$;

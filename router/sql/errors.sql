@@ -1,0 +1,55 @@
+-- errors.sql: errors of the router, and errors of nodes as if the caller had asked the node.
+
+-- As ojs raises them: the code, whether to try again and the details as JSON.
+create function ojs_router.raise(code text, message text, details jsonb, hint text) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    raise exception '%', message using hint = hint,
+        errcode = case code when 'INVALID_PAYLOAD' then 'OJ100' when 'NOT_FOUND' then 'OJ300' when 'UNSUPPORTED_FEATURE'
+            then 'OJ700'
+            when 'UNAVAILABLE' then '57P03' end,
+        detail = format('{"code":%s,"retryable":%s,"details":%s}', to_json(code), to_json(code = 'UNAVAILABLE'),
+            details);
+end $$;
+
+-- What a call of a node ended with.
+create type ojs_router.failure as (state text, message text, detail text, hint text);
+
+-- Whether that means that the node cannot be reached, is starting, ending or a standby. What PL/Proxy itself complains
+-- of has
+-- a prefix of its own and XX000; a connection that breaks has neither severity nor text.
+create function ojs_router.is_down(failure ojs_router.failure) returns boolean
+language sql immutable parallel safe
+begin atomic
+    select (failure).state in ('57P01', '57P02', '57P03', '53300', '25006') or (failure).state like '08%'
+        or (failure).state = 'XX000' and ((failure).message like 'PL/Proxy function %'
+            or (failure).message like '%] REMOTE (null): %');
+end;
+
+-- Whether it failed before the call was sent, so that nothing can have happened.
+create function ojs_router.never_sent(failure ojs_router.failure) returns boolean
+language sql immutable parallel safe
+begin atomic
+    select (failure).state = 'XX000'
+        and ((failure).message ~ '^PL/Proxy function [^:]*: \[[^]]*\] PQconnect(Poll|Start): '
+            or (failure).message like '%: connect timeout to: %');
+end;
+
+-- Raises it again: an error of the node as the node worded it, and for a node that is down, UNAVAILABLE. The address
+-- of a node
+-- is not for callers.
+create function ojs_router.raise_failure(node int, failure ojs_router.failure) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if ojs_router.is_down(failure) then
+        raise log 'ojs_router: node % does not answer: %', node, failure.message;
+        perform ojs_router.raise('UNAVAILABLE', format('node %s does not answer', node),
+            jsonb_build_object('node', node),
+            case when ojs_router.never_sent(failure) then 'Nothing was done. Try again later.'
+                else 'The call may have been carried out. Try again later; a push with an id of its own can be '
+                    'repeated.' end);
+    end if;
+    raise exception '%', regexp_replace(failure.message, '^.*?\] REMOTE [^:]*: ', '') using errcode = failure.state,
+        detail = regexp_replace(coalesce(failure.detail, ''), '^Remote detail: ', ''),
+        hint = regexp_replace(coalesce(failure.hint, ''), '^Remote hint: ', '');
+end $$;

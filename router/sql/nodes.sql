@@ -1,0 +1,301 @@
+-- nodes.sql: which node a call goes to.
+
+-- The foreign server has one option per node number, so that a partition of PL/Proxy is a node. Partition 0, and
+-- numbers that
+-- are not used, lead nowhere.
+create function ojs_router.update_server() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    present jsonb := (select coalesce(jsonb_object_agg(split_part(o, '=', 1), substr(o, strpos(o, '=') + 1)), '{}')
+        from pg_foreign_server s, unnest(s.srvoptions) o where s.srvname = 'ojs');
+    wanted jsonb;
+    changes text;
+begin
+    select jsonb_object_agg('p' || i, coalesce(
+        -- A server that is gone without a word is found out within seconds, by TCP.
+        case when n.conninfo like '%tcp_user_timeout%' then '' else 'tcp_user_timeout=2000 ' end
+        || case when n.conninfo like '%keepalives%' then '' else
+            'keepalives_idle=2 keepalives_interval=1 keepalives_count=3 ' end
+        || case when n.conninfo like '%application_name%' then '' else 'application_name=ojs_router ' end
+            || n.conninfo, 'dbname=''''')) into wanted
+    from generate_series(0, (select coalesce(max(number), 0) from ojs_router.node)) i
+    left join ojs_router.node n on n.number = i and n.state <> 'removed';
+    select string_agg(case when w.value is null then format('drop %I', p.key) when p.value is null
+        then format('add %I %L', w.key, w.value)
+        else format('set %I %L', w.key, w.value) end, ', ' order by substr(coalesce(w.key, p.key), 2)::int)
+    into changes
+    from (select * from jsonb_each_text(present) where key <> 'modular_mapping') p full join jsonb_each_text(wanted) w
+        using (key)
+    where w.value is distinct from p.value;
+    if changes is not null then
+        execute 'alter server ojs options (' || changes || ')';
+    end if;
+    return null;
+end $$;
+create trigger update_server after insert or update or delete on ojs_router.node
+    for each statement execute function ojs_router.update_server();
+alter table ojs_router.node enable always trigger update_server;
+
+-- A session remembers which nodes did not answer, and asks them again after this time.
+create function ojs_router.retry_after() returns interval language sql immutable parallel safe begin atomic select
+    interval '5 seconds'; end;
+
+create function ojs_router.remember_missing(node int) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform set_config('ojs_router.missing', (coalesce(nullif(current_setting('ojs_router.missing', true), ''),
+        '{}')::jsonb
+        || jsonb_build_object(node, extract(epoch from clock_timestamp())))::text, false);
+end $$;
+
+-- Nodes that are asked: all but those that are removed, and those that have not answered lately, to this session or to
+-- ojs_router.watch().
+create function ojs_router.missing() returns int[]
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    here text := current_setting('ojs_router.missing', true);
+    missing int[] := coalesce((select w.missing from ojs_router.watched w
+        where w.at > clock_timestamp() - ojs_router.retry_after()), '{}');
+begin
+    if here <> '' then
+        missing := missing || array(select key::int from jsonb_each_text(here::jsonb)
+            where value::numeric > extract(epoch from clock_timestamp() - ojs_router.retry_after()));
+    end if;
+    return missing;
+end $$;
+
+create function ojs_router.live_nodes() returns int[]
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    missing int[] := ojs_router.missing();
+begin
+    return array(select number from ojs_router.node where state <> 'removed' and number <> all (missing)
+        order by number);
+end $$;
+
+-- Of these nodes those that answer. They are asked at once; where that fails, each half by itself.
+create function ojs_router.answering(nodes int[]) returns int[]
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    n int := cardinality(nodes);
+    failure ojs_router.failure;
+begin
+    if n = 0 then
+        return nodes;
+    end if;
+    perform from ojs_router.remote_ping(nodes);
+    return nodes;
+exception when others then
+    get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text;
+    if n > 1 then
+        return ojs_router.answering(nodes[:n / 2]) || ojs_router.answering(nodes[n / 2 + 1:]);
+    elsif not ojs_router.is_down(failure) then
+        perform ojs_router.raise_failure(nodes[1], failure);
+    end if;
+    raise log 'ojs_router: node % does not answer: %', nodes[1], failure.message;
+    perform ojs_router.remember_missing(nodes[1]);
+    return '{}';
+end $$;
+
+-- After a call of several nodes failed: those with which to try again. Raises where that would not help.
+create function ojs_router.answering_after(nodes int[], failure ojs_router.failure, attempt int) returns int[]
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if not ojs_router.is_down(failure) or attempt > 3 then
+        perform ojs_router.raise_failure(nodes[1], failure);
+    end if;
+    return ojs_router.answering(nodes);
+end $$;
+
+-- Says which nodes are missing in an answer.
+create function ojs_router.warn_partial(asked int[]) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    missing int[] := array(select number from ojs_router.node where state <> 'removed' and number <> all (asked)
+        order by number);
+begin
+    if missing <> '{}' then
+        raise warning 'the answer is partial: no answer of node %', array_to_string(missing, ', ')
+            using hint = 'What is on that node is missing in it. Ask again when the node is back.';
+    end if;
+end $$;
+
+-- All nodes; raises where one does not answer, since what is to hold everywhere must reach all of them.
+create function ojs_router.all_nodes() returns int[]
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    nodes int[] := array(select number from ojs_router.node where state <> 'removed' order by number);
+    live int[];
+    missing int[];
+begin
+    perform ojs_router.check_any(nodes);
+    live := ojs_router.answering(nodes);
+    missing := array(select n from unnest(nodes) n where n <> all (live));
+    if missing <> '{}' and coalesce(current_setting('ojs_router.allow_partial', true), '') not in ('on', 'true', '1')
+        then
+        perform ojs_router.raise('UNAVAILABLE', format('node %s does not answer', array_to_string(missing, ', ')),
+            jsonb_build_object('nodes', to_jsonb(missing)),
+            'Nothing was changed, on no node. With ojs_router.allow_partial = on the others are changed, and the call '
+                'is to be repeated later.');
+    end if;
+    return live;
+end $$;
+
+create function ojs_router.check_any(nodes int[]) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if nodes = '{}' then
+        perform ojs_router.raise('UNAVAILABLE', case when exists (select from ojs_router.node where state <> 'removed')
+            then 'no node answers' else 'the router has no node' end, '{}',
+                'An administrator adds nodes with ojs_router.join_node.');
+    end if;
+end $$;
+
+-- A node for what may be anywhere: the caller's choice, or any that takes new jobs.
+create function ojs_router.any_node() returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    chosen text := current_setting('ojs_router.node', true);
+    missing int[] := ojs_router.missing();
+    nodes int[];
+    node int;
+begin
+    if chosen <> '' then
+        select number into node from ojs_router.node where state = 'active' and number::text = chosen;
+        if node is null then
+            perform ojs_router.raise('INVALID_PAYLOAD', format('ojs_router.node: there is no active node %s',
+                left(chosen, 20)),
+                '{"field": "ojs_router.node"}',
+                    'Set it to the number of an active node (ojs_router.nodes), or reset it.');
+        end if;
+        return node;
+    end if;
+    nodes := array(select number from ojs_router.node where state = 'active' and number <> all (missing));
+    if nodes = '{}' then
+        perform ojs_router.check_any(array(select number from ojs_router.node where state <> 'removed'));
+        perform ojs_router.raise('UNAVAILABLE', 'no node takes new jobs', '{}',
+            'All are draining or do not answer. Try again later.');
+    end if;
+    return nodes[1 + floor(random() * cardinality(nodes))];
+end $$;
+
+-- Where a job is: on the node that its id names, or where the jobs of that node have gone. Null where the id names
+-- none.
+create function ojs_router.named_node(id uuid) returns int
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    bits bytea := uuid_send(id);
+    found_node record;
+begin
+    select n.number, n.state, n.successor into found_node from ojs_router.node n
+    where n.number = ((get_byte(bits, 8) & 63) << 8 | get_byte(bits, 9));
+    for i in 1..16 loop
+        exit when found_node.state is distinct from 'removed';
+        select n.number, n.state, n.successor into found_node from ojs_router.node n
+            where n.number = found_node.successor;
+    end loop;
+    return found_node.number;
+end $$;
+
+-- A job whose id does not name its node: all are asked. Null if it is on none.
+create function ojs_router.found_node(id uuid) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    nodes int[] := ojs_router.live_nodes();
+    node int;
+    failure ojs_router.failure;
+begin
+    for attempt in 1..4 loop
+        begin
+            select f into node from ojs_router.remote_has_job(nodes, id) f limit 1;
+            exit;
+        exception when others then
+            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            nodes := ojs_router.answering_after(nodes, failure, attempt);
+        end;
+    end loop;
+    if node is null and cardinality(nodes) < (select count(*) from ojs_router.node where state <> 'removed') then
+        perform ojs_router.raise('UNAVAILABLE', format('job %s is on no node that answers', id),
+            jsonb_build_object('job_id', id),
+            'Not all nodes answer, and it may be on another one. Try again later.');
+    end if;
+    return node;
+end $$;
+
+create function ojs_router.home(id uuid) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    node int := ojs_router.named_node(id);
+begin
+    return coalesce(node, ojs_router.found_node(id), ojs_router.any_node());
+        -- the last one says that there is no such job
+end $$;
+
+-- Like home(), but for calls that a node answers even if it does not know the job.
+create function ojs_router.holding_node(id uuid) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    node int := ojs_router.named_node(id);
+    failure ojs_router.failure;
+begin
+    begin
+        if node is not null and exists (select from ojs_router.remote_has_job(array[node], id)) then
+            return node;
+        end if;
+    exception when others then
+        get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+            failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+        perform ojs_router.raise_failure(node, failure);
+    end;
+    return coalesce(ojs_router.found_node(id), node, ojs_router.any_node());
+end $$;
+
+-- After a call about a job failed on a node: another node on which the job is. Raises where there is none.
+create function ojs_router.other_home(id uuid, node int, failure ojs_router.failure) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    other int;
+begin
+    if failure.state = 'OJ300' and id is not null then
+        other := ojs_router.found_node(id);
+    end if;
+    if other is null or other = node then
+        perform ojs_router.raise_failure(node, failure);
+    end if;
+    return other;
+end $$;
+
+-- The node that holds a key. Where its slot has moved and the node before still holds the key, that one.
+create function ojs_router.key_node(key text) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    h bytea := sha256(convert_to(key, 'UTF8'));
+    s ojs_router.slot;
+    failure ojs_router.failure;
+    held boolean;
+begin
+    select * into s from ojs_router.slot where slot = (get_byte(h, 0) << 4) | (get_byte(h, 1) >> 4);
+    if s.node is null then
+        perform ojs_router.check_any('{}');
+    end if;
+    if s.previous is null then
+        return s.node;
+    end if;
+    -- One at a time per key, until the end of the transaction: who finds the key free on the old node makes it on the
+    -- new one
+    -- before anybody else looks.
+    perform pg_advisory_xact_lock(('x' || encode(substr(h, 1, 8), 'hex'))::bit(64)::bigint);
+    begin
+        if key like 'id: %' then
+            held := exists (select from ojs_router.remote_has_job(array[s.previous], substr(key, 5)::uuid));
+        else
+            held := ojs_router.remote_key_held(s.previous, key);
+        end if;
+    exception when others then
+        get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+            failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+        perform ojs_router.raise_failure(s.previous, failure);
+    end;
+    return case when held then s.previous else s.node end;
+end $$;

@@ -1,0 +1,349 @@
+-- push.sql: producing jobs. A job with a key goes to the node of the key's slot, so that the key holds on all nodes
+-- together;
+-- any other goes to any node. A call of a node commits there, whatever becomes of the caller's transaction.
+
+create function ojs_router.remote_push(
+    node int, type text, args jsonb, queue text, priority int, scheduled_at timestamptz, delay interval,
+        expires_at timestamptz, retry jsonb,
+    "unique" jsonb, meta jsonb, timeout interval, deduplication_key text, deduplication_ttl interval, id uuid,
+        tags text[], pending boolean,
+    options jsonb
+) returns ojs.job language plproxy as $$
+    cluster 'ojs'; run on node;
+    select * from ojs.push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18);
+$$;
+-- What most jobs need. The node reads and plans the text each time: parameters cost, and default values cost more.
+create function ojs_router.remote_push(node int, type text, args jsonb, queue text) returns ojs.job
+    language plproxy as $$
+    cluster 'ojs'; run on node;
+    select * from ojs.push($2, $3, $4, 0, null, null, null, null, null, '{}', null, null, null, null, null, false,
+        '{}');
+$$;
+create function ojs_router.remote_push_job(node int, job jsonb) returns jsonb language plproxy as $$
+    cluster 'ojs'; run on node;
+    select ojs.push_job(job);
+$$;
+create function ojs_router.remote_push_many(
+    node int, jobs jsonb, deduplication_key text, deduplication_ttl interval, atomicity text, idempotency_key text,
+    out index int, out id uuid, out status text, out error jsonb
+) returns setof record language plproxy as $$
+    cluster 'ojs'; run on node;
+    select p.index, p.id, p.status, p.error from ojs.push_many($2, $3, $4, $5, $6) p;
+$$;
+create function ojs_router.remote_create_workflow(node int, def jsonb) returns jsonb language plproxy as $$
+    cluster 'ojs'; run on node;
+    select ojs.create_workflow(def);
+$$;
+
+-- Fingerprints of envelopes, by any node; null for those without a uniqueness policy. Raises what is wrong with an
+-- envelope.
+create function ojs_router.fingerprints(jobs jsonb) returns text[]
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    node int;
+    failure ojs_router.failure;
+begin
+    for attempt in 1..4 loop
+        select n into node from unnest(ojs_router.live_nodes()) n order by random() limit 1;
+        perform ojs_router.check_any(array_remove(array[node], null));
+        begin
+            return ojs_router.remote_fingerprints(node, jobs);
+        exception when others then
+            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            if attempt = 4 or not ojs_router.is_down(failure) then
+                perform ojs_router.raise_failure(node, failure);
+            end if;
+            perform ojs_router.remember_missing(node);
+        end;
+    end loop;
+end $$;
+
+-- The key that says where a job goes, by what else is to hold of it; null where any node will do.
+create function ojs_router.job_key(deduplication text, fingerprint text, limit_key text, id text, queue text)
+    returns text
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if deduplication is not null and fingerprint is not null then
+        perform ojs_router.raise('UNSUPPORTED_FEATURE',
+            'through the router a job cannot be unique and have a deduplication_key',
+            '{"feature": "unique with deduplication_key"}',
+            'Each of them names a node, and these may differ. Leave one out, or push the job on a node directly.');
+    end if;
+    return case when deduplication is not null then coalesce(queue, 'default') || ' ' || deduplication
+        when fingerprint is not null then fingerprint
+        when limit_key is not null then 'limit: ' || limit_key
+        when id is not null then 'id: ' || id end;
+end $$;
+
+-- The same of an envelope, without the fingerprint.
+create function ojs_router.envelope_key(job jsonb, fingerprint text) returns text
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_router.job_key(e ->> 'deduplication_key', fingerprint,
+        case when e ? 'rate_limit' then coalesce(e -> 'rate_limit' ->> 'key', 'queue:'
+            || coalesce(e ->> 'queue', 'default')) end,
+        e ->> 'id', e ->> 'queue')
+    from (select case when jsonb_typeof(job) <> 'object' then '{}' when jsonb_typeof(job -> 'options') = 'object'
+        then (job -> 'options') || job
+        else job end) as o(e)
+$$;
+
+create function ojs_router.is_unique(job jsonb) returns boolean
+language sql immutable parallel safe
+begin atomic
+    select coalesce(jsonb_typeof(job -> 'unique') <> 'null', false)
+        or coalesce(jsonb_typeof(job -> 'options' -> 'unique') <> 'null', false);
+end;
+
+-- Holds off ojs_router.join_node and remove_node until the end of the transaction: a push that has looked at the slots
+-- before
+-- they change must be over before another goes by the new ones.
+create function ojs_router.node_for(key text) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+        perform ojs_router.raise('UNSUPPORTED_FEATURE',
+            'through the router a job with a key cannot be pushed at this isolation level',
+            '{"feature": "keys at repeatable read"}',
+                'Use READ COMMITTED. The push is a transaction of its own on the node in any case.');
+    end if;
+    perform pg_advisory_xact_lock_shared(1869771378, 0); -- see change_slots()
+    return ojs_router.key_node(key);
+end $$;
+
+-- After a push failed on a node: another node to try, where nothing can have happened and any node will do. Raises
+-- otherwise.
+create function ojs_router.other_node(node int, key text, failure ojs_router.failure) returns int
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if key is not null or not ojs_router.never_sent(failure) or current_setting('ojs_router.node', true) <> '' then
+        perform ojs_router.raise_failure(node, failure);
+    end if;
+    perform ojs_router.remember_missing(node);
+    return ojs_router.any_node();
+end $$;
+
+create function ojs.push(
+    type text, args jsonb default '[]', queue text default 'default', priority int default 0,
+        scheduled_at timestamptz default null,
+    delay interval default null, expires_at timestamptz default null, retry jsonb default null,
+        "unique" jsonb default null,
+    meta jsonb default '{}', timeout interval default null, deduplication_key text default null,
+        deduplication_ttl interval default null,
+    id uuid default null, tags text[] default null, pending boolean default false, options jsonb default '{}'
+) returns ojs.job
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    plain boolean := scheduled_at is null and delay is null and expires_at is null and retry is null
+        and "unique" is null
+        and timeout is null and deduplication_key is null and deduplication_ttl is null and id is null and tags is null
+        and priority = 0 and not pending and meta = '{}' and options = '{}';
+    key text;
+    envelope jsonb;
+    node int;
+    failure ojs_router.failure;
+    answer ojs.job;
+begin
+    if plain is not true and ("unique" is not null or deduplication_key is not null or id is not null
+            or options ?| array['unique', 'deduplication_key', 'id', 'rate_limit']) then
+        envelope := coalesce(options, '{}') || jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue,
+            'unique', "unique",
+            'deduplication_key', deduplication_key, 'id', id)) || jsonb_build_object('args', args, 'meta', meta);
+        key := ojs_router.envelope_key(envelope, case when ojs_router.is_unique(envelope)
+            then (ojs_router.fingerprints(jsonb_build_array(envelope - 'id')))[1] end);
+    end if;
+    node := case when key is null then ojs_router.any_node() else ojs_router.node_for(key) end;
+    loop
+        begin
+            if plain then
+                answer := ojs_router.remote_push(node, type, args, queue);
+            else
+                answer := ojs_router.remote_push(node, type, args, queue, priority, scheduled_at, delay, expires_at,
+                    retry, "unique", meta,
+                    timeout, deduplication_key, deduplication_ttl, id, tags, pending, options);
+            end if;
+            return answer;
+        exception when others then
+            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            node := ojs_router.other_node(node, key, failure);
+        end;
+    end loop;
+end $$;
+
+create function ojs.push_job(job jsonb) returns jsonb
+language plpgsql strict volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    key text;
+    node int;
+    failure ojs_router.failure;
+begin
+    if jsonb_typeof(job) = 'object' then
+        key := ojs_router.envelope_key(job, case when ojs_router.is_unique(job)
+            then (ojs_router.fingerprints(jsonb_build_array(job)))[1] end);
+    end if;
+    node := case when key is null then ojs_router.any_node() else ojs_router.node_for(key) end;
+    loop
+        begin
+            return ojs_router.remote_push_job(node, job);
+        exception when others then
+            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            node := ojs_router.other_node(node, key, failure);
+        end;
+    end loop;
+end $$;
+
+create type ojs_router.pushed_item as (index int, id uuid, status text, error jsonb);
+
+-- Where each job is for itself, one with a wrong policy has no fingerprint; its node says what is wrong.
+create function ojs_router.batch_fingerprints(jobs jsonb, atomicity text) returns text[]
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job jsonb;
+    fingerprints text[] := '{}';
+    fingerprint text;
+begin
+    if not exists (select from jsonb_array_elements(jobs) j where jsonb_typeof(j) = 'object'
+        and ojs_router.is_unique(j)) then
+        return array_fill(null::text, array[jsonb_array_length(jobs)]);
+    end if;
+    begin
+        return ojs_router.fingerprints(jobs);
+    exception when others then
+        if atomicity is distinct from 'partial' or sqlstate = '57P03' then
+            raise;
+        end if;
+    end;
+    for job in select j from jsonb_array_elements(jobs) with ordinality e(j, n) order by n loop
+        fingerprint := null;
+        begin
+            fingerprint := (ojs_router.fingerprints(jsonb_build_array(job)))[1];
+        exception when others then
+            if sqlstate = '57P03' then
+                raise;
+            end if;
+        end;
+        fingerprints := fingerprints || fingerprint;
+    end loop;
+    return fingerprints;
+end $$;
+
+-- All of a batch goes to one node, except where each job is for itself and some have keys. The idempotency keys of
+-- callers are
+-- told apart, since to the node all of them are one role.
+create function ojs.push_many(
+    jobs jsonb, deduplication_key text default null, deduplication_ttl interval default null,
+        atomicity text default 'atomic',
+    idempotency_key text default null, out index int, out id uuid, out status text, out error jsonb
+) returns setof record
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    request text := case when length(idempotency_key) between 1 and 256
+        then encode(sha256(convert_to(session_user || ' ' || idempotency_key, 'UTF8')), 'hex') else idempotency_key end;
+    keys text[] := '{}';
+    nodes int[];
+    batch record;
+    pushed ojs_router.pushed_item[] := '{}';
+    key text;
+    node int;
+    failure ojs_router.failure;
+begin
+    if jsonb_typeof(jobs) = 'array' and (jsonb_path_exists(jobs, '$[*].unique')
+        or jsonb_path_exists(jobs, '$[*].options.unique')
+            or jsonb_path_exists(jobs, '$[*].id') or jsonb_path_exists(jobs, '$[*].rate_limit')
+                or jsonb_path_exists(jobs, '$[*].options.rate_limit')) then
+        select array_agg(ojs_router.envelope_key(j, f) order by n) into keys
+        from rows from (jsonb_array_elements(jobs), unnest(ojs_router.batch_fingerprints(jobs, atomicity))) with
+            ordinality b(j, f, n);
+    end if;
+    if request is not null then
+        key := 'idempotency: ' || request;
+    elsif deduplication_key is not null then
+        key := coalesce(jobs -> 0 ->> 'queue', jobs -> 0 -> 'options' ->> 'queue', 'default') || ' '
+            || deduplication_key;
+    end if;
+    if array_remove(keys, null) = '{}' then
+        node := case when key is null then ojs_router.any_node() else ojs_router.node_for(key) end;
+        nodes := array[node];
+    else
+        nodes := array(select case when k is null then null else ojs_router.node_for(k) end from unnest(keys) with
+            ordinality u(k, n) order by n);
+        node := coalesce(case when key is not null then ojs_router.node_for(key) end,
+            (select n from unnest(nodes) n where n is not null limit 1));
+        nodes := array(select coalesce(n, node) from unnest(nodes) with ordinality u(n, i) order by i);
+        if exists (select from unnest(nodes) n where n <> node)
+            and (atomicity is distinct from 'partial' or key is not null) then
+            perform ojs_router.raise('UNSUPPORTED_FEATURE',
+                'the keys of the jobs name several nodes, so the batch cannot be pushed as a whole',
+                '{"feature": "atomic batch on several nodes"}',
+                'Say atomicity => ''partial'' without a key of the batch, or push jobs with keys by themselves.');
+        end if;
+    end if;
+    if cardinality(nodes) <= 1 or not exists (select from unnest(nodes) n where n <> nodes[1]) then
+        loop
+            begin
+                return query select p.index, p.id, p.status, p.error
+                    from ojs_router.remote_push_many(node, jobs, deduplication_key, deduplication_ttl, atomicity,
+                        request) p;
+                return;
+            exception when others then
+                get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                    failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+                node := ojs_router.other_node(node, coalesce(key, case when array_remove(keys, null) <> '{}'
+                    then 'keys' end), failure);
+            end;
+        end loop;
+    end if;
+    for batch in
+        select n as node, array_agg(i - 1 order by i) as positions, jsonb_agg(jobs -> (i - 1)::int order by i) as jobs
+        from unnest(nodes) with ordinality u(n, i) group by n
+    loop
+        begin
+            pushed := pushed || array(
+                select (batch.positions[p.index + 1], p.id, p.status, case when p.error is not null then p.error
+                    || jsonb_build_object(
+                    'message', regexp_replace(p.error ->> 'message', '^jobs\[[0-9]+\]',
+                        format('jobs[%s]', batch.positions[p.index + 1])),
+                    'details', case when p.error -> 'details' ? 'index'
+                        then jsonb_set(p.error -> 'details', '{index}', to_jsonb(batch.positions[p.index + 1]))
+                        else p.error -> 'details' end) end)::ojs_router.pushed_item
+                from ojs_router.remote_push_many(batch.node, batch.jobs, null, null, atomicity, null) p);
+        exception when others then
+            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            if not ojs_router.is_down(failure) then
+                perform ojs_router.raise_failure(batch.node, failure);
+            end if;
+            perform ojs_router.remember_missing(batch.node);
+            pushed := pushed || array(
+                select (i, null, 'failed', jsonb_build_object('code', 'UNAVAILABLE', 'message',
+                    format('jobs[%s]: node %s does not answer', i, batch.node),
+                    'retryable', true, 'details', jsonb_build_object('index', i, 'node',
+                        batch.node)))::ojs_router.pushed_item
+                from unnest(batch.positions) i);
+        end;
+    end loop;
+    return query select p.* from unnest(pushed) p order by p.index;
+end $$;
+
+create function ojs.create_workflow(def jsonb) returns jsonb
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    node int := ojs_router.any_node();
+    failure ojs_router.failure;
+begin
+    loop
+        begin
+            return ojs_router.remote_create_workflow(node, def);
+        exception when others then
+            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            node := ojs_router.other_node(node, null, failure);
+        end;
+    end loop;
+end $$;

@@ -1,0 +1,52 @@
+-- remote.sql: what is asked of several nodes at once, or of a node about a key. PL/Proxy sends the text after select
+-- with the
+-- arguments as parameters; run on takes node numbers, which are partitions (nodes.sql). Those about one job: jobs.sql.
+
+create function ojs_router.remote_ping(nodes int[]) returns setof int language plproxy as $$
+    cluster 'ojs'; run on unnest(nodes);
+    select 1;
+$$;
+
+-- What join_node checks.
+create function ojs_router.remote_identity(node int, out node_id int, out version text, out recovery boolean,
+    out may boolean) returns record
+language plproxy as $$
+    cluster 'ojs'; run on node;
+    select current_setting('ojs.node_id')::int4 as node_id, ojs.version() as version, pg_is_in_recovery() as recovery,
+        pg_has_role('ojs_producer', 'usage') and pg_has_role('ojs_worker', 'usage')
+            and pg_has_role('ojs_observer', 'usage') as may;
+$$;
+
+create function ojs_router.remote_has_job(nodes int[], id uuid) returns setof int language plproxy as $$
+    cluster 'ojs'; run on unnest(nodes);
+    select current_setting('ojs.node_id')::int4 from ojs.results(array[id]::uuid[]) r where r.state is not null;
+$$;
+create function ojs_router.remote_has_jobs(nodes int[], ids uuid[], out node int, out id uuid) returns setof record
+    language plproxy as $$
+    cluster 'ojs'; run on unnest(nodes);
+    select current_setting('ojs.node_id')::int4 as node, r.id from ojs.results(ids) r where r.state is not null;
+$$;
+
+create function ojs_router.remote_key_held(node int, key text) returns boolean language plproxy as $$
+    cluster 'ojs'; run on node;
+    select ojs.key_held(key);
+$$;
+create function ojs_router.remote_held_slots(nodes int[], out node int, out slot int) returns setof record
+    language plproxy as $$
+    cluster 'ojs'; run on unnest(nodes);
+    select current_setting('ojs.node_id')::int4 as node, h as slot from ojs.held_slots() h;
+$$;
+create function ojs_router.remote_fingerprints(node int, jobs jsonb) returns text[] language plproxy as $$
+    cluster 'ojs'; run on node;
+    select array(select ojs.fingerprint(j) from jsonb_array_elements(jobs) with ordinality e(j, n) order by n);
+$$;
+
+create function ojs_router.remote_waiting(nodes int[], out node int, out queue text, out ready bigint)
+    returns setof record language plproxy as $$
+    cluster 'ojs'; run on unnest(nodes);
+    select current_setting('ojs.node_id')::int4 as node, w.queue, w.ready from ojs.waiting() w;
+$$;
+create function ojs_router.remote_has_queue(nodes int[], queue text) returns setof int language plproxy as $$
+    cluster 'ojs'; run on unnest(nodes);
+    select 1 from ojs.queues q where q.name = queue;
+$$;

@@ -1,0 +1,60 @@
+-- node.sql: a node of several servers behind a router: its number in ids, the jobs that wait, the keys that it holds.
+-- The router is an extension of its own (router/). C++: src/pg/uuid.cpp.
+
+create function ojs.node_of(id uuid) returns int
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case when get_byte(uuid_send(id), 6) >> 4 = 7
+        then (get_byte(uuid_send(id), 8) & 63) << 8 | get_byte(uuid_send(id), 9) end
+$$;
+comment on function ojs.node_of(uuid)
+    is 'The node number that an id carries; without meaning if the id was made elsewhere or with ojs.node_id = 0';
+
+-- A queue in maintenance hands out nothing, and neither does a paused one.
+create function ojs.waiting(out queue text, out ready bigint) returns setof record
+language plpgsql volatile parallel unsafe security definer rows 10 set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+    if pg_is_in_recovery() or exists (select from ojs_store.maintenance) then
+        return;
+    end if;
+    return query
+        select q.name, c.ready
+        from ojs.queues q
+        join ojs_store.queue_rows(array(select ojs_store.queue_id(a.name) from ojs.queues a
+            where a.state <> 'paused')) c
+            on c.queue = ojs_store.queue_id(q.name)
+        where c.ready > 0;
+end $$;
+comment on function ojs.waiting() is 'How many jobs claims could get now, by queue; queues without one are left out';
+
+create function ojs.key_slot(key text) returns int
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select (get_byte(h, 0) << 4) | (get_byte(h, 1) >> 4) from sha256(convert_to(key, 'UTF8')) h
+$$;
+comment on function ojs.key_slot(text)
+    is 'The slot (0 to 4095) of a key by which a router chooses a node';
+
+create function ojs.key_held(key text) returns boolean
+language sql stable strict parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select case when key ~ '^[0-9a-f]{64}$'
+            then exists (select from ojs_store.unique_key u where u.fingerprint = decode(key, 'hex') and u.held)
+        when key like 'idempotency: %'
+            then exists (select from ojs_store.idempotency i where i.key = substr($1, 14)
+                and i.expires_at > ojs_store.now())
+        else exists (
+            select from ojs.deduplication_keys d where d.queue = split_part($1, ' ', 1)
+                and d.key = substr($1, strpos($1, ' ') + 1))
+    end
+$$;
+comment on function ojs.key_held(text)
+    is 'Whether this node holds a key: a fingerprint, a deduplication key as queue, space, key, or an idempotency key';
+
+create function ojs.held_slots() returns setof int
+language sql stable parallel unsafe security definer rows 4096 set search_path = pg_catalog, pg_temp as $$
+    select ojs.key_slot(encode(u.fingerprint, 'hex')) from ojs_store.unique_key u where u.held
+    union
+    select ojs.key_slot(d.queue || ' ' || d.key) from ojs.deduplication_keys d
+    union
+    select ojs.key_slot('idempotency: ' || i.key) from ojs_store.idempotency i where i.expires_at > ojs_store.now()
+$$;
+comment on function ojs.held_slots() is 'The slots of all keys that this node holds; reads all of them';
