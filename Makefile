@@ -6,7 +6,7 @@ PG_CONFIG ?= pg_config
 
 # The install script is these files, in this order.
 # Tables and types: run once. A later version changes them in sql/versions/next.sql.
-SQL_ONCE = sql/schema.sql sql/roles.sql sql/types.sql sql/tables.sql sql/ordering_tables.sql
+SQL_ONCE = sql/schema.sql sql/roles.sql sql/types.sql sql/tables.sql sql/ordering_tables.sql sql/admin_tables.sql
 # Functions, views, triggers: part of every update script too, there with "or replace".
 SQL_CODE = \
 	sql/rights.sql \
@@ -39,6 +39,7 @@ SQL_CODE = \
 	sql/lists.sql \
 	sql/bulk.sql \
 	sql/replay.sql \
+	sql/audit.sql \
 	sql/hooks.sql \
 	sql/schemas.sql \
 	sql/lease_json.sql \
@@ -63,6 +64,7 @@ SQL_CODE = \
 	sql/http/cron.sql \
 	sql/http/workflows.sql \
 	sql/http/schemas.sql \
+	sql/http/audit.sql \
 	sql/http/admin.sql \
 	sql/http/system.sql
 # What speaks of all of the above: always last, and in every update script.

@@ -60,6 +60,7 @@ constexpr Rule rules[] = {
     {"POST ", "/v0/topics/:", produce},
     {"POST ", "/v0/topics/:/:", work},
 
+    {"GET HEAD ", "/ojs/v1/admin/audit", 0},
     {"GET HEAD ", "/ojs/v1/schemas", everybody},
     {"GET HEAD ", "/ojs/v1/schemas/:", everybody},
     {"GET HEAD ", "/ojs/v1/schemas/:/:", everybody},

@@ -249,6 +249,10 @@ begin
             || case when code is not null then jsonb_build_object('code', code, 'reason', reason) else twin end;
         succeeded := succeeded + (code is null)::int;
     end loop;
+    perform ojs_store.record_audit(format('jobs_%s', case operation when 'cancel' then 'cancelled' when 'retry'
+        then 'retried' else 'deleted' end),
+        operation, null, null, jsonb_build_object('filter', filter - '{args,ids}'::text[], 'matched', cardinality(ids),
+            'succeeded', succeeded));
     perform ojs_store.record_event(format('bulk.%s.completed', operation), operation,
         jsonb_build_object('total', cardinality(ids),
         case operation when 'cancel' then 'cancelled' when 'retry' then 'retried' else 'deleted' end, succeeded,

@@ -95,6 +95,14 @@ begin
     return entry;
 end $$;
 
+-- What an administrator says of an entry, without the arguments of its job, which are not for an audit.
+create function ojs_store.cron_settings(entry ojs_store.cron) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object('expression', entry.expression, 'timezone', entry.timezone, 'enabled', entry.enabled,
+        'overlap_policy', entry.overlap_policy, 'description', entry.description, 'type', entry.job -> 'type',
+        'queue', coalesce(entry.job #> '{options,queue}', entry.job -> 'queue'))
+$$;
+
 create function ojs.schedule(name text, cron text, job jsonb, options jsonb default '{}') returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -173,7 +181,8 @@ begin
     end loop;
     if not existed or entry is distinct from before then
         perform ojs_store.record_act('cron_set', name,
-            jsonb_build_object('cron_name', name, 'cron_expr', entry.expression, 'enabled', entry.enabled));
+            jsonb_build_object('cron_name', name, 'cron_expr', entry.expression, 'enabled', entry.enabled),
+            case when existed then ojs_store.cron_settings(before) end, ojs_store.cron_settings(entry));
     end if;
     perform ojs_store.ask_for_worker();
     return ojs_store.cron_json(entry) || jsonb_build_object('created', not existed);

@@ -27,6 +27,7 @@ select pg_catalog.pg_extension_config_dump('ojs_store.workflow_open', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.workflow_end', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.workflow_due', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.workflow_check', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.audit', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.job_schema', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.schema_mode', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.hook', '');

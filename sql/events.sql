@@ -23,9 +23,11 @@ begin
 end $$;
 
 -- What an administrator has done, and who: `by` is the session's user, `as` the role that it has taken on.
-create function ojs_store.record_act(type text, subject text, data jsonb) returns void
+create function ojs_store.record_act(type text, subject text, data jsonb, before jsonb default null,
+    after jsonb default null) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
+    perform ojs_store.record_audit(type, subject, before, after, data);
     perform ojs_store.record_event('admin.' || type, subject,
         data || jsonb_strip_nulls(jsonb_build_object('by', session_user,
         'as', nullif(current_setting('role'), 'none'))));

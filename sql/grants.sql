@@ -244,3 +244,7 @@ grant execute on function ojs.create_schema(text, text, jsonb, text), ojs.drop_s
     ojs_http.register, ojs_http.register_schema, ojs_http.put_schema, ojs_http.set_schema_validation,
         ojs_http.drop_schema
 to ojs_admin;
+
+-- Audit
+grant select on ojs.audit to ojs_admin;
+grant execute on function ojs_http.audit to ojs_admin;

@@ -190,6 +190,8 @@ end $$;
 create function ojs.set_rate_limit(key text, config jsonb, until timestamptz default null) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
+declare
+    before jsonb;
 begin
     perform ojs_store.use_queue(substr(key, 7), 'administer') where key like 'queue:%';
     perform ojs_store.check_limit(key, config);
@@ -199,6 +201,8 @@ begin
             'Give a time to come, or null for good.');
     end if;
     perform ojs_store.lock_setting('ojs_store.rate_limit', key);
+    select jsonb_build_object('config', r.config, 'until', r.until) into before from ojs_store.rate_limit r
+        where r.key = set_rate_limit.key and r.config is not null order by r.set_at desc limit 1;
     delete from ojs_store.rate_limit r where r.key = set_rate_limit.key;
     if config is not null then
         insert into ojs_store.rate_limit (key, config, until, set_at) values (key, config, until, clock_timestamp());
@@ -206,7 +210,8 @@ begin
     perform ojs_store.changed('ojs_store.rate_limit');
     perform ojs_store.record_act('rate_limit_set', key,
         jsonb_strip_nulls(jsonb_build_object('key', key, 'config', config,
-        'until', ojs_store.time_text(until))));
+        'until', ojs_store.time_text(until))), before,
+        case when config is not null then jsonb_build_object('config', config, 'until', until) end);
     -- Who waits for jobs that may start now looks again.
     perform ojs_store.wake(q.name) from (select distinct q.name from ojs_store.queue q where q.state = 'active') q;
     return coalesce(ojs_store.rate_limit_json(key), jsonb_build_object('key', key));

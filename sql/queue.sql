@@ -90,7 +90,8 @@ begin
     end if;
     perform ojs_store.changed('ojs_store.queue');
     if config is not null then
-        perform ojs_store.record_act('queue_configured', name, jsonb_build_object('queue', name, 'config', config));
+        perform ojs_store.record_act('queue_configured', name, jsonb_build_object('queue', name, 'config', config),
+            before.config, wanted);
     end if;
     return ojs_store.queue_named(name);
 end $$;
@@ -138,6 +139,7 @@ create function ojs.pause_queue(name text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.set_state(name, 'paused');
+    perform ojs_store.record_audit('queue_paused', name, null, null, null);
     perform ojs_store.record_event('queue.paused', name, jsonb_build_object('queue', name, 'paused_by', session_user));
 end $$;
 comment on function ojs.pause_queue(text)
@@ -147,6 +149,7 @@ create function ojs.resume_queue(name text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.set_state(name, 'active');
+    perform ojs_store.record_audit('queue_resumed', name, null, null, null);
     perform ojs_store.record_event('queue.resumed', name,
         jsonb_build_object('queue', name, 'resumed_by', session_user));
     perform ojs_store.wake(name);

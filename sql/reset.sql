@@ -18,7 +18,7 @@ declare
         select c.oid::regclass from pg_class c
         where c.relnamespace = 'ojs_store'::regnamespace and c.relkind in ('r', 'p')
             -- the hot set and the key of ids stand, and retention goes on where it is
-            and c.relname not in ('hot_set_state', 'retention_cursor', 'name_key')
+            and c.relname not in ('hot_set_state', 'retention_cursor', 'name_key', 'audit')
         order by c.oid);
     one regclass;
 begin

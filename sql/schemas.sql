@@ -215,7 +215,7 @@ begin
     end if;
     perform ojs_store.changed('ojs_store.job_schema');
     perform ojs_store.record_act('schema_validation_set', type,
-        jsonb_build_object('job_type', type, 'before', before, 'after', mode));
+        jsonb_build_object('job_type', type), to_jsonb(before), to_jsonb(mode));
 end $$;
 comment on function ojs.set_schema_validation(text, text)
     is 'Says what becomes of jobs of a type whose arguments do not fit its schema: strict, warn, off; null for what '

@@ -459,25 +459,6 @@ create table ojs_store.hook (
     function_owner text not null
 );
 
--- Schemas of the arguments of job types (src/job/schema_registry.cpp). What changes a mode says that this table has
--- changed.
-create table ojs_store.job_schema (
-    type text collate "C" not null,
-    key bytea not null,                 -- the version, in the order of versions
-    version text collate "C" not null,  -- as it was given
-    uri text collate "C" not null,
-    schema jsonb not null,
-    created_at timestamptz not null,
-    primary key (type, key)
-);
-create unique index job_schema_uri on ojs_store.job_schema (uri);
-
--- Job types whose mode of validation is not that of the setting ojs.schema_validation.
-create table ojs_store.schema_mode (
-    type text collate "C" not null primary key,
-    mode text not null                  -- strict, warn, off
-);
-
 -- How often execution hooks have failed. A call inserts a row, the tick adds them up.
 create table ojs_store.hook_failure (
     hook text collate "C" not null,

@@ -41,6 +41,11 @@ begin
                 where s.what = 'stored_event';
         end if;
     end if;
+    delete from ojs_store.audit where ctid = any (array(
+        select a.ctid from ojs_store.audit a
+        where a.at <= ojs_store.now() - extract(epoch from current_setting('ojs.audit_retention')::interval) * interval
+            '1 second'
+        order by a.at limit most for update skip locked));
     delete from ojs_store.once_token where ctid = any (array(
         select o.ctid from ojs_store.once_token o where o.at <= ojs_store.now() - interval '30 days' order by o.at
             limit most for update skip locked));

@@ -77,6 +77,8 @@ begin
     if set_worker_state.worker is not null then
         perform ojs_store.check_worker(set_worker_state.worker);
     end if;
+    perform ojs_store.record_audit('worker_directed', coalesce(set_worker_state.worker, '*'), null, null,
+        jsonb_build_object('state', wanted));
     -- In the order of their names: two calls for all workers do not wait for each other crosswise.
     perform from ojs_store.worker w where set_worker_state.worker is null or w.name = set_worker_state.worker
         order by w.name for update;

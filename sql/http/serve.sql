@@ -134,6 +134,7 @@ begin atomic
         ('PUT', '/ojs/v1/admin/schemas/:type/:version', 'put_schema'),
         ('DELETE', '/ojs/v1/admin/schemas/:type/:version', 'drop_schema'),
         ('GET', '/ojs/v1/admin/access', 'access'),
+        ('GET', '/ojs/v1/admin/audit', 'audit'),
         ('GET', '/ojs/v1/admin/system/config', 'system_config'),
         ('GET', '/ojs/v1/admin/system/maintenance', 'maintenance'),
         ('POST', '/ojs/v1/admin/system/maintenance', 'set_maintenance'),

@@ -28,6 +28,9 @@ clock_moved(double, void *)
 void
 guc_init()
 {
+    DefineCustomIntVariable("ojs.audit_retention", "How long the audit of administrators is kept.", nullptr,
+                            &settings.audit_retention_s, 365 * 86400, 86400, INT_MAX, PGC_SUSET, GUC_UNIT_S, nullptr,
+                            nullptr, nullptr);
     DefineCustomIntVariable("ojs.block_timeout",
                             "How long a push waits at the bound of a queue with overflow policy block.",
                             "-1 leaves it to the queue's block_timeout.", &settings.block_timeout_ms, -1, -1,

@@ -75,7 +75,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'pause_queue_flat resume_queue_flat drain_queue '
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker '
            'resume_worker terminate_worker forget_worker '
-        || 'schedule unschedule set_maintenance reset register register_schema put_schema set_schema_validation '
+        || 'schedule unschedule set_maintenance reset audit register register_schema put_schema set_schema_validation '
            'drop_schema', '')) list (names, callers);
 
 create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema,

@@ -18,6 +18,7 @@ enum SchemaMode { schema_off, schema_warn, schema_strict };
 /* One variable per setting, in the order of settings.cpp; times in milliseconds, sizes in the unit that the name's
  * documentation gives. */
 struct Settings {
+    int audit_retention_s;
     int block_timeout_ms; /* -1: as the queue says */
     double clock_offset_ms;
     bool conformance_mode;

@@ -1,0 +1,18 @@
+-- audit.sql: the audit over HTTP, in the words of OJS Security.
+
+create function ojs_http.audit(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    most int := ojs_http.query_number(request, 'limit', 50, 1, 100);
+    since timestamptz := ojs_http.query_time(request, 'since');
+    until timestamptz := ojs_http.query_time(request, 'until');
+begin
+    return ojs_http.reply(200, jsonb_build_object('entries', (
+        select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('id', a.id, 'timestamp', ojs_http.rfc3339(a.at),
+            'event_type', 'admin.' || a.act, 'subject', a.subject, 'principal', a.session_role, 'role', a.role,
+            'source_ip', host(a.address), 'application', a.application, 'outcome', 'success',
+            'before', a.before, 'after', a.after, 'detail', a.detail)) order by a.at desc, a.id), '[]')
+        from (select * from ojs.audit where (since is null or at >= since) and (until is null or at < until)
+            and (request.query ->> 'subject' is null or subject = request.query ->> 'subject')
+            order by at desc, id limit most) a)));
+end $$;
