@@ -42,7 +42,8 @@ def admin(sql, *parameters):
 
 
 def pg_ctl(folder, *words):
-    subprocess.run([*shlex.split(options.pg_ctl), f'{options.folder}/{folder}/data', *words], check=True, stdout=subprocess.DEVNULL,
+    subprocess.run([*shlex.split(options.pg_ctl), f'{options.folder}/{folder}/data', *words], check=True,
+        stdout=subprocess.DEVNULL,
                    stdin=subprocess.DEVNULL)
 
 
@@ -75,7 +76,8 @@ def push():
             jobs = json.dumps([{'type': 'sum.up', 'args': [batch * 50 + i], 'queue': 'work'} for i in range(50)])
             while True:
                 try:
-                    ids = [row[0] for row in c.execute('select id from ojs.push_many(%s, idempotency_key => %s)', (jobs, f'batch {batch}'))]
+                    ids = [row[0] for row in c.execute('select id from ojs.push_many(%s, idempotency_key => %s)',
+                        (jobs, f'batch {batch}'))]
                     break
                 except psycopg.OperationalError as e:
                     if e.sqlstate != '57P03':

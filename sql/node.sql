@@ -38,6 +38,11 @@ create function ojs.key_held(key text) returns boolean
 language sql stable strict parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select case when key ~ '^[0-9a-f]{64}$'
             then exists (select from ojs_store.unique_key u where u.fingerprint = decode(key, 'hex') and u.held)
+        when key like 'order: %'
+            then exists (
+                select from ojs_store.ordering_line l
+                where l.key = ojs_store.name_hash(ojs_store.queue_id(split_part($1, ' ', 2)) || ':'
+                    || substr($1, 9 + length(split_part($1, ' ', 2)))))
         when key like 'idempotency: %'
             then exists (select from ojs_store.idempotency i where i.key = substr($1, 14)
                 and i.expires_at > ojs_store.now())
@@ -47,13 +52,17 @@ language sql stable strict parallel unsafe security definer set search_path = pg
     end
 $$;
 comment on function ojs.key_held(text)
-    is 'Whether this node holds a key: a fingerprint, a deduplication key as queue, space, key, or an idempotency key';
+    is 'Whether this node holds a key, as the router writes it: a fingerprint, a deduplication key, an ordering key';
 
 create function ojs.held_slots() returns setof int
 language sql stable parallel unsafe security definer rows 4096 set search_path = pg_catalog, pg_temp as $$
     select ojs.key_slot(encode(u.fingerprint, 'hex')) from ojs_store.unique_key u where u.held
     union
     select ojs.key_slot(d.queue || ' ' || d.key) from ojs.deduplication_keys d
+    union
+    select ojs.key_slot('order: ' || (ojs_store.look(l.job_id)).queue || ' '
+        || ((ojs_store.look(l.job_id)).extra ->> 'ordering_key'))
+    from (select distinct on (o.key) o.job_id from ojs_store.ordering_line o) l
     union
     select ojs.key_slot('idempotency: ' || i.key) from ojs_store.idempotency i where i.expires_at > ojs_store.now()
 $$;

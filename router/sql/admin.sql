@@ -144,3 +144,22 @@ exception when others then
     end if;
     raise;
 end $$;
+
+create function ojs_router.remote_skip_ordering_key(node int, queue text, ordering_key text) returns ojs.job
+language plproxy as $$
+    cluster 'ojs'; run on node;
+    select * from ojs.skip_ordering_key($2, $3);
+$$;
+create function ojs.skip_ordering_key(queue text, ordering_key text) returns ojs.job
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    node int := ojs_router.key_node('order: ' || coalesce(queue, '') || ' ' || coalesce(ordering_key, ''));
+    failure ojs_router.failure;
+begin
+    return ojs_router.remote_skip_ordering_key(node, queue, ordering_key);
+exception when others then
+    get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+        failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+    perform ojs_router.raise_failure(node, failure);
+end $$;

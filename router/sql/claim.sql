@@ -55,8 +55,22 @@ begin
                 order by ln(random() + 1e-300) / r desc limit 32);
     end if;
     return array(
-        select key::int from jsonb_each_text(seen -> queue) where key::int <> all (missing) and value::bigint > 0
-        order by ln(random() + 1e-300) / value::bigint desc);
+        select n.number from jsonb_each_text(seen -> queue) s
+        join ojs_router.node n on n.number::text = s.key and n.state <> 'removed' and n.number <> all (missing)
+        order by ln(random() + 1e-300) / greatest(s.value::bigint, 1) desc);
+end $$;
+
+-- Waits for the next look of ojs_router.watch(): what the last one saw has been asked for.
+create function ojs_router.await_look(ends timestamptz) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    last timestamptz := (select w.at from ojs_router.watched w);
+begin
+    loop
+        perform pg_sleep(0.02);
+        exit when clock_timestamp() >= ends or not ojs_router.is_watched()
+            or (select w.at from ojs_router.watched w) is distinct from last;
+    end loop;
 end $$;
 
 create function ojs_router.is_watched() returns boolean
@@ -197,7 +211,7 @@ begin
                     end if;
                     exit when clock_timestamp() >= _wait_ends;
                     if ojs_router.is_watched() then
-                        perform pg_sleep(0.05);
+                        perform ojs_router.await_look(_wait_ends);
                     else
                         -- Work that comes to this node wakes us at once; what comes to others is seen after the slice.
                         _node := ojs_router.random_node();

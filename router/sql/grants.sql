@@ -38,7 +38,7 @@ begin
             ('{ojs_observer,ojs_admin}',
                 '{info,workflow,explain_job,queue_info,queue_stats,list_jobs,dead_letter_stats,metrics,health,events}'),
             ('{ojs_admin}',
-                '{create_schema,drop_schema,set_schema_validation,
+                '{skip_ordering_key,create_schema,drop_schema,set_schema_validation,
                 retry,discard,set_priority,delete_job,set_worker_state,create_queue,configure_queue,pause_queue,
                 resume_queue,drain_queue,
                 purge_queue,drop_queue,set_maintenance,set_rate_limit,cancel_many,retry_many,delete_many,

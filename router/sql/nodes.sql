@@ -17,7 +17,7 @@ begin
         || case when n.conninfo like '%keepalives%' then '' else
             'keepalives_idle=2 keepalives_interval=1 keepalives_count=3 ' end
         || case when n.conninfo like '%application_name%' then '' else 'application_name=ojs_router ' end
-            || n.conninfo, 'dbname=''''')) into wanted
+            || n.conninfo, 'host=/nonexistent')) into wanted
     from generate_series(0, (select coalesce(max(number), 0) from ojs_router.node)) i
     left join ojs_router.node n on n.number = i and n.state <> 'removed';
     select string_agg(case when w.value is null then format('drop %I', p.key) when p.value is null

@@ -60,18 +60,20 @@ begin
 end $$;
 
 -- The key that says where a job goes, by what else is to hold of it; null where any node will do.
-create function ojs_router.job_key(deduplication text, fingerprint text, limit_key text, id text, queue text)
-    returns text
+create function ojs_router.job_key(
+    deduplication text, fingerprint text, ordering_key text, limit_key text, id text, queue text
+) returns text
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
-    if deduplication is not null and fingerprint is not null then
+    if num_nonnulls(deduplication, fingerprint, ordering_key) > 1 then
         perform ojs_router.raise('UNSUPPORTED_FEATURE',
-            'through the router a job cannot be unique and have a deduplication_key',
-            '{"feature": "unique with deduplication_key"}',
+            'through the router a job cannot be unique and have a deduplication key or an ordering key, nor both keys',
+            '{"feature": "several keys"}',
             'Each of them names a node, and these may differ. Leave one out, or push the job on a node directly.');
     end if;
     return case when deduplication is not null then coalesce(queue, 'default') || ' ' || deduplication
         when fingerprint is not null then fingerprint
+        when ordering_key is not null then 'order: ' || coalesce(queue, 'default') || ' ' || ordering_key
         when limit_key is not null then 'limit: ' || limit_key
         when id is not null then 'id: ' || id end;
 end $$;
@@ -79,7 +81,7 @@ end $$;
 -- The same of an envelope, without the fingerprint.
 create function ojs_router.envelope_key(job jsonb, fingerprint text) returns text
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_router.job_key(e ->> 'deduplication_key', fingerprint,
+    select ojs_router.job_key(e ->> 'deduplication_key', fingerprint, e ->> 'ordering_key',
         case when e ? 'rate_limit' then coalesce(e -> 'rate_limit' ->> 'key', 'queue:'
             || coalesce(e ->> 'queue', 'default')) end,
         e ->> 'id', e ->> 'queue')
@@ -146,7 +148,8 @@ declare
     answer ojs.job;
 begin
     if plain is not true and ("unique" is not null or deduplication_key is not null or id is not null
-            or options ?| array['unique', 'deduplication_key', 'id', 'rate_limit']) then
+            or options ?| array['unique', 'deduplication_key', 'id', 'rate_limit',
+                'ordering_key']) then
         envelope := coalesce(options, '{}') || jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue,
             'unique', "unique",
             'deduplication_key', deduplication_key, 'id', id)) || jsonb_build_object('args', args, 'meta', meta);
@@ -254,7 +257,8 @@ declare
 begin
     if jsonb_typeof(jobs) = 'array' and (jsonb_path_exists(jobs, '$[*].unique')
         or jsonb_path_exists(jobs, '$[*].options.unique')
-            or jsonb_path_exists(jobs, '$[*].id') or jsonb_path_exists(jobs, '$[*].rate_limit')
+            or jsonb_path_exists(jobs, '$[*].id') or jsonb_path_exists(jobs, '$[*].ordering_key')
+            or jsonb_path_exists(jobs, '$[*].options.ordering_key') or jsonb_path_exists(jobs, '$[*].rate_limit')
                 or jsonb_path_exists(jobs, '$[*].options.rate_limit')) then
         select array_agg(ojs_router.envelope_key(j, f) order by n) into keys
         from rows from (jsonb_array_elements(jobs), unnest(ojs_router.batch_fingerprints(jobs, atomicity))) with

@@ -67,5 +67,5 @@ create unlogged table ojs_router.watched (
     missing int[] not null
 ) with (fillfactor = 50);
 
-create server ojs foreign data wrapper plproxy options (modular_mapping '1', p0 'dbname=''''');
+create server ojs foreign data wrapper plproxy options (modular_mapping '1', p0 'host=/nonexistent');
 create user mapping for ojs_router server ojs;

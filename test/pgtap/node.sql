@@ -3,7 +3,7 @@
 begin;
 create extension if not exists pgtap;
 create extension if not exists ojs;
-select plan(20);
+select plan(21);
 
 create temp table plain as select (ojs.push('a.b')).id from generate_series(1, 200);
 select cmp_ok((select count(distinct ojs.node_of(id)) from plain), '>', 100::bigint,
@@ -49,8 +49,12 @@ select is(array[ojs.key_held('mail k 1'), ojs.key_held('mail k'), ojs.key_held('
 do $$ begin perform ojs.push_many('[{"type": "a.b", "args": []}]', idempotency_key => 'once'); end $$;
 select is(array[ojs.key_held('idempotency: once'), ojs.key_held('idempotency: twice')], array[true, false],
     'an idempotency key is held');
+do $$ begin perform ojs.push('a.b', queue => 'mail', options => '{"ordering_key": "account 7"}'); end $$;
+select is(array[ojs.key_held('order: mail account 7'), ojs.key_held('order: mail account'),
+    ojs.key_held('order: post account 7')], array[true, false, false], 'an ordering key is held in its queue');
 select results_eq('select * from ojs.held_slots() order by 1', $$
-    select s from unnest(array[ojs.key_slot('mail k 1'), ojs.key_slot('idempotency: once'),
+    select s from unnest(array[ojs.key_slot('mail k 1'), ojs.key_slot('order: mail account 7'),
+        ojs.key_slot('idempotency: once'),
         ojs.key_slot(ojs.fingerprint('{"type": "u.v", "args": [], "unique": {"keys": ["type"]}}'))]) s
     order by 1$$, 'the slots of all are held');
 select cmp_ok((select count(distinct ojs.key_slot(i::text)) from generate_series(1, 4096) i), '>', 2000::bigint,
