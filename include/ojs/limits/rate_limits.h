@@ -20,8 +20,9 @@ namespace ojs
 struct LimitUsed; /* what of a key's limits is used up */
 
 struct LimitOnJob {
-    LimitPolicy policy;
+    LimitPolicy policy; /* in force */
     LimitUsed *used;
+    uint64 name; /* equal for jobs that the same limit keeps back: of its key and the numbers that were stated */
 };
 
 /* What one claim knows of limits. */
