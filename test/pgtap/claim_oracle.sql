@@ -3,6 +3,7 @@ begin;
 select no_plan();
 \set seed `awk 'BEGIN { srand(); print rand() }'`
 \ir helpers.psql
+set local ojs.default_lease = '1 h'; -- no lease of a claim lapses here, however slow the machine
 
 -- What a claim must take, as SQL would choose it: queue by queue, then priority, the returned, the order of entry.
 create function pg_temp.oracle(queues text[], max int) returns uuid[] language plpgsql as $$
