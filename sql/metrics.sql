@@ -31,15 +31,18 @@ language c volatile parallel unsafe rows 7 as 'MODULE_PATHNAME', 'ojs_shared_use
 create function ojs_store.metrics_kept() returns boolean
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_metrics_kept';
 
--- When a job was handed out for the first time, and how long it had waited, as far as rows tell. A pending job does not
--- say when it was activated.
-create function ojs_store.first_starts(since timestamptz, out queue bigint, out type text, out waited_us bigint)
-    returns setof record
+-- When a job, of these queues or (null) of all, was handed out for the first time, and how long it had waited, as far
+-- as rows tell. A pending job does not say when it was activated.
+create function ojs_store.first_starts(
+    since timestamptz, queues bigint[],
+    out queue bigint, out type text, out waited_us bigint
+) returns setof record
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select j.queue, j.type,
         greatest((extract(epoch from started.at - greatest(j.created_at, j.scheduled_at)) * 1000000)::bigint, 0)
     from (
         select d.job_id, d.started_at as at from ojs_store.finished d where d.deliveries = 1 and d.started_at > since
+            and (queues is null or d.queue = any (queues))
         union
         select r.job_id, r.started_at from ojs_store.running() r where r.kind = Origin.held and r.deliveries = 1
             and r.started_at > since
@@ -49,7 +52,7 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
             and e.started_at > since
     ) started
     join ojs_store.job j on j.id = started.job_id
-    where j.flags & job_flag.job_pending = 0
+    where j.flags & job_flag.job_pending = 0 and (queues is null or j.queue = any (queues))
 $$;
 
 -- The last sixty minutes of some queues.
@@ -81,7 +84,7 @@ begin
             group by 1
         ) ended on ended.queue = q.id
         left join (
-            select s.queue, (avg(s.waited_us) / 1000)::float8 as waited_ms from ojs_store.first_starts(since) s
+            select s.queue, (avg(s.waited_us) / 1000)::float8 as waited_ms from ojs_store.first_starts(since, ids) s
                 group by 1
         ) waits on waits.queue = q.id;
 end $$;
@@ -152,7 +155,7 @@ begin
             group by 1, 2
         union all
         select s.queue, s.type, 4 + width_bucket(s.waited_us - 1, wait_bounds), 1, count(*), sum(s.waited_us)::bigint
-        from ojs_store.first_starts('-infinity') s group by 1, 2, 3
+        from ojs_store.first_starts('-infinity', null) s group by 1, 2, 3
         union all
         select e.queue, j.type, case e.state when State.completed then 18 when State.discarded then 35 else 52 end
                 + case when e.us is null then 16 else width_bucket(e.us - 1, duration_bounds) end,
