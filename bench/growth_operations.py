@@ -1,0 +1,320 @@
+"""growth_operations.py: sets of data, and the operations that bench/growth measures on each.
+
+`fill` brings a set from :from - 1 to :to. An operation is (name, preparation, statement) and, where the cost may grow,
+the power of the size by which it may. The preparation is not measured; what it selects with \\gset stands for :'name'.
+"""
+
+HELPERS = r"""
+create procedure push_many(n bigint, queue text, more jsonb default '{}') language plpgsql as $$
+begin
+    while n > 0 loop
+        perform from ojs.push_many((
+            select jsonb_agg(jsonb_build_object('type', 'bench.job', 'queue', queue, 'args', jsonb_build_array(i))
+                || more)
+            from generate_series(1, least(n, 5000)) i));
+        n := n - 5000;
+        commit;
+    end loop;
+end $$;
+create procedure finish(n bigint, queue text) language plpgsql as $$
+begin
+    while n > 0 loop
+        perform from ojs.ack_many('w', array(select id from ojs.claim(queue, 'w', 1000)));
+        n := n - 1000;
+        commit;
+    end loop;
+end $$;
+create procedure hold(n bigint, queue text) language plpgsql as $$
+begin
+    while n > 0 loop
+        perform from ojs.claim(queue, 'holder ' || n / 10, least(n, 1000)::int, '24 h');
+        n := n - 1000;
+        commit;
+    end loop;
+end $$;
+create procedure fail(n bigint, queue text) language plpgsql as $$
+declare
+    ids uuid[];
+begin
+    while n > 0 loop
+        ids := array(select id from ojs.claim(queue, 'w', 1000));
+        perform ojs.fail(id, '{"type": "Net", "message": "m"}') from unnest(ids) id;
+        n := n - 1000;
+        commit;
+    end loop;
+end $$;
+-- Pushes, and then finishes, holds or fails, so that the tables of what waits stay small.
+create procedure in_parts(n bigint, verb text, queue text, more jsonb default '{}') language plpgsql as $$
+begin
+    while n > 0 loop
+        call push_many(least(n, 200), queue, more);
+        case verb
+        when 'finish' then call finish(least(n, 200), queue);
+        when 'hold' then call hold(least(n, 200), queue);
+        when 'fail' then call fail(least(n, 200), queue);
+        end case;
+        n := n - 200;
+    end loop;
+end $$;
+-- Jobs :from to :to of a queue wait for the limits of some keys, in turn. The jobs that use these up are held.
+create procedure limited(first int, last int, keys int) language plpgsql as $$
+begin
+    perform ojs.create_queue('q');
+    for part in first .. last by 1000 loop
+        perform from ojs.push_many((
+            select jsonb_agg(jsonb_build_object('type', 'bench.job', 'queue', 'q', 'args', '[]'::jsonb,
+                'options', jsonb_build_object('rate_limit',
+                    jsonb_build_object('key', 'k' || first + i % keys, 'concurrency', 1))) order by i)
+            from generate_series(part - first, least(part + 999, last) - first) i));
+        commit;
+    end loop;
+    for i in 1 .. 3 + keys / 1000 loop
+        perform ojs.claim('q', 'holder', 1000, '24 h');
+        commit;
+    end loop;
+end $$;
+create function http(method text, path text, body text default null) returns int language sql as $$
+    select h.status from ojs.http(method, path, '{"content-type": "application/openjobspec+json"}', body) h
+$$;
+"""
+
+LINEAR = 1 # what the operation looks at: all open jobs, all leases, all workers, or as many as there are keys
+
+# Claims that meet jobs behind used-up limits put them in order, where each is a transaction of its own.
+SETTLE = "\nselect 'select from ojs.claim(''q'', ''w'')' from generate_series(1, 3 + (:to - :from) / 1000) \\gexec"
+
+HELD = "select from ojs.push('bench.job', queue => 'alone');\nselect id from ojs.claim('alone', 'w') \\gset"
+
+HOT_PATH = [
+    ("push", "", "select ojs.push('bench.job', queue => 'other')"),
+    ("push of a unique job",
+     "",
+     "select ojs.push('bench.job', jsonb_build_array(random()), queue => 'other', \"unique\" => '{\"keys\": "
+     "[\"type\", \"args\"]}')"),
+    ("claim", "", "select ojs.claim('q', 'w')"),
+    ("ack", HELD, "select ojs.ack(:'id')"),
+    ("fail", HELD, "select ojs.fail(:'id', '{\"type\": \"t\", \"message\": \"m\"}')"),
+    ("nack", HELD, "select ojs.nack(:'id', '1 h')"),
+    ("extend", HELD, "select ojs.extend(:'id', '1 h')"),
+    ("beat", HELD, "select ojs.beat('w', array[:'id'::uuid])"),
+    ("cancel", "select id from ojs.push('bench.job', queue => 'alone') \\gset", "select ojs.cancel(:'id')"),
+    ("claim_and_ack", HELD, "select ojs.ack_and_claim('w', 'q', array[:'id'::uuid])"),
+    ("tick", "select ojs.tick();", "select ojs.tick()"),
+]
+
+LOOKS = [
+    ("info", "select id from ojs_store.job limit 1 \\gset", "select ojs.info(:'id')"),
+    ("explain_job", "select id from ojs_store.job limit 1 \\gset", "select ojs.explain_job(:'id')"),
+    ("jobs by id", "select id from ojs_store.job limit 1 \\gset", "select * from ojs.jobs where id = :'id'"),
+    ("newest jobs", "", "select * from ojs.jobs order by id desc limit 10", LINEAR),
+    ("list_jobs", "", "select ojs.list_jobs(max => 20)"),
+    ("list_jobs of a queue and state",
+     "",
+     "select ojs.list_jobs(queue => 'q', state => 'available', max => 20)", LINEAR),
+    ("list_jobs of a state", "", "select ojs.list_jobs(state => 'active', max => 20)", 0.2),
+    ("list_jobs of a type", "", "select ojs.list_jobs(type => 'bench.*', max => 20)"),
+    ("list_jobs of a type that there is not", "", "select ojs.list_jobs(type => 'none.*', max => 20)", LINEAR),
+    ("queue_info", "", "select ojs.queue_info('q')"),
+    ("queue_stats of a queue", "", "select ojs.queue_stats('q')"),
+    ("queue_stats", "", "select ojs.queue_stats()"),
+    ("metrics", "", "select ojs.metrics()"),
+    ("health", "", "select ojs.health()"),
+    ("set_rate_limit", "", "select ojs.set_rate_limit('some', '{\"concurrency\": 3}')", LINEAR),
+    ("GET jobs/:id", "select id from ojs_store.job limit 1 \\gset", "select http('GET', '/ojs/v1/jobs/' || :'id')"),
+    ("GET admin/jobs", "", "select http('GET', '/ojs/v1/admin/jobs')"),
+    ("GET admin/jobs?queue&state", "", "select http('GET', '/ojs/v1/admin/jobs?queue=q&state=available')", LINEAR),
+    ("GET admin/jobs?type", "", "select http('GET', '/ojs/v1/admin/jobs?type=none')", LINEAR),
+    ("GET admin/stats", "", "select http('GET', '/ojs/v1/admin/stats')"),
+    ("GET admin/stats/history", "", "select http('GET', '/ojs/v1/admin/stats/history')"),
+    ("GET admin/queues", "", "select http('GET', '/ojs/v1/admin/queues')"),
+    ("GET admin/workers", "", "select http('GET', '/ojs/v1/admin/workers')", LINEAR),
+    ("GET rate-limits", "", "select http('GET', '/ojs/v1/rate-limits')", LINEAR),
+    ("GET unique-jobs", "", "select http('GET', '/ojs/v1/unique-jobs')"),
+    ("events", "", "select ojs.events(max => 100)"),
+    ("events, what comes next",
+     "select ojs.events(after => 'now') ->> 'cursor' as cursor \\gset\nselect ojs.push('bench.job', queue => "
+     "'other');",
+     "select ojs.events(:'cursor')", LINEAR),
+    ("events from now", "", "select ojs.events('now')"),
+]
+
+BULK = [
+    ("cancel_many by a type that there is not", "", "select ojs.cancel_many('{\"type\": \"none.x\"}', true)", LINEAR),
+    ("cancel_many of ten",
+     "select string_agg(to_json(id)::text, ',') as ids from ojs.push_many((select jsonb_agg('{\"type\": "
+     "\"bench.few\", \"args\": [], \"queue\": \"few\"}'::jsonb) from generate_series(1, 10))) \\gset",
+     "select ojs.cancel_many('{\"queue\": \"few\"}', true)"),
+    ("delete_many of a queue that has none", "", "select ojs.delete_many('{\"queue\": \"none\"}', true)"),
+    ("retry_many by a type that there is not", "", "select ojs.retry_many('{\"type\": \"none.x\"}', true)", LINEAR),
+]
+
+TOPICS = [
+    ("lease_ack",
+     "select id from ojs.push('bench.job', queue => 'alone') \\gset\nselect ojs.lease_claim('alone', '{\"node\": "
+     "\"n\"}') #>> '{claimed,0,$seq}' as seq \\gset",
+     "select ojs.lease_ack('alone', jsonb_build_object('node', 'n', 'lease_ms', 1000, 'seqs', array[:seq]))"),
+    ("lease_nack",
+     "select id from ojs.push('bench.job', queue => 'alone') \\gset\nselect ojs.lease_claim('alone', '{\"node\": "
+     "\"n\"}') #>> '{claimed,0,$seq}' as seq \\gset",
+     "select ojs.lease_nack('alone', jsonb_build_object('node', 'n', 'lease_ms', 1000, 'seqs', array[:seq]))"),
+    ("lease_extend",
+     "select id from ojs.push('bench.job', queue => 'alone') \\gset\nselect ojs.lease_claim('alone', '{\"node\": "
+     "\"n\"}') #>> '{claimed,0,$seq}' as seq \\gset",
+     "select ojs.lease_extend('alone', jsonb_build_object('node', 'n', 'lease_ms', 1000, 'seqs', array[:seq]))"),
+]
+
+def linear(operations, *names):
+    """These operations, of which some may cost as much more as there is more."""
+    return [(*operation[:3], LINEAR) if operation[0] in names else operation for operation in operations]
+
+
+DATA = {
+    "ready": {
+        "by": "available jobs",
+        "fill": "call push_many(:to - :from + 1, 'q');",
+        "operations": HOT_PATH + LOOKS + BULK,
+    },
+    "finished": {
+        "by": "finished jobs",
+        "fill": "call in_parts(:to - :from + 1, 'finish', 'q');\ncall push_many(10, 'q');",
+        "operations": HOT_PATH + LOOKS + BULK + [
+            ("delete_many by a type that there is not",
+             "",
+             "select ojs.delete_many('{\"type\": \"none.x\"}', true)", LINEAR),
+        ],
+    },
+    "scheduled": {
+        "by": "scheduled jobs",
+        "fill": "call push_many(:to - :from + 1, 'q', '{\"options\": {\"delay_until\": \"+PT24H\"}}');\ncall "
+                "push_many(10, 'q');",
+        "operations": HOT_PATH + LOOKS + BULK,
+    },
+    "leases": {
+        "by": "leases",
+        "fill": "call in_parts(:to - :from + 1, 'hold', 'q');\ncall push_many(10, 'q');",
+        "operations": HOT_PATH + LOOKS + TOPICS + [
+            ("explain_job of an active one",
+             "select job_id as id from ojs_store.lease limit 1 \\gset",
+             "select ojs.explain_job(:'id')"),
+            ("leases of a job",
+             "select job_id as id from ojs_store.lease limit 1 \\gset",
+             "select * from ojs.leases where job_id = :'id'", LINEAR),
+            ("deregister_worker",
+             "select from ojs.claim('q', 'goes', 3);",
+             "select ojs.deregister_worker('goes', true)", LINEAR),
+            ("workers", "", "select * from ojs.workers limit 10", LINEAR),
+        ],
+    },
+    "dead": {
+        "by": "dead letters", "scale": 0.2,
+        "fill": "select ojs.create_queue('q', '{\"dead_letter_max_size\": 0}');\n"
+                "call in_parts(:to - :from + 1, 'fail', "
+                "'q', '{\"retry\": {\"max_attempts\": 1, \"on_exhaustion\": \"dead_letter\"}}');\ncall push_many(10, "
+                "'q');",
+        "operations": HOT_PATH + LOOKS + BULK + [
+            ("dead letter by id",
+             "select job_id as id from ojs_store.dead_letter order by job_id desc limit 1 \\gset",
+             "select * from ojs.dead_letters where id = :'id'"),
+            ("newest dead letters", "", "select * from ojs.dead_letters order by id desc limit 10", LINEAR),
+            ("dead_letter_stats", "", "select ojs.dead_letter_stats()", LINEAR),
+            ("retry",
+             "select job_id as id from ojs_store.dead_letter order by job_id desc limit 1 \\gset",
+             "select ojs.retry(:'id')"),
+            ("GET dead-letter", "", "select http('GET', '/ojs/v1/dead-letter')"),
+            ("GET dead-letter/:id",
+             "select job_id as id from ojs_store.dead_letter order by job_id desc limit 1 \\gset",
+             "select http('GET', '/ojs/v1/dead-letter/' || :'id')"),
+            ("GET admin/dead-letter", "", "select http('GET', '/ojs/v1/admin/dead-letter')"),
+            ("GET admin/dead-letter?error_type",
+             "",
+             "select http('GET', '/ojs/v1/admin/dead-letter?error_type=None')", LINEAR),
+            ("tick with a replay rule that finds nothing",
+             "select ojs.configure_queue('q', '{\"replay_rules\": [{\"name\": \"none\", \"filter\": {\"type\": "
+             "\"none\"}, \"delay\": \"PT1S\", \"max_replays\": 2}]}');\nset ojs.clock_offset = '20 s'; select "
+             "ojs.tick();\nset ojs.clock_offset = '40 s';",
+             "select ojs.tick()"),
+        ],
+    },
+    "queues": {
+        "by": "queues", "scale": 0.1,
+        "fill": "select count(ojs.push('bench.job', queue => 'q' || i)) from generate_series(:from, :to) i;\ncall "
+                "push_many(10, 'q');",
+        "operations": linear(HOT_PATH + LOOKS + BULK,
+                            "queue_stats", "metrics", "health",
+                            "GET admin/stats", "events", "GET admin/queues"),
+    },
+    "limits": {
+        "by": "jobs behind used-up limits of 50 keys", "scale": 3,
+        "fill": "call limited(:from, :to, 50);" + SETTLE,
+        "operations": HOT_PATH[:2] + [
+            ("claim", "", "select ojs.claim('q', 'w')", 0.1),
+            ("claim that finds nothing", "select from ojs.claim('q', 'w');", "select ojs.claim('q', 'w')", 0.1),
+            ("first claim of a session", "\\c -", "select ojs.claim('q', 'w')", 0.1),
+            ("claim of a slot that is free",
+             "select ojs.nack(job_id) from ojs_store.lease order by job_id desc limit 1;",
+             "select ojs.claim('q', 'holder', lease => '24 h')"),
+        ],
+    },
+    "limit_keys": {
+        "by": "keys of limits", "scale": 0.1,
+        "fill": "call limited(:from, :to, (:to - :from + 1) / 2);" + SETTLE,
+        "operations": [
+            ("claim that finds nothing", "select from ojs.claim('q', 'w');", "select ojs.claim('q', 'w')", LINEAR),
+            ("explain_job", "select id from ojs_store.job limit 1 \\gset", "select ojs.explain_job(:'id')"),
+            ("set_rate_limit", "", "select ojs.set_rate_limit('some', '{\"concurrency\": 3}')", LINEAR),
+            ("GET rate-limits/:key", "", "select http('GET', '/ojs/v1/rate-limits/k1')", LINEAR),
+            ("GET rate-limits", "", "select http('GET', '/ojs/v1/rate-limits')", LINEAR),
+        ],
+    },
+    "unique": {
+        "by": "open jobs of one fingerprint", "scale": 0.03,
+        "fill": "select count(ojs.push('bench.job', queue => 'q', \"unique\" => '{\"states\": [\"completed\"]}')) from "
+                "generate_series(:from, :to);",
+        "operations": [
+            ("push of a unique job",
+             "",
+             "select ojs.push('bench.job', queue => 'q', \"unique\" => '{\"states\": [\"completed\"]}')", LINEAR),
+        ],
+    },
+    "period": {
+        "by": "jobs of one fingerprint with a period", "scale": 0.03,
+        "fill": "select count(set_config('ojs.clock_offset', (i * 2)::text || ' s', false)), "
+                "count(ojs.push('bench.job', queue => 'q', \"unique\" => '{\"period\": \"PT1S\", \"on_conflict\": "
+                "\"ignore\"}')) from generate_series(:from, :to) i;",
+        "operations": [
+            ("push of a unique job",
+             "set ojs.clock_offset = '1 d';",
+             "select ojs.push('bench.job', queue => 'q', \"unique\" => '{\"period\": \"PT1S\", \"on_conflict\": "
+             "\"ignore\"}')"),
+        ],
+    },
+    "workers": {
+        "by": "workers", "scale": 0.1,
+        "fill": "select count(ojs.register_worker('w' || i)) from generate_series(:from, :to) i;\ncall push_many(10, "
+                "'q');",
+        "operations": HOT_PATH + [
+            ("register_worker", "", "select ojs.register_worker('new')", LINEAR),
+            ("GET admin/workers", "", "select http('GET', '/ojs/v1/admin/workers')", LINEAR),
+            ("GET workers/:id/health", "", "select http('GET', '/ojs/v1/workers/w1/health')"),
+        ],
+    },
+    "crons": {
+        "by": "cron entries", "scale": 0.02,
+        "fill": "select count(ojs.schedule('c' || i, '0 0 1 1 *', '{\"type\": \"bench.cron\", \"args\": []}')) from "
+                "generate_series(:from, :to) i;\ncall push_many(10, 'q');",
+        "operations": HOT_PATH + [
+            ("GET cron/:name", "", "select http('GET', '/ojs/v1/cron/c1')"),
+            ("schedule", "", "select ojs.schedule('new', '0 0 1 1 *', '{\"type\": \"bench.cron\", \"args\": []}')"),
+        ],
+    },
+    "many_queues": {
+        "by": "queues in a call", "scale": 0.01,
+        "fill": "select count(ojs.create_queue('q' || i)) from generate_series(:from, :to) i;\nselect "
+                "ojs.create_queue('alone');",
+        "operations": [
+            ("claim of many queues, all empty",
+             "",
+             "select ojs.claim(array(select name from ojs.queues), 'w')", LINEAR),
+        ],
+    },
+}

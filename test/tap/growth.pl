@@ -1,0 +1,26 @@
+# growth.pl: some of bench/growth in small: as more is kept, no operation touches more pages than is stated for it: OP-25.
+# Runs long.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::RealBin;
+use Ojs;
+use Test::More;
+
+my $node = server('growth', preload => 1, extension => 0, conf => "fsync = off\njit = off\nojs.worker = off\n");
+local $ENV{PGHOST} = $node->host;
+local $ENV{PGPORT} = $node->port;
+local $ENV{PGUSER} = $node->safe_psql('postgres', 'select current_user');
+my $tests = 0;
+my ($program) = grep { -x } map { "$FindBin::RealBin/$_/bench/growth" } '..', '../..';
+open my $bench, '-|', $program, '--here', '--tap', '--sizes', '200,2000', qw(ready leases dead limits limit_keys)
+    or die "bench/growth: $!";
+while (my $line = <$bench>) {
+    my ($not, $title) = $line =~ /^(not )?ok - (.*)/ or next;
+    ok(!$not, "OP-25: $title");
+    $tests++;
+}
+ok(close $bench, 'bench/growth has ended well');
+cmp_ok($tests, '>', 100, 'and has measured the operations');
+$node->stop;
+done_testing();
