@@ -4,7 +4,7 @@
 -- taken on.
 
 -- The name, if the caller may do so with the queue,
--- or there is no such queue; else PERMISSION_DENIED. Rights: produce, work, read,
+-- or there never was such a queue; else PERMISSION_DENIED. Rights: produce, work, read,
 -- cancel, administer.
 create function ojs_store.use_queue(name text, right_name text) returns text
 language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_use_queue';

@@ -38,7 +38,8 @@ constexpr char series_sql[] = R"sql(
         union all
         select * from ojs_store.metrics_of_rows() where not $1
     ) f
-    join (select distinct id, name from ojs_store.queue) q on q.id = f.queue
+    join (select distinct id, name from ojs_store.queue) q
+        on q.id = f.queue and ojs_store.may_use_queue(q.id, 'read')
     order by labels
 )sql";
 constinit Statement series_now = {series_sql, {BOOLOID}, nullptr};

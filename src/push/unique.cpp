@@ -17,6 +17,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/state/locate.h"
+#include "ojs/state/members.h"
 #include "ojs/pg/uuid.h"
 
 namespace ojs
@@ -214,6 +215,16 @@ open(const Look &look)
     return look.exists && !terminal(look.state);
 }
 
+/* Who set up a workflow or a cron entry may push to the queue of the job; nothing is known of what else. */
+bool
+may_replace_in(int64 queue, const Envelope &envelope)
+{
+    if (!pushes_for_others() || queue == queue_id(envelope.queue))
+        return may_use_queue(queue, Right::cancel);
+    const Queue *found = find_queue(queue);
+    return found == nullptr || !found->restricted;
+}
+
 /* Cancels the jobs in the way. The newest one that was waiting for its time lends it to the new job. */
 void
 replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const UniquePolicy &policy, TimestampTz now,
@@ -235,7 +246,8 @@ replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const Uniq
                 look.state = status.state;
             continue;
         }
-        check_use_of_job(queue, jobs.ids[i], Right::cancel);
+        if (!may_replace_in(queue, envelope))
+            raise_job_denied(jobs.ids[i], Right::cancel);
         look.state = State::cancelled;
         if (policy.on_conflict == OnConflict::replace_except_schedule && was == State::scheduled && !inherited) {
             envelope.scheduled_at = look.scheduled_at;

@@ -192,7 +192,8 @@ using namespace ojs;
 OJS_FUNCTION(ojs_use_queue)
 {
     Right right = right_named(PG_GETARG_TEXT_PP(1));
-    const Queue *queue = find_queue(view(PG_GETARG_TEXT_PP(0)));
+    /* By its id: the lists of a queue that was dropped go on for its jobs, and for who makes it anew. */
+    const Queue *queue = find_queue(queue_id(view(PG_GETARG_TEXT_PP(0))));
     if (queue != nullptr && queue->restricted && !may_use_queue(*queue, right, calling_role()))
         raise_queue_denied(*queue, right);
     PG_RETURN_DATUM(PG_GETARG_DATUM(0));

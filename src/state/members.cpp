@@ -218,6 +218,12 @@ end_workflow_work(bool begun)
         working_level = 0;
 }
 
+bool
+pushes_for_others()
+{
+    return working_level != 0;
+}
+
 /* False, and the note of it stays: it cannot go on now. */
 static bool
 advance_now(const pg_uuid_t &id)

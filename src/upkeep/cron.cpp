@@ -8,6 +8,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/job/envelope.h"
 #include "ojs/queue/maintenance.h"
+#include "ojs/state/members.h"
 #include "ojs/store/spi.h"
 
 namespace ojs
@@ -55,11 +56,14 @@ run_crons(TimestampTz now, int limit)
 
     if (IsolationUsesXactSnapshot() || in_maintenance())
         return 0;
+    bool first = begin_workflow_work();
     with_spi([&] {
         bool null;
         if (execute(run_due, {TimestampTzGetDatum(now), Int32GetDatum(limit)}) > 0)
             due = DatumGetInt32(cell(0, 1, &null));
     });
+    end_workflow_work(first);
+    advance_workflows(); /* those whose jobs a run has cancelled */
     return due;
 }
 

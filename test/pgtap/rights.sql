@@ -119,8 +119,8 @@ insert into calls values
         ('explain_job', $$ojs.explain_job('{failed}')$$),
     ('dead_letter_stats', $$ojs.dead_letter_stats()$$), ('dead_letter_stats', $$ojs.dead_letter_stats('vault')$$),
         ('list_jobs', $$ojs.list_jobs()$$), ('list_jobs', $$ojs.list_jobs('vault', 'available')$$),
-    ('events', $$ojs.events()$$), ('health', null), ('ready', null), ('metrics', null), ('tick', null),
-        ('start_worker', null), ('index_events', null), ('notify_events', null),
+    ('events', $$ojs.events()$$), ('health', null), ('ready', null), ('tick', null),
+        ('metrics', $$replace(ojs.metrics(), 'queue="vault"', 'SECRET')$$), ('start_worker', null), ('index_events', null), ('notify_events', null),
     ('retry', $$ojs.retry('{failed}')$$), ('discard', $$ojs.discard('{free}')$$),
         ('set_priority', $$ojs.set_priority('{free}', 5)$$), ('delete_job', $$ojs.delete_job('{ended}')$$),
     ('cancel_many', $$ojs.cancel_many('{"ids": ["{free}"]}', true)$$),
@@ -136,7 +136,7 @@ insert into calls values
         ('purge_queue', $$ojs.purge_queue('vault', confirm => true)$$),
     ('drop_queue', $$ojs.drop_queue('vault', 'discard')$$),
         ('free_deduplication_key', $$ojs.free_deduplication_key('vault', 'SECRET-key')$$),
-    ('set_maintenance', null), ('register_hook', null), ('unregister_hook', null),
+    ('create_schema', null), ('drop_schema', null), ('set_schema_validation', null), ('set_maintenance', null), ('register_hook', null), ('unregister_hook', null),
         ('set_rate_limit', $$ojs.set_rate_limit('queue:vault', '{"concurrency": 1}')$$),
     ('schedule', $$ojs.schedule('vault-clock', '@daily', null)$$),
         ('schedule', $$ojs.schedule('other', '@daily', '{"type": "t.a", "queue": "vault"}')$$),
@@ -162,7 +162,7 @@ insert into views values ('jobs', $$v from ojs.jobs v$$), ('dead_letters', $$v f
         ('workers', $$'SECRET' from ojs.workers where active_jobs > 0$$), ('events', $$v from ojs.events v$$),
         ('crons', $$v from ojs.crons v$$),
     ('workflows', $$v from ojs.workflows v$$), ('deduplication_keys', $$v from ojs.deduplication_keys v$$),
-        ('hooks', null), ('rate_limits', null);
+        ('hooks', null), ('rate_limits', null), ('schemas', null);
 select is((select string_agg(relname, ' ') from pg_class where relnamespace = 'ojs'::regnamespace and relkind = 'v'
     and relname not in (select name from views)), null, 'SEC-01: each view stands in the matrix');
 select is(pg_temp.attempt('outsider', shown), 'answers', 'SEC-01: nothing of another''s queue in ojs.' || name)
@@ -238,6 +238,46 @@ select is(pg_temp.allowed(config), letters, 'SEC-01: what is left with ' || conf
     ('{"producers": ["insider"], "readers": null, "administrators": ["insider"]}', 'wrc')) c (config, letters);
 select is(pg_temp.refusal_detail($$ select ojs.create_queue('lists', '{"workers": [1]}') $$) #>> '{details,field}',
     'workers', 'SEC-01: lists are of names');
+
+-- JOBS PUSHED FOR OTHERS --------------------------------------------------------------------------------------------
+
+-- Workflows and cron entries push as the owner of the extension: what they replace is in their own queue.
+create temp table seized as select id from ojs.push('t.seized', queue => 'vault', "unique" => '{"keys": ["type"]}');
+grant select on seized to outsider;
+create temp table replacement as
+    select '{"type": "t.seized", "args": [], "queue": "mine",
+        "unique": {"keys": ["type"], "on_conflict": "replace"}}'::jsonb as job;
+grant select on replacement to outsider;
+select is(pg_temp.as_role('outsider', $$ select ojs.push_job(job) from replacement $$), '42501',
+    'SEC-01: a push replaces no job of another''s queue');
+set local role outsider;
+select ojs.create_workflow(jsonb_build_object('type', 'chain', 'steps',
+    '[{"type": "t.first", "args": [], "queue": "first"}]' || job)) ->> 'id' as seizing from replacement \gset
+select ojs.schedule('seizing', '* * * * *', job) from replacement \g /dev/null
+reset role;
+select ojs.ack(id) from ojs.claim('first', 'w') \g /dev/null
+select is(ojs.workflow(:'seizing') ->> 'state', 'failed', 'SEC-01: nor does a workflow');
+select pg_temp.clock('2 minutes');
+select ojs.tick() \g /dev/null
+select is(pg_temp.at(id), 'available/0/0', 'SEC-01: nor a cron entry') from seized;
+select is((select string_agg(type, ' ') from ojs.events where subject = 'seizing' and type ~ 'trigger|fail|skip'),
+    'cron.skipped', 'SEC-01: whose run says so');
+select ojs.unschedule('seizing') \g /dev/null
+select pg_temp.clock('0');
+
+-- DROPPED QUEUES ----------------------------------------------------------------------------------------------------
+
+select ojs.create_queue('attic', '{"producers": ["insider"], "readers": ["insider"],
+    "administrators": ["insider"]}') \g /dev/null
+insert into jobs select 'left', id from ojs.push('t.a', '["SECRET"]', queue => 'attic');
+select ojs.cancel(id) from jobs where name = 'left' \g /dev/null
+select ojs.drop_queue('attic', 'discard') \g /dev/null
+select is(pg_temp.attempt('outsider', call), '42501', 'SEC-01: its lists outlive a queue: ' || call)
+    from (values ($$ojs.info('{left}')$$), ($$ojs.create_queue('attic', '{"readers": ["*"]}')$$),
+        ($$ojs.push('t.a', queue => 'attic')$$),
+        ($$ojs.schedule('to-attic', '@daily', '{"type": "t.a", "queue": "attic"}')$$)) c (call);
+select is(pg_temp.as_role('insider', $$ select ojs.create_queue('attic') ->> 'name' $$), 'attic',
+    'SEC-01: who administers it makes it anew');
 
 -- WORKERS' NAMES ----------------------------------------------------------------------------------------------------
 

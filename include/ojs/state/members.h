@@ -53,6 +53,9 @@ void advance_workflows();
 bool begin_workflow_work();
 void end_workflow_work(bool begun);
 
+/* Whether what is pushed now is a job of a workflow or a cron entry: it is pushed as the owner of the extension. */
+bool pushes_for_others();
+
 void members_init(); /* once, at load */
 
 /* Adds to a job that is handed out what the members before it have led to (WF-04). */
