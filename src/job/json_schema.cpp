@@ -319,7 +319,7 @@ apply(Validation &v, const SchemaDocument &document, const JsonbValue &schema, c
       int depth)
 {
     v.exhausted = v.exhausted || depth > max_depth;
-    if (!spend(v, 1))
+    if (!spend(v, 1 + (is_object(schema) ? count_of(schema) / 4 : 0)))
         return false;
     check_stack_depth();
     Frame frame = {v, document, is_object(schema) ? schema.val.binary.data : nullptr, value, at, depth};
@@ -340,7 +340,7 @@ apply(Validation &v, const SchemaDocument &document, const JsonbValue &schema, c
 SchemaErrors
 validate_json(const Jsonb *schema, const JsonbValue &value, const char *name, FindSchema find)
 {
-    Validation v = {find, {}, 0, 0, false};
+    Validation v = {find, {}, 0, 0, false, 0, {}};
     MemoryContext caller = CurrentMemoryContext;
     MemoryContext work = AllocSetContextCreate(caller, "ojs schema", ALLOCSET_DEFAULT_SIZES);
     MemoryContextSwitchTo(work);
@@ -350,8 +350,9 @@ validate_json(const Jsonb *schema, const JsonbValue &value, const char *name, Fi
     SchemaErrors errors = v.errors;
     if (v.exhausted) {
         errors.n = 1;
-        errors.text[0] = psprintf("%s cannot be validated: that takes more than " INT64_FORMAT " steps, or %d levels",
-                                  name, max_schema_steps, max_depth);
+        errors.text[0] =
+            psprintf("%s cannot be validated: that takes more than " INT64_FORMAT " steps, %d levels, or %d MB", name,
+                     max_schema_steps, max_depth, static_cast<int>(max_schema_memory / 1024 / 1024));
     } else
         for (int i = 0; i < errors.n; i++)
             errors.text[i] = pstrdup(errors.text[i]);

@@ -117,6 +117,20 @@ check_identity(const Check &check, std::string_view keyword, const JsonbValue &o
     (void)check;
 }
 
+/* Whether what was found in a document stands where a schema does, so that it is checked as one. */
+bool
+holds_schema(const JsonbValue &from, const JsonbContainer *schema)
+{
+    if (!is_object(from))
+        return false;
+    bool found = from.val.binary.data == schema;
+    check_stack_depth();
+    each_subschema(from.val.binary.data, [&](std::string_view, std::string_view, const JsonbValue &below) {
+        found = found || holds_schema(below, schema);
+    });
+    return found;
+}
+
 void
 check_value(const Check &check, std::string_view key, Shape shape, const JsonbValue &of, bool at_root)
 {
@@ -155,7 +169,8 @@ check_value(const Check &check, std::string_view key, Shape shape, const JsonbVa
         if (of.type != jbvString)
             malformed(key, "must be a string");
         if (!follow_reference(check.document, text_of(of), check.find, document, target) ||
-            (target.type != jbvBool && !is_object(target)))
+            (target.type != jbvBool &&
+             (!is_object(target) || !holds_schema(root_value(document.root), target.val.binary.data))))
             malformed(key, "leads to no schema of this document, and to none that is registered");
         break;
     case Shape::types:

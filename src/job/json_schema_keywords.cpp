@@ -232,7 +232,10 @@ follow_reference(const SchemaDocument &from, std::string_view reference, FindSch
 bool
 has_lookaround(std::string_view pattern)
 {
-    return pattern.find("(?") != pattern.npos;
+    for (size_t at = 0; (at = pattern.find("(?", at)) != pattern.npos; at += 2)
+        if (at + 2 < pattern.size() && pattern[at + 2] != ':')
+            return true;
+    return false;
 }
 
 bool

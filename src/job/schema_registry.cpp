@@ -190,7 +190,26 @@ find_registered(std::string_view uri)
     return found != nullptr ? found->schema : nullptr;
 }
 
-/* The schema that the job names by its URI, or that of its type and version, or the latest of its type. */
+bool
+is_of_type(const KeptSchema &schema, std::string_view type)
+{
+    std::string_view title = schema.title;
+    return title.size() > type.size() && title.starts_with(type) && title[type.size()] == '@';
+}
+
+[[noreturn]] void
+raise_no_version(const Envelope &envelope, std::string_view version)
+{
+    const char *type = clipped(envelope.type);
+    raise(Code::schema_validation_failed, Details().add("field", "version").add("job_type", type),
+          "Give a version that ojs.schemas lists, or have one registered with ojs.create_schema.",
+          "version %s of %s has no schema", clipped(version), type);
+}
+
+/*
+ * The schema that the job names by its URI, or that of its type and version, or the latest of its type. A type that has
+ * schemas is not let off by naming the schema of another, nor, if it is strict, by a version that has none.
+ */
 const KeptSchema *
 schema_of(const Envelope &envelope)
 {
@@ -200,14 +219,21 @@ schema_of(const Envelope &envelope)
         if (!any_schemas())
             return nullptr;
     }
-    if (envelope.options != nullptr && find_member(root_of(envelope.options), "schema", uri) && uri.type == jbvString)
-        if (const KeptSchema *found = schema_by_uri(text_of(uri)))
-            return found;
-    bool known;
     char name[sizeof SchemaType::name] = {};
     memcpy(name, envelope.type.data(), std::min(envelope.type.size(), sizeof name - 1));
-    (void)hash_search(types, name, HASH_FIND, &known);
-    return known ? schema_by_version(envelope.type, version_in(envelope.options)) : nullptr;
+    auto *type = static_cast<SchemaType *>(hash_search(types, name, HASH_FIND, nullptr));
+    if (envelope.options != nullptr && find_member(root_of(envelope.options), "schema", uri) && uri.type == jbvString) {
+        const KeptSchema *found = schema_by_uri(text_of(uri));
+        if (found != nullptr && (type == nullptr || is_of_type(*found, envelope.type)))
+            return found;
+    }
+    if (type == nullptr)
+        return nullptr;
+    std::string_view version = version_in(envelope.options);
+    const KeptSchema *found = schema_by_version(envelope.type, version);
+    if (found == nullptr && (type->mode >= 0 ? type->mode : settings.schema_validation) == schema_strict)
+        raise_no_version(envelope, version);
+    return found;
 }
 
 /* A schema of one object is also that of args that hold one object, as HTTP sends them. */

@@ -13,7 +13,8 @@ select ojs.create_queue('vault',
 
 -- Jobs in all states; whatever they say is secret.
 create temp table jobs (name text primary key, id uuid, lease text);
-insert into jobs select 'held', id from ojs.push('t.a', '["SECRET"]', queue => 'vault');
+insert into jobs select 'held', id
+    from ojs.push('t.a', '["SECRET"]', queue => 'vault', options => '{"heartbeat_timeout": 86400}');
 insert into jobs select 'ended', id from ojs.push('t.a', '["SECRET"]', queue => 'vault');
 insert into jobs select 'failed',
     id from ojs.push('t.a', '["SECRET"]', queue => 'vault',

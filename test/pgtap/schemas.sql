@@ -235,5 +235,42 @@ from ojs.http('POST', '/ojs/v1/jobs/batch', '{"content-type": "application/json"
 select is(r.body::jsonb ? 'warnings', false, 'but not those of another request (SR-02)')
 from ojs.http('POST', '/ojs/v1/jobs', '{"content-type": "application/json"}', '{"type": "web.hit", "args": [1]}') r;
 
+-- No way around, and no way to take all ------------------------------------------------------------------------------
+
+select ojs.create_schema('strict.one', '1', '{"items": {"type": "integer"}}') \g /dev/null
+select ojs.set_schema_validation('strict.one', 'strict') \g /dev/null
+select ojs.create_schema('lax.one', '1', 'true') \g /dev/null
+select is(pg_temp.refusal(format('select ojs.push_job(%L)', '{"type": "strict.one", "args": ["x"]}'::jsonb || more)),
+    refused, 'strict: not pushed with ' || more::text || ' (SR-02)')
+from (values ('{}'::jsonb, 'OJ108 SCHEMA_VALIDATION_FAILED args'),
+    ('{"schema": "urn:ojs:schema:lax.one:v1"}', 'OJ108 SCHEMA_VALIDATION_FAILED args'),
+    ('{"schema": "urn:nowhere"}', 'OJ108 SCHEMA_VALIDATION_FAILED args'),
+    ('{"version": 9}', 'OJ108 SCHEMA_VALIDATION_FAILED version'),
+    ('{"version": "no version"}', 'OJ108 SCHEMA_VALIDATION_FAILED version')) m (more, refused);
+select is(ojs.push_job('{"type": "none.one", "args": ["x"], "schema": "urn:ojs:schema:lax.one:v1"}') ->> 'state',
+    'available', 'a type without a schema may name one (ENV-17)');
+
+-- What a $ref leads to is checked as a schema is.
+select is(pg_temp.refusal(format('select ojs.create_schema(%L, %L, %L)', 't', '1', schema)),
+    'OJ100 INVALID_PAYLOAD schema', 'no $ref to what is no schema: ' || schema || ' (SR-01)')
+from (values ('{"default": {"multipleOf": 0}, "items": {"$ref": "#/default"}}'),
+    ('{"examples": [{"pattern": "(("}], "items": {"$ref": "#/examples/0"}}'),
+    ('{"const": {"pattern": "(a+)\\1"}, "items": {"$ref": "#/const"}}')) c (schema);
+
+-- (schema, args) that would take a gigabyte or minutes end soon; long texts and groups that do not capture are no such.
+select is(ojs_store.schema_errors(schema, args) ->> 0, said, 'a validation has a bound: ' || what || ' (SR-02)')
+from (values ('numbers', jsonb_build_object('items', jsonb_build_object('anyOf',
+        (select jsonb_agg(jsonb_build_object('maximum', -repeat('9', 390)::numeric)) from generate_series(1, 60)))),
+        (select jsonb_agg(1) from generate_series(1, 10000)),
+        'value cannot be validated: that takes more than 1000000 steps, 256 levels, or 64 MB'),
+    ('keywords', jsonb_build_object('items', (select jsonb_object_agg('k' || n, 1) from generate_series(1, 5000) n)),
+        (select jsonb_agg(n) from generate_series(1, 10000) n),
+        'value cannot be validated: that takes more than 1000000 steps, 256 levels, or 64 MB'),
+    ('patterns', jsonb_build_object('items', jsonb_build_object('anyOf',
+        (select jsonb_agg(jsonb_build_object('pattern', format('x{1,%s}y', n))) from generate_series(1, 60) n))),
+        (select jsonb_agg('aaaa'::text) from generate_series(1, 10000)),
+        'value cannot be validated: that takes more than 1000000 steps, 256 levels, or 64 MB'),
+    ('groups', '{"pattern": "^(?:[a-z]+)$"}', to_jsonb(repeat('a', 20000)), null)) c (what, schema, args, said);
+
 select * from finish();
 rollback;

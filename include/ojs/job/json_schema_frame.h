@@ -9,6 +9,8 @@ namespace ojs
 {
 
 constexpr int64 max_schema_steps = 1000000;
+constexpr size_t max_schema_memory = 64 * 1024 * 1024; /* of the context of a validation */
+constexpr int64 steps_of_compilation = 100;
 
 /* Where in the value a schema is applied: a name or an index below another. */
 struct Path {
@@ -23,6 +25,8 @@ struct Validation {
     int quiet; /* above 0: what fails is only counted */
     int64 steps;
     bool exhausted;
+    int n_patterns;
+    const char *patterns[32]; /* where in their schemas the last patterns stand */
 };
 
 struct Frame {
