@@ -10,7 +10,7 @@ create function ojs.skip_ordering_key(queue text, ordering_key text) returns ojs
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    found_queue ojs_store.queue := ojs_store.queue_found(queue);
+    found_queue ojs_store.queue := ojs_store.queue_found(ojs_store.use_queue(queue, 'administer'));
     first uuid;
     job ojs.job;
 begin

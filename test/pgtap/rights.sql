@@ -26,6 +26,8 @@ select ojs.ack(id, '"SECRET"') from jobs where name = 'ended' \g /dev/null
 select ojs.fail(id, '{"type": "SECRET", "message": "SECRET"}') from jobs where name = 'failed' \g /dev/null
 insert into jobs select 'free', id from ojs.push('t.a', '["SECRET"]', meta => '{"SECRET": 1}', queue => 'vault',
     deduplication_key => 'SECRET-key', "unique" => '{"keys": ["args"]}');
+select ojs.push('t.a', '["SECRET"]', queue => 'vault', options => '{"ordering_key": "line"}')
+    from generate_series(1, 2) \g /dev/null
 insert into jobs select 'asleep', id from ojs.push('t.a', '["SECRET"]', queue => 'vault', delay => '1 hour');
 insert into jobs select 'pending', id from ojs.push('t.a', '["SECRET"]', queue => 'vault', pending => true);
 select ojs.schedule('vault-clock', '0 0 1 1 *', '{"type": "t.a", "args": ["SECRET"], "queue": "vault"}') \g /dev/null
@@ -137,6 +139,8 @@ insert into calls values
         ('purge_queue', $$ojs.purge_queue('vault', confirm => true)$$),
     ('drop_queue', $$ojs.drop_queue('vault', 'discard')$$),
         ('free_deduplication_key', $$ojs.free_deduplication_key('vault', 'SECRET-key')$$),
+    ('skip_ordering_key', $$ojs.skip_ordering_key('vault', 'line')$$), ('waiting', $$'SECRET' from ojs.waiting() where
+        queue = 'vault'$$), ('key_held', null), ('held_slots', null), ('key_slot', null), ('node_of', null),
     ('create_schema', null), ('drop_schema', null), ('set_schema_validation', null), ('set_maintenance', null), ('register_hook', null), ('unregister_hook', null),
         ('set_rate_limit', $$ojs.set_rate_limit('queue:vault', '{"concurrency": 1}')$$),
     ('schedule', $$ojs.schedule('vault-clock', '@daily', null)$$),
