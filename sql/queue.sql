@@ -67,7 +67,6 @@ declare
     at timestamptz;
 begin
     perform ojs_store.lock_setting('ojs_store.queue', name);
-    perform ojs_store.use_queue(name, 'administer'); -- as whoever had the lock has left it
     before := ojs_store.queue_named(name);
     wanted := ojs_store.queue_config(name, before.config, config);
     -- Applications call this at each start: nothing to write, and no session has to look at its queues anew.
