@@ -169,7 +169,7 @@ insert into views values ('jobs', $$v from ojs.jobs v$$), ('dead_letters', $$v f
         ('workers', $$'SECRET' from ojs.workers where active_jobs > 0$$), ('events', $$v from ojs.events v$$),
         ('crons', $$v from ojs.crons v$$),
     ('workflows', $$v from ojs.workflows v$$), ('deduplication_keys', $$v from ojs.deduplication_keys v$$),
-        ('hooks', null), ('rate_limits', null), ('schemas', null);
+        ('hooks', null), ('rate_limits', null), ('schemas', null), ('audit', null);
 select is((select string_agg(relname, ' ') from pg_class where relnamespace = 'ojs'::regnamespace and relkind = 'v'
     and relname not in (select name from views)), null, 'SEC-01: each view stands in the matrix');
 select is(pg_temp.attempt('outsider', shown), 'answers', 'SEC-01: nothing of another''s queue in ojs.' || name)
