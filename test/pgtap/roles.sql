@@ -42,7 +42,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
      'abridged would_wait may_wait most_bytes bytes_of field_in hint_of query_word read_headers read_query decoded '
      'request_id reply no_route problem status_of error_body raise now rfc3339 '
         || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list '
-           'no_such_job only manifest extensions health ready unsupported '
+           'no_such_job only manifest extensions health ready access unsupported '
         || 'no_such_schema schema_json version_json schema_named version_key schemas schema admin_schema versions_of '
            'schema_versions', 'pwo'),
     ('tick_without_worker', 'pw'),
@@ -65,8 +65,9 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters '
            'dead_letter_stats crons cron cron_json no_such_cron '
-        || 'rate_limits rate_limit rate_limit_json', 'o'),
-    ('retry discard delete_job selection filter_times changed_job change_job retry_ended change_cron take_back_jobs '
+        || 'rate_limits rate_limit rate_limit_json job_list explain job_history events_of workflows', 'o'),
+    ('trigger_cron cron_job retry discard delete_job '
+     'selection filter_times changed_job change_job retry_ended change_cron take_back_jobs '
      'do_many do_bulk bulk take_key keep_answer free_key cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk '
      'admin_cancel_bulk '
         || 'admin_retry_bulk admin_delete_bulk delete_all purge_asked purge_queue purge_dead_letters '
