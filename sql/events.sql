@@ -147,7 +147,7 @@ select
     job.type as job_type, job.meta ->> 'trace_id' as trace_id, job.created_at, job.scheduled_at, job.expires_at,
     job.max_attempts, job.options, recorded.kind, recorded.attempt, recorded.due_at, recorded.started_at,
         recorded.worker, recorded.error, recorded.result,
-    numbers.read_at, recorded.logged
+    numbers.read_at, recorded.logged, coalesce(recorded.queue, job.queue) as queue_id
 from (
     -- The next transaction id, in two parts: of a row, 32 bits are known. And the time: where the columns of the events
     -- call a volatile function, a query that does not ask for them computes them all the same.
@@ -250,7 +250,9 @@ select
                 'queue:' || e.queue))
         when e.type in ('job.discarded', 'dead_letter.added')
             then jsonb_build_object('total_attempts', n.attempt, 'last_error', n.error)
-        else '{}' end as data, e.logged
+        else '{}' end as data, e.logged,
+    -- What rights are asked by: by its id where there is one, since the name is looked up anew wherever it stands.
+    e.queue_id, null::text as stated_queue
 from ojs_store.job_events e
 cross join lateral (
     select
@@ -277,7 +279,7 @@ select
         when 'bulk' then 'api/' when 'rate_limit' then 'rate-limits/' else 'queues/' end
         || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit)\.'
             then r.data ->> 'queue' end, r.subject)),
-    null, r.data ->> 'queue', r.data ->> 'job_type', r.data, false
+    null, r.data ->> 'queue', r.data ->> 'job_type', r.data, false, null, r.data ->> 'queue'
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
@@ -303,7 +305,7 @@ select
             when w.members <= 1000 then jsonb_build_object('steps_remaining', w.members - (
                 select count(*) from ojs_store.workflow_end f where f.workflow = e.workflow and f.position < w.members
                     and f.ended_at <= e.ended_at))
-            else '{}' end, false
+            else '{}' end, false, null, null
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
@@ -320,7 +322,8 @@ select
     e.at as "time", e.subject, e.data, e.job_id, e.queue, e.job_type
 from ojs_store.all_events e
 where case
-        when e.queue is not null then ojs_store.may_use_queue(e.queue, 'read')
+        when e.queue_id is not null then ojs_store.may_use_queue(e.queue_id, 'read')
+        when e.stated_queue is not null then ojs_store.may_use_queue(e.stated_queue, 'read')
         when e.type ~ '^(workflow|cron)\.' then ojs_store.may_see(e.type, e.subject)
         else true end;
 comment on view ojs.events is 'What happened: the standard OJS events, one row each, in no order';

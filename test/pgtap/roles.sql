@@ -19,21 +19,23 @@ reset client_min_messages;
 -- computes, so any of the four may have it. A function that is not listed here fails the test: say who may call it.
 create temp table calls (name text, callers text);
 insert into calls select unnest(string_to_array(names, ' ')), callers from (values
-    ('push push_job push_many cancel activate wait_result results create_workflow cancel_workflow', 'p'),
+    ('push push_job push_many cancel activate wait_result results create_workflow cancel_workflow key_held',
+        'p'),
     ('info workflow', 'po'),
     ('claim ack ack_many ack_and_claim fail nack nack_many extend extend_many beat work_open work_next work_close '
      'progress checkpoint get_checkpoint '
         || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker',
             'w'),
-    ('ready', 'pwo'),
-    ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs', 'o'),
+    ('ready', 'pwo'), ('waiting', 'wo'),
+    ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs held_slots', 'o'),
     ('tick start_worker retry discard set_priority delete_job cancel_many retry_many delete_many create_queue '
      'configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events '
            'register_hook unregister_hook set_rate_limit schedule unschedule '
-        || 'create_schema drop_schema set_schema_validation reset', ''),
+        || 'create_schema drop_schema set_schema_validation skip_ordering_key reset', ''),
     ('http', 'pwo'),
-    ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities', '*')) list (names, callers);
+    ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities key_slot node_of',
+        '*')) list (names, callers);
 
 -- Likewise for the parts of ojs.http.
 create temp table http_calls (name text, callers text);
