@@ -1,6 +1,6 @@
 -- psql -1 -v queue=NAME -v type=TYPE -f pgmq.sql: moves the waiting messages of a queue of pgmq into ojs, as jobs of
--- that type in the queue of that name. Messages that somebody has read and may still delete (their vt is to come) stay: run
--- it again when the readers have gone.
+-- that type in the queue of that name. Messages that somebody has read and may still delete (their vt is to come) stay:
+-- run it again when the readers have gone.
 \ir common.psql
 select format('create temp view peer as select * from pgmq.%I', 'q_' || lower(:'queue')) \gexec
 create temp table wanted as select :'queue'::text as queue, :'type'::text as type;
