@@ -8,7 +8,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/session_cache.h"
-#include "ojs/store/spi.h"
+#include "ojs/store/store.h"
 
 namespace ojs
 {
@@ -34,12 +34,8 @@ WorkerVersions *workers;
 int n_workers;
 SessionCache cache;
 
-constinit Statement read_handlers = {R"sql(
-    select w.name, w.info -> 'handlers' from ojs_store.worker w
-    where jsonb_path_exists(w.info, '$.handlers[*].versions ? (@ != "*")') order by w.name
-)sql",
-                                     {},
-                                     nullptr};
+constexpr int col_name = 0;
+constexpr int col_info = 3;
 
 /* Reads {"type", "versions"}. Returns false if it is none. */
 bool
@@ -80,18 +76,33 @@ load()
         context = AllocSetContextCreate(TopMemoryContext, "ojs versions of workers", ALLOCSET_SMALL_SIZES);
     MemoryContextReset(context);
     n_workers = 0;
-    with_spi([] {
-        auto n = static_cast<int>(execute_latest(read_handlers));
+    workers = nullptr;
+
+    store::Table table = store::open(store::Rel::worker, AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
+    int room = 0;
+    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        JsonbValue handlers;
+        slot_getsomeattrs(table.slot, col_info + 1);
+        if (table.slot->tts_isnull[col_info] ||
+            !find_member(root_of(DatumGetJsonbP(table.slot->tts_values[col_info])), "handlers", handlers))
+            continue;
         MemoryContext old = MemoryContextSwitchTo(context);
-        workers = static_cast<WorkerVersions *>(palloc(sizeof(WorkerVersions) * static_cast<size_t>(std::max(n, 1))));
-        for (int row = 0; row < n; row++) {
-            bool null;
-            std::string_view name = view(DatumGetTextPP(cell(static_cast<uint64>(row), 1, &null)));
-            keep_worker(workers[row], name, DatumGetJsonbPCopy(cell(static_cast<uint64>(row), 2, &null)));
+        if (n_workers == room) {
+            room = std::max(8, room * 2);
+            Size size = sizeof(WorkerVersions) * static_cast<size_t>(room);
+            workers = static_cast<WorkerVersions *>(workers == nullptr ? palloc(size) : repalloc(workers, size));
         }
+        std::string_view name = view(DatumGetTextPP(table.slot->tts_values[col_name]));
+        keep_worker(workers[n_workers++], name, JsonbValueToJsonb(&handlers));
         MemoryContextSwitchTo(old);
-        n_workers = n;
-    });
+    }
+    table_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    store::close_and_unlock(table, AccessShareLock); /* a claim that goes on to wait holds no lock */
+    std::sort(workers, workers + n_workers,
+              [](const WorkerVersions &a, const WorkerVersions &b) { return a.name < b.name; });
 }
 
 } // namespace
