@@ -148,8 +148,7 @@ assemble = { printf '%s\n' '\echo Use "$(1)" to load this file. \quit' \
 	for part in $(2); do printf '\n-- %s\n\n' "$$part"; sed -f build/sql-names.sed -e '$(3)' "$$part" || exit 1; done; } > $@.tmp && mv $@.tmp $@
 
 # In SQL, DelayedKind.expiry stands for the number that this name has in C++.
-NAMED_IN = $(addprefix include/ojs/,store/rows.h state/lease_log.h state/client_workers.h counters/metric_table.h \
-	limits/held_position.h) \
+NAMED_IN = $(addprefix include/ojs/,store/rows.h state/lease_log.h state/client_workers.h counters/metric_table.h) \
 	src/hot_set/rebuild.cpp sql/events.sql
 build/sql-names.sed: sql/names.awk $(NAMED_IN) build/flags
 	awk -f $< $(NAMED_IN) > $@

@@ -309,15 +309,6 @@ begin
     return 0;
 end $$;
 
--- Where a job stands; also one that a rate limit holds back, in its line (include/ojs/limits/held_position.h).
-create function ojs_store.own_position(at bigint) returns bigint
-language sql immutable parallel safe
-begin atomic
-    select case when at < constant.first_held then at
-        when at & constant.fresh_bit <> 0 then at & constant.number_bits
-        else (at & constant.number_bits) - constant.first_held end;
-end;
-
 -- Those that wait line up at the end, in their order. A hot row other than a lease is never updated, so these are taken
 -- and put in again.
 create function ojs_store.move_waiting(source bigint, destination bigint) returns bigint
@@ -334,9 +325,9 @@ begin
         -- (src/state/transitions.cpp).
         insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, flags, attempt, deliveries)
         select job_id, destination,
-            case when own_position < 0 then -constant.first_held else 0 end + nextval('ojs_store.seq'),
+            case when position < 0 then -4611686018427387904 else 0 end + nextval('ojs_store.seq'),
             job_tid, npriority, flags, attempt, deliveries
-        from (select *, ojs_store.own_position(position) as own_position from taken order by own_position) in_order
+        from (select * from taken order by position) in_order
         returning job_id
     ), let_go as (
         delete from ojs_store.delayed where ctid = any (array(

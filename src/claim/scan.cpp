@@ -19,11 +19,11 @@
 #include "ojs/state/dead_letter.h"
 #include "ojs/counters/job_metrics.h"
 #include "ojs/pg/settings.h"
-#include "ojs/claim/held_jobs.h"
-#include "ojs/limits/held_position.h"
+#include "ojs/claim/scan_hints.h"
 #include "ojs/job/hooks.h"
 #include "ojs/state/lease_log.h"
 #include "ojs/state/members.h"
+#include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/pg/uuid.h"
@@ -40,8 +40,28 @@ namespace
 {
 
 constexpr int64 upkeep_every_us = 100 * 1000;
-constexpr int many_held = 100;
 TimestampTz last_upkeep;
+
+struct ClaimedJob {
+    ReadyRow ready;
+    LeaseRow lease;
+    HeapTuple job;
+    int queue_position;
+    int64 seq;
+};
+
+struct Walk {
+    Tables &tables;
+    const Request &request;
+    TimestampTz now;
+    ClaimedJob *taken;
+    int n;
+    int most; /* n may come to this in the queue at hand */
+    Limits limits;
+    HeldBack held_back;             /* that this walk is in */
+    Bitmapset *arriving;            /* positions of the queues where it met jobs of open transactions */
+    const WorkerVersions *versions; /* that the worker takes; null: every one */
+};
 
 int64
 lease_length(const Walk &walk, const Queue &queue, const JobRow &job)
@@ -79,8 +99,7 @@ mark_delivered(Walk &walk, LeaseRow &lease)
     }
 }
 
-} // namespace
-
+/* The row in the slot of `ready` was taken: it becomes a lease, unless the job has expired. */
 void
 hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
 {
@@ -127,6 +146,8 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
         mark_delivered(walk, lease);
 }
 
+/* The row in the slot of `ready`, whose job is under a limit: false if it stays where it is, or was put elsewhere. The
+ * limits are asked before the row is taken, so that who may not have it leaves it to others. */
 bool
 within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer tid)
 {
@@ -147,9 +168,6 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
         put_off(walk.tables, ready, again_at);
     return false;
 }
-
-namespace
-{
 
 /* A part of a class, in the order of positions. */
 void
@@ -183,7 +201,6 @@ walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, 
         if (limited) {
             walk.limits.closed = 0;
             if (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)) {
-                note_held(walk, queue_position, row, scan.tid);
                 pass_over(scan, keys, walk.held_back, longest, walk.limits.closed, row.position, walk.now);
                 continue;
             }
@@ -202,7 +219,7 @@ void
 walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass)
 {
     int64 from = level.hint[klass];
-    int64 last = klass == returned ? -1 : first_held - 1;
+    int64 last = klass == returned ? -1 : PG_INT64_MAX;
     bool hinted = false;
 
     /* The index compares every entry of each page it reads; most often a few behind the hint will do. */
@@ -238,8 +255,6 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
             break;
         above = levels.level[i].npriority;
         walk_class(walk, scan, queue_position, levels.level[i], returned);
-        if (walk.n < walk.most)
-            walk_lines(walk, scan, queue_position, levels.level[i], from_start);
         if (walk.n < walk.most)
             walk_class(walk, scan, queue_position, levels.level[i], fresh);
     }
@@ -432,8 +447,7 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables,        request, now,     nullptr, 0, 0,
-                 {tables, now}, {},      nullptr, nullptr, 0, versions_of_worker(request.worker)};
+    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}, nullptr, versions_of_worker(request.worker)};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         claim_window_leave();
@@ -471,9 +485,6 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         out.free_in_us = std::max<int64>(walk.limits.free_at - now, 0);
     if (walk.n > 0)
         store_leases(walk);
-    /* A claim that waits writes only if that is worth coming back for. */
-    if (is_whole_transaction() && (walk.n > 0 || !request.may_wait || walk.n_held >= many_held))
-        store_held(walk);
     store_limit_uses(walk.limits, walk.n > 0 || !request.may_wait);
     if (walk.n > 0)
         emit(walk, set);

@@ -194,18 +194,6 @@ same_numbers(const LimitPolicy &a, const LimitPolicy &b)
            (a.throttle.period_us > 0) == (b.throttle.period_us > 0);
 }
 
-/* Numbers are part of it, since each job is judged by what it states itself; overrides are not, as they lie over all.
- */
-uint64
-name_of(int64 key, const LimitPolicy &policy)
-{
-    auto name = static_cast<uint64>(key);
-    for (int64 number : {static_cast<int64>(policy.concurrency), static_cast<int64>(policy.rate.limit),
-                         policy.rate.period_us, static_cast<int64>(policy.throttle.limit), policy.throttle.period_us})
-        name = hash_combine64(name, static_cast<uint64>(number));
-    return name | 1;
-}
-
 void
 apply(Limits &limits, const Queue &queue, LimitPolicy policy)
 {
@@ -234,7 +222,7 @@ apply(Limits &limits, const Queue &queue, LimitPolicy policy)
         }
         used->known = true;
     }
-    limits.current[limits.n_current++] = {effective, used, name_of(key, policy)};
+    limits.current[limits.n_current++] = {effective, used};
 }
 
 /* When this limit lets another job start: now or before, later, or (DT_NOEND) nobody knows. */
@@ -255,6 +243,20 @@ open_at(const LimitOnJob &limit)
     if (policy.throttle.period_us > 0 && used.last_at != DT_NOBEGIN)
         at = std::max(at, used.last_at + spacing_us(policy.throttle));
     return at;
+}
+
+/*
+ * Equal for jobs that the same limit keeps back: its key and, since each is judged by what it says itself, its numbers.
+ */
+uint64
+name_of(const LimitOnJob &limit)
+{
+    const LimitPolicy &policy = limit.policy;
+    auto name = static_cast<uint64>(limit.used->key);
+    for (int64 number : {static_cast<int64>(policy.concurrency), static_cast<int64>(policy.rate.limit),
+                         policy.rate.period_us, static_cast<int64>(policy.throttle.limit), policy.throttle.period_us})
+        name = hash_combine64(name, static_cast<uint64>(number));
+    return name | 1;
 }
 
 void
@@ -312,7 +314,7 @@ may_start(Limits &limits, const Queue &queue, const JobRow &job, TimestampTz *ag
             continue;
         LimitUsed &used = *limits.current[i].used;
         see_closed(used.sight, limits.current[i].policy, used.held, used.started, used.paused_until > limits.now);
-        limits.closed = limits.closed != 0 ? limits.closed : limits.current[i].name;
+        limits.closed = limits.closed != 0 ? limits.closed : name_of(limits.current[i]);
         OnLimit action = limits.current[i].policy.on_limit;
         verdict = std::max(verdict, action == OnLimit::drop         ? LimitVerdict::drop
                                     : action == OnLimit::reschedule ? LimitVerdict::reschedule

@@ -32,8 +32,6 @@ struct Level {
     int16 npriority;
     int64 hint[n_classes];
     HeldBack held_back[n_classes]; /* the longest */
-    int lines;                     /* of held jobs, when they were looked at */
-    TimestampTz looked_at;
 };
 
 /* A queue's part of the index. */

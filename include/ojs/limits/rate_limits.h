@@ -20,9 +20,8 @@ namespace ojs
 struct LimitUsed; /* what of a key's limits is used up */
 
 struct LimitOnJob {
-    LimitPolicy policy; /* in force */
+    LimitPolicy policy;
     LimitUsed *used;
-    uint64 name; /* equal for jobs that the same limit keeps back: of its key and the numbers that were stated */
 };
 
 /* What one claim knows of limits. */
