@@ -13,7 +13,7 @@ local $ENV{PGPORT} = $node->port;
 local $ENV{PGUSER} = $node->safe_psql('postgres', 'select current_user');
 my $tests = 0;
 my ($program) = grep { -x } map { "$FindBin::RealBin/$_/bench/growth" } '..', '../..';
-open my $bench, '-|', $program, '--here', '--tap', '--sizes', '200,2000', qw(ready leases dead limits limit_keys)
+open my $bench, '-|', $program, '--here', '--tap', '--sizes', '200,2000', qw(ready leases dead)
     or die "bench/growth: $!";
 while (my $line = <$bench>) {
     my ($not, $title) = $line =~ /^(not )?ok - (.*)/ or next;
