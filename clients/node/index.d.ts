@@ -25,6 +25,9 @@ export interface JobOptions {
   tags?: string[];
   deduplication_key?: string;
   deduplication_ttl?: number | string;
+  /** Jobs of a queue with the same key run one after the other. */
+  ordering_key?: string;
+  ordering?: 'strict' | 'relaxed';
   /** A UUIDv7 of your own. */
   id?: string;
   pending?: boolean;
@@ -49,9 +52,16 @@ export interface Envelope extends Record<string, any> {
 }
 
 export function push(db: Queryable, type: string, args?: Json[], options?: JobOptions): Promise<Envelope>;
-export function pushMany(
-  db: Queryable, jobs: NewJob[], options?: { atomicity?: 'atomic' | 'partial'; idempotency_key?: string },
-): Promise<{ index: number; id: string | null; status: string; error: any }[]>;
+export interface BatchOptions {
+  atomicity?: 'atomic' | 'partial';
+  idempotency_key?: string;
+  /** Of the whole batch, which then goes to one queue. */
+  deduplication_key?: string;
+  /** An interval of PostgreSQL, such as '1 hour'. */
+  deduplication_ttl?: string;
+}
+export function pushMany(db: Queryable, jobs: NewJob[], options?: BatchOptions):
+  Promise<{ index: number; id: string | null; status: string; error: any }[]>;
 /** Ends an open job; the state it has now is the answer. */
 export function cancel(db: Queryable, id: string): Promise<State>;
 export function info(db: Queryable, id: string): Promise<Envelope>;
@@ -79,7 +89,7 @@ export interface Job<Args extends any[] = any[]> {
   readonly checkpoint: any;
   /** When this attempt is over its timeout. */
   readonly deadline: Date;
-  /** Aborted when the job was cancelled or lost, is over its timeout, or the worker stops; the reason is a JobAborted. */
+  /** Aborted when the job is cancelled, lost or over its timeout, or the worker stops; the reason is a JobAborted. */
   readonly signal: AbortSignal;
   /** Does the effect and completes the job with what it returns, in one transaction. */
   transaction<T>(effect: (client: any) => Promise<T>): Promise<T>;
@@ -103,7 +113,7 @@ export interface WorkerOptions {
   handlers: Record<string, (job: Job<any>) => unknown>;
   queues?: string[];
   concurrency?: number;
-  /** A connection string or the configuration of pg, of a connection that no pooler shares. Default: PGHOST and so on. */
+  /** A connection string or a configuration of pg, of a connection that no pooler shares. Default: PGHOST and so on. */
   connection?: string | Record<string, unknown>;
   /** For everything but claims and heartbeats; may go through PgBouncer. Default: a pool of the worker's own. */
   pool?: PoolLike;

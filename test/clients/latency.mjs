@@ -1,5 +1,5 @@
-// test/clients/latency.mjs [COUNT]: from the call of push() to the handler, one job at a time, with a pause between two.
-// Needs a database with the extension, by PGHOST and so on. latency.py does the same.
+// test/clients/latency.mjs [COUNT]: from the call of push() to the handler, one job at a time, with a pause between
+// two. Needs a database with the extension, by PGHOST and so on. latency.py does the same.
 import { createRequire } from 'node:module';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { push, Worker } from '../../clients/node/index.js';

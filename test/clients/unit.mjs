@@ -50,6 +50,9 @@ test('a batch is all or nothing, or each job for itself; its key makes it safe t
     [[0, 'created', undefined], [1, 'failed', 'INVALID_JOB_TYPE']]);
   const again = await pushMany(pool, jobs, { atomicity: 'partial', idempotency_key: 'unit-1' });
   assert.equal(again[0].id, rows[0].id);
+  const batch = { deduplication_key: 'unit-batch', deduplication_ttl: '1 minute' };
+  const twice = [await pushMany(pool, jobs.slice(0, 1), batch), await pushMany(pool, jobs.slice(0, 1), batch)];
+  assert.deepEqual(twice.map(([row]) => row.status), ['created', 'duplicate']);
 });
 
 test('errors have the code of the specification, the SQLSTATE, details and a hint', async () => {

@@ -84,6 +84,8 @@ same([(row["status"], (row["error"] or {}).get("code")) for row in rows],
      "or each job for itself")
 same(push_many(db, jobs, atomicity="partial", idempotency_key="unit-py")[0]["id"], rows[0]["id"],
      "its key makes it safe to send again")
+same([push_many(db, jobs[:1], deduplication_key="unit-batch-py", deduplication_ttl=timedelta(minutes=1))[0]["status"]
+      for _ in range(2)], ["created", "duplicate"], "a batch with a deduplication key is pushed once")
 
 
 async def pushed_async():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test/clients/worker.py OPTIONS: the worker that test/clients/run drives, over clients/python. worker.mjs does the same."""
+"""test/clients/worker.py OPTIONS: the worker that test/clients/run drives, over clients/python. Like worker.mjs."""
 import json
 import logging
 import sys

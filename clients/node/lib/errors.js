@@ -51,7 +51,9 @@ const storable = (text) => String(text).replace(UNSTORABLE, '');
 export function failure(thrown) {
   const error = thrown instanceof Error ? thrown : new Error(String(thrown));
   const unnamed = ['Error', 'error', 'OjsError'].includes(error.name) && typeof error.code === 'string';
-  const type = error instanceof JobError ? error.type : error instanceof JobAborted ? error.reason : unnamed ? error.code : error.name;
+  const type = error instanceof JobError ? error.type
+    : error instanceof JobAborted ? error.reason
+    : unnamed ? error.code : error.name;
   return JSON.stringify({
     type: storable(type) || 'Error',
     message: storable(error.message) || storable(type) || 'Error',

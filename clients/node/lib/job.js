@@ -74,8 +74,7 @@ export class Job {
   }
 
   async progress(progress, message = null, data) {
-    await query(this.#pool, 'select ojs.progress($1, $2, $3, $4)',
-      [this.id, progress, message, json(data)]);
+    await query(this.#pool, 'select ojs.progress($1, $2, $3, $4)', [this.id, progress, message, json(data)]);
   }
 
   async saveCheckpoint(state, db = this.#pool) {
@@ -85,12 +84,6 @@ export class Job {
 
   #ack(db, result) {
     return query(db, 'select from ojs.ack($1, $2, lease_id => $3)', [this.id, result, this.#leaseId]);
-  }
-
-  async #fail(error) {
-    const delay = error instanceof JobError ? error.delay : null;
-    await query(this.#pool, 'select from ojs.fail($1, $2, lease_id => $3, delay => $4::interval)',
-      [this.id, failure(error), this.#leaseId, delay]);
   }
 
   // Again and again while the server is away, as long as the job may be ours.

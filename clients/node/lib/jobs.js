@@ -13,9 +13,11 @@ export async function push(db, type, args = [], options = {}) {
   return (await query(db, 'select ojs.push_job($1) as job', [job]))[0].job;
 }
 
-export function pushMany(db, jobs, { atomicity = 'atomic', idempotency_key = null } = {}) {
-  return query(db, 'select index, id, status, error from ojs.push_many($1, atomicity => $2, idempotency_key => $3)',
-    [JSON.stringify(jobs.map(envelope)), atomicity, idempotency_key]);
+export function pushMany(db, jobs, options = {}) {
+  const { atomicity = 'atomic', idempotency_key, deduplication_key, deduplication_ttl } = options;
+  return query(db, `select index, id, status, error
+    from ojs.push_many($1, $2, $3::interval, atomicity => $4, idempotency_key => $5)`,
+  [JSON.stringify(jobs.map(envelope)), deduplication_key, deduplication_ttl, atomicity, idempotency_key]);
 }
 
 export async function cancel(db, id) {

@@ -1,6 +1,6 @@
 // worker.js: claims jobs and has them handled. One connection of its own listens, claims and sends heartbeats, so that
 // handlers which use up the pool cannot cost the worker its leases. Everything else goes through the pool.
-import { randomBytes } from 'node:crypto';
+import { randomInt } from 'node:crypto';
 import { hostname } from 'node:os';
 import pg from 'pg';
 import { backoff, isTransient, query } from './errors.js';
@@ -8,8 +8,8 @@ import { Job } from './job.js';
 import { inSpan } from './trace.js';
 
 const CLAIM = `
-  select id, type, queue, args, meta, priority, attempt, max_attempts, deliveries, tags, created_at, scheduled_at, errors,
-    extra, lease_id, extract(epoch from coalesce(timeout, '30 min'))::float8 * 1000 as timeout_ms,
+  select id, type, queue, args, meta, priority, attempt, max_attempts, deliveries, tags, created_at, scheduled_at,
+    errors, extra, lease_id, extract(epoch from coalesce(timeout, '30 min'))::float8 * 1000 as timeout_ms,
     extract(epoch from lease_expires_at - clock_timestamp())::float8 * 1000 as lease_ms
   from ojs.claim($1::text[], $2, max => $3, lease => $4::interval, missing_ok => true)`;
 const ANSWER_WITHIN = 15_000; // no call of ours waits; an answer that is as late as this will not come
@@ -46,8 +46,7 @@ export class Worker {
   constructor(options) {
     this.#options = {
       queues: ['default'], concurrency: 10, lease: null, grace: 25_000, poll: 5_000, heartbeat: 5_000, labels: [],
-      signals: ['SIGTERM',
-          'SIGINT'], name: `${hostname()}-${process.pid}-${randomBytes(3).toString('hex')}`, ...options,
+      signals: ['SIGTERM', 'SIGINT'], name: `${hostname()}-${process.pid}-${randomInt(1e9)}`, ...options,
     };
     const { handlers, concurrency, connection, pool, log, queues } = this.#options;
     if (!handlers || typeof handlers !== 'object') throw new TypeError('handlers must be an object: type to function');
@@ -66,8 +65,7 @@ export class Worker {
 
   /** Works until stop() or a signal; with `drain`, until the queues have nothing to claim. */
   run({ drain = false } = {}) {
-    this.#finished ??= this.#run(drain);
-    return this.#finished;
+    return (this.#finished ??= this.#run(drain));
   }
 
   /** Claims nothing more, waits for handlers up to `grace` ms, then aborts them and gives their jobs back. */
@@ -80,7 +78,7 @@ export class Worker {
       this.#hard = true;
       this.#wakeUp();
     };
-    this.#timers.push(setTimeout(abort, grace), setTimeout(end, grace + LAST_WORDS));
+    this.#timers.push(setTimeout(abort, grace).unref(), setTimeout(end, grace + LAST_WORDS).unref());
     this.#wakeUp();
     return this.#finished ?? Promise.resolve();
   }
@@ -128,13 +126,11 @@ export class Worker {
     await control.client.connect();
     await this.#ask(queues.map((queue) => `listen ${pg.escapeIdentifier(channel(queue))}`).join(';'));
     if (!this.#registered) {
-      const about = { hostname: hostname(), pid: process.pid, queues, concurrency, labels,
-          library: 'ojs-postgres/node' };
-      await this.#ask('select ojs.register_worker($1, $2)', [this.name, JSON.stringify(about)]);
+      const me = { hostname: hostname(), pid: process.pid, queues, concurrency, labels, library: 'ojs-postgres/node' };
+      await this.#ask('select ojs.register_worker($1, $2)', [this.name, JSON.stringify(me)]);
       this.#log.info({ worker: this.name, queues, concurrency }, 'started');
     }
-    this.#registered = true;
-    this.#more = true;
+    this.#registered = this.#more = true;
     this.#nextBeat = 0;
   }
 
@@ -173,14 +169,11 @@ export class Worker {
     const sentAt = performance.now();
     this.#more = false; // a notification may set it meanwhile
     this.#nextPoll = sentAt + poll;
-    let rows;
-    try {
-      rows = await this.#ask(CLAIM, [queues, this.name, free, lease]);
-    } catch (error) {
+    const rows = await this.#ask(CLAIM, [queues, this.name, free, lease]).catch((error) => {
       if (error.code !== 'RATE_LIMITED') throw error;
       this.#nextPoll = sentAt + (error.details?.retry_after_ms ?? poll);
-      return;
-    }
+      return [];
+    });
     this.#welcome = true;
     this.#failures = 0;
     this.#more ||= rows.length === free;
@@ -210,8 +203,7 @@ export class Worker {
   async #beat() {
     const jobs = [...this.#running.values()];
     const sentAt = performance.now();
-    const soonest = Math.min(this.#options.heartbeat, ...jobs.map((job) => job.beatWithin));
-    this.#nextBeat = sentAt + Math.max(50, soonest);
+    this.#nextBeat = sentAt + Math.max(50, Math.min(this.#options.heartbeat, ...jobs.map((job) => job.beatWithin)));
     const [answer] = await this.#ask('select directive, extended, cancelled, lost from ojs.beat($1, $2::uuid[], $3)',
       [this.name, jobs.map((job) => job.id), this.#stopping ? 'terminate' : 'running']);
     for (const id of answer.extended) this.#running.get(id)?.extended(sentAt);
@@ -240,7 +232,6 @@ export class Worker {
       const timer = setTimeout(() => this.#wakeUp(), Math.max(0, ms));
       this.#wakeUp = () => {
         clearTimeout(timer);
-        this.#wakeUp = () => {};
         resolve();
       };
     });

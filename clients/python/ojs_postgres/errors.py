@@ -112,8 +112,8 @@ def failure(error: BaseException) -> str:
     """What a handler raised, as ojs.fail() takes it."""
     kind = error.type if isinstance(error, JobError) else error.reason if isinstance(error, JobAborted) else \
         error.code if isinstance(error, OjsError) else type(error).__name__
-    report: dict[str, Any] = {"type": kind, "message": _storable(str(error)) or kind,
-                              "backtrace": _storable("".join(traceback.format_tb(error.__traceback__))).splitlines()[-50:]}
+    backtrace = _storable("".join(traceback.format_tb(error.__traceback__))).splitlines()[-50:]
+    report: dict[str, Any] = {"type": kind, "message": _storable(str(error)) or kind, "backtrace": backtrace}
     if isinstance(error, JobError):
         report.update(details=error.details, **({} if error.retryable is None else {"retryable": error.retryable}))
     return json.dumps(report, default=str)

@@ -1,11 +1,12 @@
 """Producing jobs. `db` is a connection of psycopg; within a transaction, the job belongs to it.
 
-The attributes of a job have their names in the specification: queue, priority, delay, scheduled_at, expires_at, timeout,
-retry, unique, meta, tags, deduplication_key and others (docs/how-to/producing.md of ojs). A duration is a timedelta, a
-number of seconds, or ISO 8601."""
+The attributes of a job have their names in the specification: queue, priority, delay, scheduled_at, expires_at,
+timeout, retry, unique, meta, tags, deduplication_key and others (docs/how-to/producing.md of ojs). A duration is a
+timedelta, a number of seconds, or ISO 8601."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Optional, Union
 from uuid import UUID
 
@@ -16,7 +17,8 @@ from .errors import dumps, query, translated
 from .trace import with_trace
 
 _PUSH = "select ojs.push_job(%s::jsonb) as job"
-_PUSH_MANY = "select index, id, status, error from ojs.push_many(%s::jsonb, atomicity => %s, idempotency_key => %s)"
+_PUSH_MANY = """select index, id, status, error from ojs.push_many(
+    %s::jsonb, %s, %s::interval, atomicity => %s, idempotency_key => %s)"""
 _Id = Union[UUID, str]
 
 
@@ -45,15 +47,21 @@ async def push_async(db: psycopg.AsyncConnection[Any], type: str, args: Sequence
     return job
 
 
-def push_many(db: psycopg.Connection[Any], jobs: Sequence[Mapping[str, Any]], *, atomicity: str = "atomic",
-              idempotency_key: Optional[str] = None) -> list[dict[str, Any]]:
-    """Pushes many jobs at a small part of the cost; a dict with index, id, status and error for each."""
-    return query(db, _PUSH_MANY, dumps([_envelope(job) for job in jobs]), atomicity, idempotency_key)
+def _batch(jobs: Sequence[Mapping[str, Any]], *, deduplication_key: Optional[str] = None,
+           deduplication_ttl: Union[timedelta, str, None] = None, atomicity: str = "atomic",
+           idempotency_key: Optional[str] = None) -> tuple[Any, ...]:
+    return dumps([_envelope(job) for job in jobs]), deduplication_key, deduplication_ttl, atomicity, idempotency_key
 
 
-async def push_many_async(db: psycopg.AsyncConnection[Any], jobs: Sequence[Mapping[str, Any]], *,
-                          atomicity: str = "atomic", idempotency_key: Optional[str] = None) -> list[dict[str, Any]]:
-    return await _query_async(db, _PUSH_MANY, dumps([_envelope(job) for job in jobs]), atomicity, idempotency_key)
+def push_many(db: psycopg.Connection[Any], jobs: Sequence[Mapping[str, Any]], **batch: Any) -> list[dict[str, Any]]:
+    """Pushes many jobs at a small part of the cost; a dict with index, id, status and error for each. Of the whole
+    batch: deduplication_key, deduplication_ttl, atomicity ("atomic" or "partial"), idempotency_key."""
+    return query(db, _PUSH_MANY, *_batch(jobs, **batch))
+
+
+async def push_many_async(db: psycopg.AsyncConnection[Any], jobs: Sequence[Mapping[str, Any]], **batch: Any,
+                          ) -> list[dict[str, Any]]:
+    return await _query_async(db, _PUSH_MANY, *_batch(jobs, **batch))
 
 
 def cancel(db: psycopg.Connection[Any], job_id: _Id) -> str:

@@ -1,5 +1,6 @@
 """Claims jobs and has them handled, each in a thread. One connection of the worker's own listens, claims and sends
-heartbeats, so that handlers which use up the pool cannot cost the worker its leases. Everything else goes through the pool."""
+heartbeats, so that handlers which use up the pool cannot cost the worker its leases. Everything else goes through the
+pool."""
 from __future__ import annotations
 
 import json
@@ -26,8 +27,8 @@ from .trace import span
 
 Handler = Callable[[Job], Any]
 _CLAIM = """
-  select id, type, queue, args, meta, priority, attempt, max_attempts, deliveries, tags, created_at, scheduled_at, errors,
-    extra, lease_id, extract(epoch from coalesce(timeout, '30 min'))::float8 as timeout_s,
+  select id, type, queue, args, meta, priority, attempt, max_attempts, deliveries, tags, created_at, scheduled_at,
+    errors, extra, lease_id, extract(epoch from coalesce(timeout, '30 min'))::float8 as timeout_s,
     extract(epoch from lease_expires_at - clock_timestamp())::float8 as lease_s
   from ojs.claim(%s::text[], %s, max => %s, lease => %s::interval, missing_ok => true)"""
 _LAST_WORDS = 1.0  # for handlers that were told to stop, in seconds
