@@ -206,7 +206,7 @@ Pool::call_once(PGconn *connection, const Call &call, bool &may_repeat)
     const auto &[role, answer, commit] = results;
     std::string why = complaint(connection);
     if (!in_sync) { /* of no use any more */
-        may_repeat = ended || call.method == "GET" || call.method == "HEAD";
+        may_repeat = ended || (!call.claims && (call.method == "GET" || call.method == "HEAD"));
         throw Unavailable{why};
     }
     if (is(role, "42501") || is(role, "22023"))

@@ -29,6 +29,7 @@ struct Call {
     std::string_view body;
     std::string_view role; /* empty: that of the connection */
     bool is_fetch = false; /* one that waits: whether it found a job is of interest */
+    bool claims = false;   /* although it is a GET: done twice, it would lease twice */
 };
 
 struct Answer {

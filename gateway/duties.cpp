@@ -45,6 +45,7 @@ constexpr Rule rules[] = {
     {"POST ", "/ojs/v1/workflows", produce},
     {"GET HEAD ", "/ojs/v1/workflows/:", produce | observe},
     {"DELETE ", "/ojs/v1/workflows/:", produce},
+    {"POST ", "/ojs/v1/workflows/:/extend", produce},
 
     {"POST ", "/ojs/v1/workers/:", work},
     {"GET HEAD ", "/ojs/v1/workers/:/health", work | observe},
@@ -57,6 +58,7 @@ constexpr Rule rules[] = {
     {"POST DELETE ", "/ojs/v1/checkpoints/:", work},
     {"GET HEAD ", "/ojs/v1/ojs/v1/checkpoints/:/resume", work},
     {"POST DELETE ", "/ojs/v1/ojs/v1/checkpoints/:", work},
+    {"GET ", "/v0/topics/:/work", work},
     {"POST ", "/v0/topics/:", produce},
     {"POST ", "/v0/topics/:/:", work},
 

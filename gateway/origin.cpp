@@ -68,6 +68,10 @@ check_origin(const Request &request, const std::vector<std::string> &hosts)
     const std::string *site = request.header("Sec-Fetch-Site");
     if (site != nullptr && same_text(*site, "cross-site"))
         throw foreign;
+    /* Another site of the same family sends its name, but not with what it asks for as an image or a script. */
+    const std::string *mode = request.header("Sec-Fetch-Mode");
+    if (site != nullptr && same_text(*site, "same-site") && mode != nullptr && same_text(*mode, "no-cors"))
+        throw foreign;
     const std::string *origin = request.header("Origin");
     if (origin != nullptr && (host == nullptr || !same_authority(authority(*origin), *host)))
         throw foreign;

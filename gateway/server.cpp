@@ -78,6 +78,19 @@ would_wait(const Answer &answer)
     return milliseconds(static_cast<int64_t>(std::clamp(wait, 0.0, 86400.0) * 1000));
 }
 
+/* The queue of /v0/topics/QUEUE/VERB; empty for any other path. */
+std::string_view
+queue_worked(const Request &request, std::string_view verb)
+{
+    constexpr std::string_view topics = "/v0/topics/";
+    std::string_view path = request.path();
+    if (!path.starts_with(topics) || !path.ends_with(verb))
+        return {};
+    path.remove_prefix(topics.size());
+    path.remove_suffix(verb.size());
+    return path.ends_with('/') ? path.substr(0, path.size() - 1) : std::string_view();
+}
+
 Refusal
 refusal_of(Reading reading)
 {
@@ -215,6 +228,11 @@ Server::serve_request(Client &client, RequestReader &reader)
     if (stopping)
         return false;
     Exchange exchange;
+    struct StreamEnd {
+        Server &server;
+        Exchange &exchange;
+        ~StreamEnd() { server.end_stream(exchange); }
+    } stream_end{*this, exchange};
     seconds patience = client.reserved ? reserved_head_time : std::min(head_time, options.timeout);
     Reading reading =
         reader.read_head(exchange.request, Clock::now() + (client.reserved ? patience : options.timeout), patience);
@@ -228,7 +246,7 @@ Server::serve_request(Client &client, RequestReader &reader)
         exchange.keep_connection = reader.keeps_connection() && !client.reserved && !reader.has_body();
         answer(client, reader, exchange);
     } catch (const Refusal &refusal) {
-        streams -= std::exchange(exchange.streams, false);
+        end_stream(exchange);
         exchange.answer = {refusal.status,
                            "Content-Type: application/openjobspec+json\nOJS-Version: 1.0\nX-Request-Id: " +
                                exchange.id + (refusal.headers.empty() ? "" : "\n" + refusal.headers),
@@ -242,8 +260,20 @@ Server::serve_request(Client &client, RequestReader &reader)
         (size <= small_answer || clients.hold(client, size, Clock::now() + hold_time)) && respond(client, exchange);
     write_log(client, exchange);
     clients.release(client);
-    streams -= exchange.streams;
     return goes_on;
+}
+
+/* Also where its beginning was never written. */
+void
+Server::end_stream(Exchange &exchange)
+{
+    if (!std::exchange(exchange.streams, false))
+        return;
+    streams--;
+    try {
+        release_jobs(pool, call_of(exchange), exchange.answer);
+    } catch (...) { /* their leases run out */
+    }
 }
 
 /* Every failure leaves as a Refusal. */
@@ -300,6 +330,15 @@ Server::admit(const Client &client, const RequestReader &reader, Exchange &excha
         throw refusal_of(Reading::body_too_large);
 }
 
+/* A request that waits or streams may outlive its token. */
+void
+Server::check_role(const Client &client, const Exchange &exchange) const
+{
+    if (identity.role_of(exchange.request, client.peer) != exchange.role)
+        throw Refusal{401, "unauthenticated", "PERMISSION_DENIED", "the token stands for another role now",
+                      "Send the request again."};
+}
+
 void
 Server::read_body(Client &client, RequestReader &reader, Exchange &exchange)
 {
@@ -327,10 +366,12 @@ Server::call_of(const Exchange &exchange) const
     Call call{request.method, request.target, "X-Request-Id: " + exchange.id + "\nOJS-Do-Not-Wait: 1", request.body,
               exchange.role};
     for (const auto &[name, value] : request.headers)
-        if (!identity.is_secret(name) && !same_text(name, "OJS-Do-Not-Wait") && !same_text(name, "X-Request-Id"))
+        if (!identity.is_secret(name) && !same_text(name, "OJS-Do-Not-Wait") && !same_text(name, "OJS-Stream") &&
+            !same_text(name, "X-Request-Id"))
             call.headers += "\n" + name + ": " + value;
     call.is_fetch =
         request.method == "POST" && request.path().ends_with("/workers/fetch") && preferred_wait(request) > seconds(0);
+    call.claims = request.method == "GET" && !queue_worked(request, "work").empty();
     return call;
 }
 
@@ -348,6 +389,10 @@ Server::ask(const Client &client, const Exchange &exchange)
     Clock::time_point begun = Clock::now();
     unsigned long heard = room.heard();
     Answer answer = pool.call(call);
+    if (request.method == "POST" && answer.status == 200)
+        for (std::string_view verb : {"ack", "nack"})
+            if (std::string_view queue = queue_worked(request, verb); !queue.empty())
+                room.notify(std::string(queue)); /* a stream of jobs may have room for another */
 
     auto waits = [&] { return answer.found_nothing || would_wait(answer) > milliseconds(0); };
     if (!waits())
@@ -362,6 +407,7 @@ Server::ask(const Client &client, const Exchange &exchange)
 
     WaitingRoom::Waiter waiter(room, group, answer.queues, heard, pace);
     while (waiter.await_turn(until, [&] { return client.socket.hung_up(); })) {
+        check_role(client, exchange);
         if (std::optional<Answer> next = pool.call_again(call, until)) {
             answer = std::move(*next);
             if (!waits())
@@ -373,9 +419,9 @@ Server::ask(const Client &client, const Exchange &exchange)
 }
 
 bool
-Server::respond(Client &client, const Exchange &exchange)
+Server::respond(Client &client, Exchange &exchange)
 {
-    const Answer &answer = exchange.answer;
+    Answer &answer = exchange.answer;
     bool goes_on = exchange.keep_connection && !stopping && !exchange.streams;
     char date[64];
     time_t now = time(nullptr);
@@ -387,7 +433,7 @@ Server::respond(Client &client, const Exchange &exchange)
     for (std::string_view lines = answer.headers; !lines.empty();) {
         std::string_view line = lines.substr(0, lines.find('\n'));
         lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-        if (!line.starts_with("OJS-Would-Wait: ") && !line.starts_with("OJS-Stream: ") &&
+        if (!line.starts_with("OJS-Would-Wait: ") && !line.starts_with("OJS-Stream") &&
             !line.starts_with("OJS-Last-Event-ID: "))
             text.append(line).append("\r\n");
     }
@@ -406,7 +452,8 @@ Server::respond(Client &client, const Exchange &exchange)
     if (!client.socket.write(text, until) || !client.socket.write(body.substr(with_head), until))
         return false;
     if (exchange.streams && clients.enter(client, Stage::busy))
-        send_events(client, clients, pool, room, call_of(exchange), answer);
+        send_events(client, clients, pool, room, call_of(exchange), answer, [&] { check_role(client, exchange); });
+    end_stream(exchange);
     if (!goes_on) {
         clients.enter(client, Stage::head); /* as one at rest */
         client.socket.linger(Clock::now() + std::min(seconds(2), options.timeout));

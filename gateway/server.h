@@ -60,10 +60,12 @@ private:
     bool serve_request(Client &client, RequestReader &reader);
     void answer(Client &client, RequestReader &reader, Exchange &exchange);
     void admit(const Client &client, const RequestReader &reader, Exchange &exchange) const;
+    void check_role(const Client &client, const Exchange &exchange) const;
     void read_body(Client &client, RequestReader &reader, Exchange &exchange);
     Call call_of(const Exchange &exchange) const;
     Answer ask(const Client &client, const Exchange &exchange);
-    bool respond(Client &client, const Exchange &exchange);
+    bool respond(Client &client, Exchange &exchange);
+    void end_stream(Exchange &exchange);
     void write_log(const Client &client, const Exchange &exchange);
 
     const Options options;

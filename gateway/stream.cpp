@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr seconds heartbeat(10); /* at least so often something is written */
-constexpr milliseconds shortest_pause(250);
+constexpr milliseconds shortest_pause(250), longest_pause(1000);
 constexpr int pause_per_look = 4;    /* looks that take long are made less often */
 constexpr size_t small_page = 65536; /* needs no room of those that all share */
 constexpr seconds write_time(30);    /* for a page; a slower client is cut off */
@@ -27,14 +27,13 @@ is_stream(const Answer &answer)
 
 /* The headers of the request but for the client's own cursor, and that of the last page. */
 static std::string
-headers_after(const Call &call, std::string_view cursor)
+headers_after(const Call &call, std::string_view stage, std::string_view cursor)
 {
-    std::string headers = "OJS-Stream: on\nLast-Event-ID: " + std::string(cursor);
+    std::string headers = "OJS-Stream: " + std::string(stage) + "\nLast-Event-ID: " + std::string(cursor);
     for (std::string_view lines = call.headers; !lines.empty();) {
         std::string_view line = lines.substr(0, lines.find('\n'));
         lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-        std::string_view name = line.substr(0, line.find(':'));
-        if (!same_text(name, "Last-Event-ID") && !same_text(name, "OJS-Stream"))
+        if (!same_text(line.substr(0, line.find(':')), "Last-Event-ID"))
             headers.append("\n").append(line);
     }
     return headers;
@@ -52,15 +51,26 @@ write_page(Client &client, Clients &clients, std::string_view page)
 }
 
 void
-send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, const Call &call, Answer answer)
+release_jobs(Pool &pool, const Call &call, const Answer &last)
 {
+    std::string_view held = header_of(last, "OJS-Last-Event-ID").value_or("");
+    if (!held.empty() && header_of(last, "OJS-Stream-Queue"))
+        pool.call({call.method, call.target, headers_after(call, "end", held), {}, call.role});
+}
+
+void
+send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, const Call &call, Answer &answer,
+            const std::function<void()> &check)
+{
+    const std::string queue(header_of(answer, "OJS-Stream-Queue").value_or("")); /* whose notifications count */
     const std::string group = "events\n" + std::to_string(reinterpret_cast<uintptr_t>(&client));
     Clock::time_point written_at = Clock::now() - heartbeat;
     milliseconds pause = shortest_pause;
+    unsigned long heard = 0; /* before the last look */
 
-    if (!write_page(client, clients, "retry: 3000\n\n"))
+    if (queue.empty() && !write_page(client, clients, "retry: 3000\n\n"))
         return;
-    while (is_stream(answer)) {
+    for (;;) {
         std::string state(*header_of(answer, "OJS-Stream"));
         std::string cursor(header_of(answer, "OJS-Last-Event-ID").value_or(""));
         if (state != "idle" || Clock::now() - written_at >= heartbeat) {
@@ -71,9 +81,9 @@ send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, con
         if (state == "end")
             return;
 
-        Call next{call.method, call.target, headers_after(call, cursor), {}, call.role};
-        WaitingRoom::Pace pace{state == "more" ? milliseconds(0) : pause, std::max(pause, milliseconds(1000))};
-        WaitingRoom::Waiter waiter(room, group, "", room.heard(), pace);
+        Call next{call.method, call.target, headers_after(call, "on", cursor), {}, call.role, false, call.claims};
+        WaitingRoom::Pace pace{state == "more" ? milliseconds(0) : pause, std::max(pause, longest_pause)};
+        WaitingRoom::Waiter waiter(room, group, queue, queue.empty() ? room.heard() : heard, pace);
         for (std::optional<Answer> found; !found;) {
             Clock::time_point until = Clock::now() + seconds(60);
             if (!waiter.await_turn(until, [&] { return client.socket.hung_up(); })) {
@@ -84,7 +94,9 @@ send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, con
                 continue;
             }
             Clock::time_point begun = Clock::now();
+            heard = room.heard();
             try {
+                check();
                 found = pool.call_again(next, until);
             } catch (const Unavailable &) { /* the client comes again, and goes on where it was */
                 return;
@@ -93,12 +105,17 @@ send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, con
             } catch (const Refusal &) {
                 return;
             }
-            auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - begun);
-            pause = std::max(shortest_pause, took * pause_per_look);
-            if (!found)
+            auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - begun) * pause_per_look;
+            if (!found) {
                 waiter.found_nothing();
-            else
-                answer = std::move(*found);
+                continue;
+            }
+            if (!is_stream(*found))
+                return;
+            answer = std::move(*found);
+            milliseconds again =
+                header_of(answer, "OJS-Stream") == "idle" ? std::min(pause * 2, longest_pause) : shortest_pause;
+            pause = std::max(again, took);
         }
     }
 }

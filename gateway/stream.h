@@ -4,6 +4,8 @@
  */
 #pragma once
 
+#include <functional>
+
 #include "clients.h"
 #include "database.h"
 #include "waiting.h"
@@ -14,7 +16,14 @@ namespace gateway
 /* Whether an answer is the beginning of a stream. */
 bool is_stream(const Answer &answer);
 
-/* Writes `first`, whose head is written, and what comes after it. `call` is what it was the answer to. */
-void send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, const Call &call, Answer first);
+/*
+ * Writes `answer`, whose head is written, and those after it, which take its place. `call` is what it answers. `check`
+ * throws a Refusal once the client may no longer ask as `call.role`; the stream ends then.
+ */
+void send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, const Call &call, Answer &answer,
+                 const std::function<void()> &check);
+
+/* Gives back the jobs that the connection was leased up to `last`, and that are held still. */
+void release_jobs(Pool &pool, const Call &call, const Answer &last);
 
 } // namespace gateway

@@ -17,8 +17,10 @@ export const token = {
     set: value => (value ? sessionStorage.setItem(tokenName, value) : sessionStorage.removeItem(tokenName)),
 };
 
-// path`jobs/${id}`: whatever an id holds, it stays one part of the path.
+// path`jobs/${id}`: whatever an id holds, it stays one part of the path. Dots alone cannot: they lead to another one.
 export function path(parts, ...values) {
+    if (values.some(value => /^\.{1,2}$/.test(value)))
+        throw new Problem(400, { message: 'A name of dots alone cannot be part of an address.', hint: 'Use SQL.' });
     return parts.reduce((text, part, i) => text + encodeURIComponent(values[i - 1]) + part);
 }
 

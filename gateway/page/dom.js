@@ -13,7 +13,8 @@ function fill(element, properties, children) {
     return element;
 }
 
-// Characters that turn the direction of text are shown as escapes: what a job says must not rearrange what stands beside it.
+// Characters that turn the direction of text are shown as escapes: what a job says must not rearrange what stands
+// beside it.
 const visible = text => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, c => '\\u' + c.charCodeAt(0).toString(16));
 
 function append(element, children) {
@@ -26,8 +27,8 @@ function append(element, children) {
 export const h = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
 export const svg = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 
-// Gives `old` the children `fresh`. What is the same stays, and with it the focus and what somebody has typed. Elements with
-// the same key are the same; an element with update() is given the state of its successor.
+// Gives `old` the children `fresh`. What is the same stays, and with it the focus and what somebody has typed. Elements
+// with the same key are the same; an element with update() is given the state of its successor.
 export function show(old, fresh) {
     const nodes = document.createElement('div');
     append(nodes, [fresh]);

@@ -10,9 +10,12 @@ export const title = () => 'Jobs';
 // What a tick is for: one call for all that are ticked.
 async function bulk(verb, done, ids, refresh) {
     const answer = await call('POST', `admin/jobs/bulk/${verb}`, { job_ids: ids, confirm: true });
+    const first = answer.errors?.[0];
     const failed =
         answer.failed > 0
-            ? ` ${answer.failed} could not be: ${answer.errors?.[0]?.message ?? answer.errors?.[0]?.error?.message ?? 'their state does not allow it'}.`
+            ? ` ${answer.failed} could not be: ${
+                  first?.message ?? first?.error?.message ?? 'their state does not allow it'
+              }.`
             : '';
     say(
         `${number(answer.succeeded)} of ${number(answer.matched ?? ids.length)} jobs are ${done}.${failed}`,

@@ -147,8 +147,9 @@ export function complain(problem) {
 
 // DIALOGS
 
-// Opens a dialog with fields; resolves with their values, or with null. A field is {name, label, type, value, options, hint,
-// required, pattern}; type is text, number, checkbox, select, json. `confirm` is the word on the button; `check` may throw.
+// Opens a dialog with fields; resolves with their values, or with null. A field is {name, label, type, value, options,
+// hint, required, pattern}; type is text, number, checkbox, select, json. `confirm` is the word on the button; `check`
+// may throw.
 export function ask({ title, text, fields = [], confirm = 'Save', danger = false, check = values => values }) {
     return new Promise(resolve => {
         const trouble = h('p', { class: 'trouble', role: 'alert' });

@@ -23,7 +23,8 @@ export async function view({ values, signal, refresh }) {
         h(
             'p',
             { class: 'count' },
-            `${number(summary.running)} running, ${number(summary.quiet)} quiet, ${number(summary.stale)} stale or dead`,
+            `${number(summary.running)} running, ${number(summary.quiet)} quiet, ` +
+                `${number(summary.stale)} stale or dead`,
         ),
         table(
             'Workers',

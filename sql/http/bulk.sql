@@ -58,9 +58,11 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
                     else '{}' end
         order by r.index), '[]')
     from ojs.push_many(
-        (select coalesce(jsonb_agg(case when jsonb_typeof(j.job -> 'args') = 'object'
-            then jsonb_set(j.job, '{args}', 'false') else j.job end
-            order by j.n), '[]') from jsonb_array_elements(jobs) with ordinality as j(job, n)),
+        case when jsonb_path_exists(jobs, '$[*] ? (@.args.type() == "object")')
+            then (select jsonb_agg(case when jsonb_typeof(j.job -> 'args') = 'object'
+                then jsonb_set(j.job, '{args}', 'false') else j.job end
+                order by j.n) from jsonb_array_elements(jobs) with ordinality as j(job, n))
+            else jobs end, -- as it is: a copy of a large batch costs
         deduplication_key, deduplication_ttl, atomicity) r
 $$;
 
@@ -203,6 +205,9 @@ declare
     detail text;
     items jsonb;
     failed int;
+    succeeded int;
+    created boolean;
+    headers jsonb;
     answer jsonb;
     before text := ojs_http.set_block_timeout(request);
 begin
@@ -216,20 +221,25 @@ begin
         end if;
         items := ojs_http.tried_items(jobs, key, ttl);
     end;
+    jobs := null;
     perform set_config('ojs.block_timeout', before, true);
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
+    succeeded := (select count(*) from jsonb_array_elements(items) i
+        where i ->> 'status' not in ('failed', 'rolled_back'));
+    created := items @> '[{"status": "created"}]';
+    headers := ojs_http.batch_headers(items);
     answer := jsonb_build_object('total', jsonb_array_length(items), 'failed', failed, 'items', items,
-        'succeeded', (select count(*) from jsonb_array_elements(items) i where i ->> 'status'
-            not in ('failed', 'rolled_back')));
-    perform ojs_http.record_push_bulk((answer -> 'total')::int, (answer -> 'succeeded')::int, failed, atomic);
-    answer := answer || ojs_http.batch_warnings();
-    if failed > 0 and answer -> 'succeeded' = '0' then
+        'succeeded', succeeded);
+    items := null; -- large, as the jobs
+    perform ojs_http.record_push_bulk((answer -> 'total')::int, succeeded, failed, atomic);
+    if ojs_http.batch_warnings() <> '{}' then
+        answer := answer || ojs_http.batch_warnings();
+    end if;
+    if failed > 0 and succeeded = 0 then
         return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic'
             else 'no job could be pushed' end, answer);
     end if;
-    return ojs_http.reply(case when failed > 0 then 207 when items @> '[{"status": "created"}]' then 201 else 200
-        end, answer,
-        ojs_http.batch_headers(items));
+    return ojs_http.reply(case when failed > 0 then 207 when created then 201 else 200 end, answer, headers);
 end $$;
 
 -- MANY JOBS BY ID OR BY WHAT THEY ARE ------------------------------------------------------------------------------

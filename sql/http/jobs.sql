@@ -144,6 +144,7 @@ declare
     key text := ojs_http.batch_key(body);
     items jsonb;
     twin jsonb;
+    response ojs_http.response;
     before text := ojs_http.set_block_timeout(request);
 begin
     if jobs = '[]' then
@@ -164,13 +165,20 @@ begin
         raise;
     end;
     perform set_config('ojs.block_timeout', before, true);
-    return ojs_http.reply(case when items @> '[{"status": "created"}]' then 201 else 200 end, jsonb_build_object(
-            'jobs', (select jsonb_agg(case i ->> 'status' when 'created' then i -> 'job' when 'dropped'
-                then '{"status": "dropped"}'
-                else coalesce(i -> 'job', '{"status": "duplicate"}') || '{"deduplicated": true}' end
-                    order by (i -> 'index')::int) from jsonb_array_elements(items) i),
-            'count', jsonb_array_length(items)) || ojs_http.batch_warnings(),
-        ojs_http.batch_headers(items));
+    response.status := case when items @> '[{"status": "created"}]' then 201 else 200 end;
+    response.headers := ojs_http.batch_headers(items);
+    -- What is large is held once: the jobs of the answer take the place of those that were sent.
+    jobs := (select jsonb_agg(case i ->> 'status' when 'created' then i -> 'job' when 'dropped'
+            then '{"status": "dropped"}'
+            else coalesce(i -> 'job', '{"status": "duplicate"}') || '{"deduplicated": true}' end
+        order by (i -> 'index')::int) from jsonb_array_elements(items) i);
+    items := null;
+    response.body := jsonb_build_object('jobs', jobs, 'count', jsonb_array_length(jobs));
+    jobs := null;
+    if ojs_http.batch_warnings() <> '{}' then
+        response.body := response.body || ojs_http.batch_warnings();
+    end if;
+    return response;
 end $$;
 
 create function ojs_http.info(request ojs_http.request) returns ojs_http.response

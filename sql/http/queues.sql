@@ -389,3 +389,80 @@ create function ojs_http.topic_extend(request ojs_http.request) returns ojs_http
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select ojs_http.reply(200, ojs.lease_extend(request.names[1], request.body))
 $$;
+
+-- Which of these leases, JOB/LEASE, are there still.
+create function ojs_http.still_held(held text[]) returns text[]
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select coalesce(array_agg(h.entry order by h.place), '{}')
+    from unnest(held) with ordinality as h(entry, place)
+    join ojs_store.lease l on l.job_id = split_part(h.entry, '/', 1)::uuid
+    where split_part(h.entry, '/', 2) = 'lease_' || lpad(to_hex(l.token), 16, '0') and l.deadline > ojs_store.now()
+$$;
+
+create function ojs_http.work_events(topic text, claimed jsonb) returns text
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select coalesce(string_agg('id: ' || (c.job ->> '$seq') || e'\nevent: job\ndata: '
+        || (c.job || jsonb_build_object('topic', topic))::text || e'\n\n', '' order by c.place), e': hb\n\n')
+    from jsonb_array_elements(claimed) with ordinality as c(job, place)
+$$;
+
+-- Jobs that are leased to the one connection which this answer goes to, at most `max` at a time. Only a pipe that goes
+-- on with the answer can do that: it brings OJS-Last-Event-ID, which holds the leases that the connection was given,
+-- with its next look, and OJS-Stream: end once the connection is gone, for what is held still to be given back.
+create function ojs_http.topic_work(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    topic text := request.names[1];
+    stage text := request.headers ->> 'ojs-stream';
+    node text := request.query ->> 'node';
+    most int := ojs_http.query_number(request, 'max', 1, 1, 1000);
+    lease_ms int := ojs_http.query_number(request, 'lease_ms', null, 1, 86400000);
+    held text[] := case when stage is not null then string_to_array(request.headers ->> 'last-event-id', ',') end;
+    claimed jsonb := '[]';
+    content text;
+    goes_on text := 'idle';
+    problem ojs_http.response;
+    state text; message text; detail text; hint text; context text;
+begin
+    if ojs_http.may_wait(request) or request.method <> 'GET' then
+        perform ojs_http.raise('UNSUPPORTED_FEATURE', 'jobs come over a connection that stays, which this is not',
+            jsonb_build_object('path', left(request.path, 128)), 'GET it from ojs-gateway, or POST to claim.');
+    elsif coalesce(request.headers ->> 'accept', '') !~* 'text/event-stream' then
+        return ojs_http.reply(406, ojs_http.error_body('not_acceptable', 'INVALID_PAYLOAD',
+            'the answer is a stream of events',
+            false, '{"field": "Accept"}', 'Send Accept: text/event-stream.', request.headers ->> 'x-request-id'));
+    elsif stage = 'end' then
+        perform ojs.nack_many(node, array_agg(split_part(h, '/', 1)::uuid), '0', array_agg(split_part(h, '/', 2)))
+        from unnest(ojs_http.still_held(held)) h having count(*) > 0;
+        return ojs_http.reply(204, null);
+    end if;
+    perform ojs_http.only(request.query, 'node', 'max', 'lease_ms');
+    perform ojs_http.upkeep();
+    held := ojs_http.still_held(held);
+    begin
+        if cardinality(held) < most then
+            claimed := ojs.lease_claim(topic,
+                jsonb_strip_nulls(jsonb_build_object('node', node, 'max', most - cardinality(held),
+                'lease_ms', lease_ms))) -> 'claimed';
+        end if;
+        content := ojs_http.work_events(topic, claimed);
+    exception when others then
+        get stacked diagnostics state = returned_sqlstate, message = message_text, detail = pg_exception_detail,
+            hint = pg_exception_hint, context = pg_exception_context;
+        problem := ojs_http.problem('work', request.path, request.headers ->> 'x-request-id', state, message, detail,
+            hint, context);
+        if stage is null or problem.status >= 500 then
+            raise;
+        end if;
+        goes_on := case when problem.status = 429 then 'on' else 'end' end;
+        content := e'event: error\ndata: ' || jsonb_build_object('code', problem.status, 'error',
+            problem.body #> '{error,code}',
+            'message', problem.body #> '{error,message}', 'retryable', problem.status = 429)::text || e'\n\n';
+    end;
+    held := held || array(select (c ->> 'id') || '/' || (c ->> 'lease_id') from jsonb_array_elements(claimed) c);
+    return row(200, jsonb_build_object('Content-Type', 'text/event-stream', 'Cache-Control', 'no-store',
+        'X-Accel-Buffering', 'no',
+            'OJS-Stream-Queue', topic, 'OJS-Last-Event-ID', array_to_string(held, ','),
+            'OJS-Stream', case when claimed <> '[]' then 'on' else goes_on end),
+        null, case when stage is null then e'retry: 2000\n' else '' end || content)::ojs_http.response;
+end $$;

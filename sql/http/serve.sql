@@ -77,6 +77,7 @@ begin atomic
         ('POST', '/ojs/v1/workflows', 'create_workflow'),
         ('GET', '/ojs/v1/workflows/:id', 'workflow'),
         ('DELETE', '/ojs/v1/workflows/:id', 'cancel_workflow'),
+        ('POST', '/ojs/v1/workflows/:id/extend', 'extend_workflow'),
         ('GET', '/ojs/v1/events', 'events'),
         ('GET', '/ojs/v1/events/stream', 'event_stream'),
         ('GET', '/ojs/v1/jobs/:id/events', 'event_stream'),
@@ -142,6 +143,7 @@ begin atomic
         ('PUT', '/v0/topics/:queue', 'create_topic'),
         ('GET', '/v0/topics/:queue', 'topic'),
         ('POST', '/v0/topics/:queue', 'topic_produce'),
+        ('GET', '/v0/topics/:queue/work', 'topic_work'),
         ('POST', '/v0/topics/:queue/claim', 'topic_claim'),
         ('POST', '/v0/topics/:queue/ack', 'topic_ack'),
         ('POST', '/v0/topics/:queue/nack', 'topic_nack'),
@@ -163,7 +165,6 @@ begin atomic
         ('PATCH', '/ojs/v1/crons/:name', 'change_cron'),
         ('DELETE', '/ojs/v1/crons/:name', 'unschedule'),
         -- What this version has not.
-        ('GET', '/v0/topics/:queue/work', 'unsupported'),
         ('GET', '/ojs/v1/webhooks', 'unsupported'),
         ('POST', '/ojs/v1/webhooks', 'unsupported');
 end;

@@ -61,6 +61,13 @@ begin
     return ojs_http.reply(200, ojs_http.workflow_body(ojs.workflow(ojs_http.workflow_named(request))));
 end $$;
 
+create function ojs_http.extend_workflow(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    return ojs_http.reply(200, ojs_http.workflow_body(ojs.extend_workflow(ojs_http.workflow_named(request),
+        ojs_http.object(request))));
+end $$;
+
 create function ojs_http.cancel_workflow(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin

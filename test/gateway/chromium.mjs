@@ -2,7 +2,8 @@
 import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 
-const chromium = spawn(process.env.CHROMIUM ?? 'chromium', ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
+const chromium = spawn(process.env.CHROMIUM ?? 'chromium', ['--headless=new', '--no-sandbox', '--disable-gpu',
+    '--disable-dev-shm-usage',
     '--window-size=1280,900', '--remote-debugging-pipe'], { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
 process.on('exit', () => chromium.kill('SIGKILL'));
 const [, , , to, from] = chromium.stdio;
@@ -19,13 +20,18 @@ export function send(method, params = {}) {
 }
 
 const events = {
-    'Runtime.exceptionThrown': ({ exceptionDetails: { exception, text } }) => problems.push('exception: ' + (exception?.description ?? text).split('\n')[0]),
-    'Runtime.consoleAPICalled': ({ type, args }) => type === 'error' && problems.push('console: ' + args.map(arg => arg.description ?? arg.value).join(' ').split('\n')[0]),
-    'Log.entryAdded': ({ entry }) => entry.level === 'error' && entry.source !== 'network' && problems.push(`${entry.source}: ${entry.text}`),
-    'Network.requestWillBeSent': ({ requestId, request }) => /\/(stream|work)\b/.test(request.url) || open.add(requestId),
+    'Runtime.exceptionThrown': ({ exceptionDetails: { exception, text } }) =>
+        problems.push('exception: ' + (exception?.description ?? text).split('\n')[0]),
+    'Runtime.consoleAPICalled': ({ type, args }) => type === 'error'
+        && problems.push('console: ' + args.map(arg => arg.description ?? arg.value).join(' ').split('\n')[0]),
+    'Log.entryAdded': ({ entry }) => entry.level === 'error' && entry.source !== 'network'
+        && problems.push(`${entry.source}: ${entry.text}`),
+    'Network.requestWillBeSent': ({ requestId, request }) => /\/(stream|work)\b/.test(request.url)
+        || open.add(requestId),
     'Network.loadingFinished': ({ requestId }) => open.delete(requestId),
     'Network.loadingFailed': ({ requestId }) => open.delete(requestId),
-    'Network.responseReceived': ({ response }) => response.status >= 400 && problems.push(`${response.status} ${new URL(response.url).pathname}`),
+    'Network.responseReceived': ({ response }) => response.status >= 400
+        && problems.push(`${response.status} ${new URL(response.url).pathname}`),
     'Page.javascriptDialogOpening': ({ message }) => {
         problems.push('dialog: ' + message);
         send('Page.handleJavaScriptDialog', { accept: true });
@@ -47,7 +53,8 @@ from.on('data', piece => {
 export const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 
 export async function evaluate(expression) {
-    const { result, exceptionDetails } = await send('Runtime.evaluate', { expression, awaitPromise: true, returnByValue: true });
+    const { result, exceptionDetails } = await send('Runtime.evaluate',
+        { expression, awaitPromise: true, returnByValue: true });
     if (exceptionDetails)
         throw new Error(`${expression}: ${exceptionDetails.exception?.description ?? exceptionDetails.text}`);
     return result.value;
@@ -63,10 +70,12 @@ export async function until(expression, what = expression) {
     return false;
 }
 
-// Until nothing has been on its way for a while.
-export async function settled(quiet = 4) {
-    for (let still = 0, i = 0; still < quiet && i < 200; i++) {
-        await pause(50);
+const frame = 'new Promise(drawn => requestAnimationFrame(() => setTimeout(drawn)))';
+
+// Until a page that has drawn itself, and so has handled what was pressed, has nothing on its way, several times.
+export async function settled(frames = 3) {
+    for (let still = 0, i = 0; still < frames && i < 400; i++) {
+        await evaluate(frame);
         still = open.size > 0 ? 0 : still + 1;
     }
 }
@@ -78,7 +87,8 @@ export async function visit(url) {
 
 export async function press(key, modifiers = 0) {
     const text = key.length === 1 ? key : { Enter: '\r', Space: ' ' }[key];
-    await send('Input.dispatchKeyEvent', { type: 'keyDown', key: key === 'Space' ? ' ' : key, code: key, text, modifiers, windowsVirtualKeyCode: { Tab: 9, Enter: 13, Escape: 27, Space: 32 }[key] });
+    await send('Input.dispatchKeyEvent', { type: 'keyDown', key: key === 'Space' ? ' ' : key, code: key, text,
+        modifiers, windowsVirtualKeyCode: { Tab: 9, Enter: 13, Escape: 27, Space: 32 }[key] });
     await send('Input.dispatchKeyEvent', { type: 'keyUp', key: key === 'Space' ? ' ' : key, code: key, modifiers });
 }
 
@@ -88,7 +98,8 @@ export async function picture(file) {
 
 let n = 0;
 export function ok(good, name, said = '') {
-    console.log(`${good ? 'ok' : 'not ok'} ${++n} - ${name}${good ? '' : '\n# ' + String(said).replaceAll('\n', '\n# ')}`);
+    const why = good ? '' : '\n# ' + String(said).replaceAll('\n', '\n# ');
+    console.log(`${good ? 'ok' : 'not ok'} ${++n} - ${name}${why}`);
 }
 
 export function finish() {
@@ -96,6 +107,7 @@ export function finish() {
     process.exit(0);
 }
 
-session = (await send('Target.attachToTarget', { targetId: (await send('Target.createTarget', { url: 'about:blank' })).targetId, flatten: true })).sessionId;
+session = (await send('Target.attachToTarget',
+    { targetId: (await send('Target.createTarget', { url: 'about:blank' })).targetId, flatten: true })).sessionId;
 for (const domain of ['Page', 'Runtime', 'Network', 'Log'])
     await send(domain + '.enable');

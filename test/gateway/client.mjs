@@ -1,5 +1,5 @@
-// client.mjs URL: a producer and a worker of the Open Job Spec in a few lines of JavaScript. Pushes ten jobs, works all of
-// them, with a failure and its retry among them, and prints what they came to.
+// client.mjs URL: a producer and a worker of the Open Job Spec in a few lines of JavaScript. Pushes ten jobs, works all
+// of them, with a failure and its retry among them, and prints what they came to.
 // client.mjs URL hang QUEUE: fetches one job, says which, and does no more: a worker that is about to be killed.
 const [url, mode, queue] = process.argv.slice(2);
 
@@ -15,7 +15,8 @@ async function call(method, path, body, headers = {}) {
 }
 
 const fetchJobs = (queues, count, wait, lease = 30000) =>
-    call('POST', '/ojs/v1/workers/fetch', { queues, worker_id: 'node', count, visibility_timeout_ms: lease }, { Prefer: `wait=${wait}` });
+    call('POST', '/ojs/v1/workers/fetch', { queues, worker_id: 'node', count, visibility_timeout_ms: lease },
+        { Prefer: `wait=${wait}` });
 
 if (mode === 'hang') {
     const { jobs } = await fetchJobs([queue], 1, 20, 1000);
@@ -32,11 +33,13 @@ if (mode === 'hang') {
             const beat = await call('POST', '/ojs/v1/workers/heartbeat', { worker_id: 'node', active_jobs: [job.id] });
             if (beat.state !== 'running' || beat.jobs_extended[0] !== job.id) throw new Error(JSON.stringify(beat));
             if (n === 10 && job.attempt === 1) {
-                const { state } = await call('POST', '/ojs/v1/workers/nack', { job_id: job.id, worker_id: 'node', error: { code: 'handler_error', message: 'not yet' } });
+                const { state } = await call('POST', '/ojs/v1/workers/nack',
+                    { job_id: job.id, worker_id: 'node', error: { code: 'handler_error', message: 'not yet' } });
                 if (state !== 'retryable') throw new Error(`${job.id} is ${state}`);
                 continue;
             }
-            await call('POST', '/ojs/v1/workers/ack', { job_id: job.id, worker_id: 'node', lease_id: job.lease_id, result: { square: n ** 2 } });
+            await call('POST', '/ojs/v1/workers/ack', { job_id: job.id, worker_id: 'node', lease_id: job.lease_id,
+                result: { square: n ** 2 } });
             const { state, result } = (await call('GET', `/ojs/v1/jobs/${job.id}`)).job;
             if (state !== 'completed') throw new Error(`${job.id} is ${state}`);
             done++;

@@ -1,5 +1,8 @@
 """What the tests of the gateway share: TAP, a gateway that runs, requests to it in plain Python."""
 import atexit
+import base64
+import hashlib
+import hmac
 import http.client
 import json
 import os
@@ -9,9 +12,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 gateway = sys.argv[1]
+folder = tempfile.mkdtemp(prefix='ojs-gateway.')
 n = 0
 
 
@@ -30,10 +35,11 @@ def same(have, want, name):
 
 class Gateway:
     def __init__(self, *options, listen='127.0.0.1:0', environment={}, files=None):
-        self.process = subprocess.Popen([gateway, '--listen', listen, *options], stdout=subprocess.PIPE, text=True,
-                                        stderr=subprocess.DEVNULL if '-v' not in sys.argv else None,
-                                        env={**os.environ, **environment}, preexec_fn=files and (lambda: resource.setrlimit(
-                                            resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))))
+        most = files and resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        self.process = subprocess.Popen(
+            [gateway, '--listen', listen, *options], stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.DEVNULL if '-v' not in sys.argv else None, env={**os.environ, **environment},
+            preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))))
         atexit.register(self.process.kill)
         self.address = self.process.stdout.readline().split()[-1]
         self.path = self.address[5:] if self.address.startswith('unix:') else None
@@ -68,17 +74,20 @@ class Gateway:
         connection = connection or self.connection()
         if body is not None and not isinstance(body, (bytes, str)):
             body = json.dumps(body)
-        connection.request(method, path, body, {'Content-Type': 'application/openjobspec+json', **headers} if body is not None else headers)
+        connection.request(method, path, body, {'Content-Type': 'application/openjobspec+json', **headers}
+            if body is not None else headers)
         response = connection.getresponse()
         text = response.read()
         return response.status, response.headers, json.loads(text) if text else None
 
     def push(self, queue, args=[], **options):
-        return self.call('POST', '/ojs/v1/jobs', {'type': 'test.job', 'args': args, 'options': {'queue': queue, **options}})[2]['job']
+        return self.call('POST', '/ojs/v1/jobs', {'type': 'test.job', 'args': args,
+            'options': {'queue': queue, **options}})[2]['job']
 
     def fetch(self, queue, wait=None, count=1, **more):
         headers = {'Prefer': f'wait={wait}'} if wait is not None else {}
-        return self.call('POST', '/ojs/v1/workers/fetch', {'queues': [queue], 'worker_id': 'python', 'count': count}, headers, **more)[2]['jobs']
+        return self.call('POST', '/ojs/v1/workers/fetch', {'queues': [queue], 'worker_id': 'python', 'count': count},
+            headers, **more)[2]['jobs']
 
     def end(self, sig=signal.SIGTERM):
         self.process.send_signal(sig)
@@ -98,7 +107,7 @@ def eventually(condition, seconds=30):
 
 
 def takes(call, least, most):
-    """Whether the call takes no less than `least`, and less than `most` at best: a busy machine may be slow now and then."""
+    """Whether the call takes at least `least`, and at best less than `most`: a busy machine may be slow at times."""
     for _ in range(10):
         begun = time.monotonic()
         call()
@@ -112,6 +121,32 @@ def takes(call, least, most):
 
 def sql(text):
     return subprocess.run(['psql', '-XAtqc', text], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def path_of(name, content):
+    path = os.path.join(folder, name)
+    with open(path, 'w') as file:
+        file.write(content)
+    os.chmod(path, 0o640)
+    return path
+
+
+def bearer(token, **headers):
+    return {'Authorization': 'Bearer ' + token, **headers}
+
+
+def encoded(data):
+    return base64.urlsafe_b64encode(data if isinstance(data, bytes) else json.dumps(data).encode()).rstrip(b'=')
+
+
+def hs256(secret):
+    return lambda content: hmac.new(secret, content, hashlib.sha256).digest()
+
+
+def jwt(sign, alg, **claims):
+    content = encoded({'alg': alg, 'typ': 'JWT'}) + b'.' + encoded(
+        {'role': 'ojs_producer', 'exp': time.time() + 600, **claims})
+    return (content + b'.' + encoded(sign(content))).decode()
 
 
 def finish():
