@@ -5,12 +5,13 @@ import sys
 import psycopg
 
 data, jobs = sys.argv[1], int(sys.argv[2])
-BATCH = """select count(*) from ojs.push_many((select jsonb_agg('{"type": "a.b", "args": [1, "two", {"three": 3}]}'::jsonb)
+BATCH = """select count(*) from ojs.push_many((
+    select jsonb_agg('{"type": "a.b", "args": [1, "two", {"three": 3}]}'::jsonb)
     from generate_series(1, 100)))"""
 
 
 def cpu():
-    """CPU time of the server's processes, in µs: those that are there, and what the postmaster has of those that were."""
+    """CPU time of the server's processes, in µs: those that are there, and what the postmaster has of those gone."""
     ticks, postmaster = 0, open(f'{data}/postmaster.pid').readline().strip()
     for pid in filter(str.isdigit, os.listdir('/proc')):
         try:

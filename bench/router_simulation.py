@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""bench/router_simulation.py [--nodes N] [--rate JOBS_PER_SECOND] [--seconds S] ...: claims of a router at a size that no
-machine here has.
+"""bench/router_simulation.py [--nodes N] [--rate JOBS_PER_SECOND] [--seconds S] ...: claims of a router at a size that
+no machine here has.
 
-Jobs arrive at nodes by a Poisson process, spread unevenly (Zipf), one queue. A session watches all nodes each 100 ms and
-writes down how many jobs wait on each (ojs_router.watch). Workers claim up to `--max` jobs: up to 32 nodes of what was seen,
-drawn by weight without replacement, one after the other, until they have enough; each call of a node takes `--call` ms. A
-claim that comes back empty waits for the next look, which it notices within 20 ms, as a claim that waits does. Prints how many claims came back empty while
-jobs waited somewhere that the watch had time to see, how evenly nodes are asked, and how long jobs wait."""
+Jobs arrive at nodes by a Poisson process, spread unevenly (Zipf), one queue. A session watches all nodes each 100 ms
+and writes down how many jobs wait on each (ojs_router.watch). Workers claim up to `--max` jobs: up to 32 nodes of what
+was seen, drawn by weight without replacement, one after the other, until they have enough; each call of a node takes
+`--call` ms. A claim that comes back empty waits for the next look, which it notices within 20 ms, as a claim that waits
+does. Prints how many claims came back empty while jobs waited somewhere that the watch had time to see, how evenly
+nodes are asked, and how long jobs wait."""
 import argparse
 import bisect
 import collections
@@ -103,10 +104,14 @@ while events:
 
 waits.sort()
 busy = sorted(asked)
-print(f'{o.nodes} nodes, {o.rate:.0f} jobs/s, {o.workers} workers, Zipf {o.zipf}: {len(waits)} jobs in {claims} claims, seed {o.seed}')
+print(f'{o.nodes} nodes, {o.rate:.0f} jobs/s, {o.workers} workers, Zipf {o.zipf}: {len(waits)} jobs in '
+      f'{claims} claims, seed {o.seed}')
 print(f'  claims that came back empty                     {100 * empty / claims:6.2f} %')
 print(f'  ... while a job waited that could have been seen {100 * empty_in_vain / claims:5.2f} %')
-print(f'  calls of nodes per claim                        {calls / claims:6.2f}, of which in vain {useless / claims:.2f}')
-print(f'  wait of a job until it is handed out, ms        p50 {1000 * waits[len(waits) // 2]:.0f}, p99 {1000 * waits[len(waits) * 99 // 100]:.0f}, longest {1000 * waits[-1]:.0f}')
+print(f'  calls of nodes per claim                        {calls / claims:6.2f}, '
+      f'of which in vain {useless / claims:.2f}')
+print(f'  wait of a job until it is handed out, ms        p50 {1000 * waits[len(waits) // 2]:.0f}, '
+      f'p99 {1000 * waits[len(waits) * 99 // 100]:.0f}, longest {1000 * waits[-1]:.0f}')
 print(f'  jobs left waiting                               {total}')
-print(f'  calls of the busiest node                       {busy[-1] / o.seconds:.0f} per second; of the median node {busy[len(busy) // 2] / o.seconds:.0f}')
+print(f'  calls of the busiest node                       {busy[-1] / o.seconds:.0f} per second; '
+      f'of the median node {busy[len(busy) // 2] / o.seconds:.0f}')

@@ -18,7 +18,8 @@ options = parser.parse_args()
 options.jobs -= options.jobs % 50
 
 started = time.time()
-pushed, finished, redone = [], {}, 0  # ids; by id, how often a worker was told that it had completed it; batches pushed twice
+# Ids; by id, how often a worker was told that it had completed the job; how many batches were pushed twice.
+pushed, finished, redone = [], {}, 0
 mutex = threading.Lock()
 all_pushed = threading.Event()
 failed = []
@@ -95,7 +96,8 @@ def work(name):
     with router() as c:
         while True:
             try:
-                jobs = c.execute("select id, args, lease_id from ojs.claim('work', %s, 10, lease => '5 s', wait => '1 s', missing_ok => true)", (name,)).fetchall()
+                jobs = c.execute("""select id, args, lease_id from ojs.claim('work', %s, 10, lease => '5 s',
+                    wait => '1 s', missing_ok => true)""", (name,)).fetchall()
                 if not jobs and all_pushed.is_set() and len(finished) == len(pushed):
                     return
                 if jobs:
@@ -141,11 +143,14 @@ for node, folder in ((1, 'standby'), (2, None), (3, None), (4, None)):
         seen[id] = seen.get(id, 0) + 1
     done = sum(state == 'completed' for _, state, _ in rows)
     completed += done
-    print(f'  {str(node) + (" (promoted standby)" if folder else ""):20} {len(rows):6} {done:10} {sum(d > 1 for _, _, d in rows):16}')
+    title = f'{node} (promoted standby)' if folder else node
+    print(f'  {title:<20} {len(rows):6} {done:10} {sum(d > 1 for _, _, d in rows):16}')
 print(f'  {"all":20} {len(seen):6} {completed:10}\n')
 checks = {
-    f'{len(pushed)} jobs were pushed; each is on exactly one node': set(seen) == set(pushed) and set(seen.values()) == {1} and len(set(pushed)) == len(pushed),
-    'each was completed exactly once': completed == len(pushed) and set(finished) == set(pushed) and set(finished.values()) == {1},
+    f'{len(pushed)} jobs were pushed; each is on exactly one node':
+        set(seen) == set(pushed) and set(seen.values()) == {1} and len(set(pushed)) == len(pushed),
+    'each was completed exactly once':
+        completed == len(pushed) and set(finished) == set(pushed) and set(finished.values()) == {1},
     f'{redone} pushes were tried again while a node was gone, and none made a job twice': len(pushed) == options.jobs,
 }
 for what, good in checks.items():

@@ -71,7 +71,8 @@ class Demo:
         self.files = find_files(options.dir, options.files)
         self.options = options
         if len(self.files) < 2:
-            stop(f"There are not enough readable files in {options.dir}. Choose another folder: make quickstart DIR=/etc")
+            stop(f"There are not enough readable files in {options.dir}. "
+                 "Choose another folder: make quickstart DIR=/etc")
         self.batch = max(1, min(20, len(self.files) // (2 * options.workers)))
         self.database = Connection("application_name=quickstart")
         self.workers = {}
@@ -95,13 +96,14 @@ class Demo:
         took = time.monotonic() - started
         self.unlucky = pushed[self.files.index(unlucky)][0]
         say("push", f"{number(len(pushed), 'file')} of {self.options.dir}, one job each, in {took:.2f} s")
-        sql(f"""select * from ojs.push_many('[{{"type": "file.digest", "queue": "{QUEUE}", "args": ["{self.files[0]}"]}},
+        first = self.files[0]
+        sql(f"""select * from ojs.push_many('[{{"type": "file.digest", "queue": "{QUEUE}", "args": ["{first}"]}},
                             …]');""")
 
     def start(self, name, pause=0.0):
-        self.workers[name] = subprocess.Popen([sys.executable, str(HERE / "worker.py"), name, QUEUE, str(self.batch),
-            str(pause)],
-                                              stdin=subprocess.DEVNULL)
+        self.workers[name] = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py"), name, QUEUE, str(self.batch), str(pause)],
+            stdin=subprocess.DEVNULL)
 
     def await_(self, what, condition, seconds=120):
         until = time.monotonic() + seconds
@@ -126,7 +128,8 @@ class Demo:
     def work(self):
         names = [f"worker-{n}" for n in range(1, self.options.workers + 1)]
         say("work", f"{len(names)} workers, each a process with a connection of its own, {self.batch} jobs at a time")
-        sql(f"select * from ojs.claim('{QUEUE}', 'worker-1', max => {self.batch}, lease => '{worker.LEASE}', wait => '1 s');")
+        sql(f"select * from ojs.claim('{QUEUE}', 'worker-1', max => {self.batch}, lease => '{worker.LEASE}', "
+            "wait => '1 s');")
         sql("""insert into digest (job_id, path, sha256, lines, worker)        -- one transaction with the ack
 select id, args->>0, result->>'sha256', (result->>'lines')::bigint, 'worker-1'
 from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => 'lease id');""")
@@ -146,11 +149,13 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
                 last = time.monotonic()
             if not failure:
                 failure = self.database.query("""select worker, state, error->>'message', args->>0,
-                    round(extract(epoch from next_attempt_at - now()), 1) from ojs.jobs where id = $1 and error is not null""", self.unlucky)
+                    round(extract(epoch from next_attempt_at - now()), 1)
+                    from ojs.jobs where id = $1 and error is not null""", self.unlucky)
                 if failure:
                     _, state, message, path, wait = failure[0]
                     self.tell(f"an attempt failed: {message}")
-                    self.tell(f"    {path} is {state}" + (f", next attempt in {wait} s" if state == "retryable" else ""))
+                    following = f", next attempt in {wait} s" if state == "retryable" else ""
+                    self.tell(f"    {path} is {state}{following}")
             elif not retried:
                 again = self.database.query("select worker from digest where job_id = $1", self.unlucky)
                 if again:
@@ -164,7 +169,8 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
                 if name != VICTIM and process.poll() is not None:
                     stop(f"{name} ended by itself: see above.")
             if time.monotonic() - self.started > 240 + total / 50:
-                stop(f"Only {number(done)} of {number(total)} jobs are done, and no end in sight. select * from ojs.leases; may say why.")
+                stop(f"Only {number(done)} of {number(total)} jobs are done, and no end in sight. "
+                     "select * from ojs.leases; may say why.")
             time.sleep(0.01)
         if not self.refused:
             self.stale_ack(too_late=True)
@@ -176,7 +182,7 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
             process.wait()
 
     def kill(self):
-        """kill -9 while the victim holds jobs. It is stopped first: what it had sent by then is done, what it holds stays."""
+        """kill -9 while the victim holds jobs. It is stopped first: what it had sent is done, what it holds stays."""
         process = self.workers[VICTIM]
         middle = range(max(1, self.batch // 3), max(1, self.batch * 2 // 3) + 1)
         self.await_("a good moment", lambda: self.done() > len(self.files) // 10 and self.held() in middle)
@@ -191,13 +197,15 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
         process.wait()
         self.orphans = self.database.query("select job_id, lease_id from ojs.leases where worker = $1 order by job_id",
             VICTIM)
-        wait = self.one("select round(extract(epoch from min(lease_expires_at) - clock_timestamp()), 1) from ojs.leases where worker = $1", VICTIM)[0]
+        wait = self.one("select round(extract(epoch from min(lease_expires_at) - clock_timestamp()), 1) "
+                        "from ojs.leases where worker = $1", VICTIM)[0]
         self.tell(f"kill -9 {process.pid}: {VICTIM} dies in the middle of a batch. {number(len(self.orphans), 'job')} "
                   f"still leased to it, for {wait} s")
 
     def lapsed(self):
         ids = "{" + ",".join(job for job, _ in self.orphans) + "}"
-        rows = self.database.query("""select worker, count(*) from digest where job_id = any ($1::uuid[]) group by 1 order by 1""", ids)
+        rows = self.database.query("select worker, count(*) from digest "
+                                   "where job_id = any ($1::uuid[]) group by 1 order by 1", ids)
         if sum(int(n) for _, n in rows) < len(self.orphans):
             return False
         self.tell(f"the leases of {VICTIM} lapsed; its {number(len(self.orphans), 'job')} came back and were done by "
@@ -244,7 +252,8 @@ from ojs.ack('job id', result => '{"sha256": "…", "lines": 42}', lease_id => '
         counts = [int(line.split()[0]) for line in lines.splitlines()]
         rows = [[entry[66:].decode(), entry[:64].decode(), n] for entry, n in zip(sums.split(b"\0"), counts)]
         self.database.execute("create table outside (path text, sha256 text, lines bigint)")
-        self.database.query("insert into outside select e->>0, e->>1, (e->>2)::bigint from jsonb_array_elements($1::jsonb) e", json.dumps(rows))
+        self.database.query("insert into outside select e->>0, e->>1, (e->>2)::bigint "
+                            "from jsonb_array_elements($1::jsonb) e", json.dumps(rows))
         query = """\
 select count(*)                                       as "files, a job each",
     count(*) filter (where j.state = 'completed')     as "completed",
@@ -260,12 +269,14 @@ left join outside o on o.path = j.args->>0;"""
         sql(query)
         print(flush=True)
         print(psql("-P", "footer=off", "-c", query, "-c", """
-select worker, count(*) as "jobs done", sum(lines) as "lines counted" from digest group by worker order by worker"""), flush=True)
+select worker, count(*) as "jobs done", sum(lines) as "lines counted" from digest
+group by worker order by worker"""), flush=True)
         print(flush=True)
         figures = [int(n) for n in psql("-qAt", "-F", " ", "-c", query).split()]
         if figures[:6] != [len(self.files)] * 3 + [0, 0, len(self.files)]:
             stop("That is not what it should be. If no file changed meanwhile, it is a bug.")
-        print(f"All {number(len(self.files))} files were done exactly once. {number(len(self.orphans), 'job')} had to be begun again "
+        print(f"All {number(len(self.files))} files were done exactly once. "
+              f"{number(len(self.orphans), 'job')} had to be begun again "
               "because their worker died,\nand one because it failed; none was lost, and none recorded twice.")
 
     def run(self):

@@ -1,5 +1,5 @@
-"""worker.py NAME QUEUE BATCH [PAUSE]: a worker as small as it can be. Claims jobs, digests the file that each one names,
-and acknowledges them, until it is told to stop. Connects by PGHOST and so on.
+"""worker.py NAME QUEUE BATCH [PAUSE]: a worker as small as it can be. Claims jobs, digests the file that each one
+names, and acknowledges them, until it is told to stop. Connects by PGHOST and so on.
 
 The digest is stored and its job completed by one statement, hence in one transaction: either both happen or neither.
 So each file is recorded exactly once, even though a job whose worker died is handed out a second time."""

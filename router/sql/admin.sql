@@ -2,16 +2,14 @@
 -- not answer.
 
 -- The part of node i of n (from 1) of the bounds that a queue's settings or a limit lay on all nodes together. In sum
--- they are
--- exact. A bound less than the number of nodes cannot be shared out.
+-- they are exact. A bound less than the number of nodes cannot be shared out.
 create function ojs_router.share(config jsonb, i int, n int) returns jsonb
 language plpgsql immutable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     path text[];
     bound numeric;
 begin
-    foreach path slice 1 in array array[['concurrency', ''], ['max_size', ''], ['max_size_bytes', ''],
-        ['rate', 'limit'], ['throttle', 'limit']] loop
+    foreach path slice 1 in array ojs_router.bounds() loop
         path := array_remove(path, '');
         continue when jsonb_typeof(config #> path) is distinct from 'number';
         bound := (config #>> path)::numeric;
@@ -27,6 +25,37 @@ begin
     end loop;
     return config;
 end $$;
+
+-- What became of many jobs. Those that are named by ids are asked for on all nodes, and what counts is what the node
+-- says that has them.
+create function ojs_router.merged_items(answers jsonb[], named boolean) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    with items as (
+        select i.item, a.n as node, i.n
+        from unnest(answers) with ordinality a(answer, n),
+            jsonb_array_elements(a.answer -> 'items') with ordinality i(item, n)
+    ), chosen as (
+        select distinct on (part, n) item, case when named then 0 else node end as part, n
+        from items
+        order by part, n, item ->> 'code' is not distinct from 'NOT_FOUND', node
+    ), numbered as (
+        select item || jsonb_build_object('index', row_number() over (order by part, n) - 1) as item,
+            row_number() over (order by part, n) as n
+        from chosen
+    )
+    select jsonb_build_object('matched', count(*), 'succeeded', count(*) - count(item -> 'code'),
+        'failed', count(item -> 'code'), 'more', (select coalesce(bool_or((a ->> 'more')::boolean), false)
+            from unnest(answers) a), 'items', coalesce(jsonb_agg(item order by n), '[]'))
+    from numbered
+$$;
+
+-- A limit of a queue is shared out. Any other one is the same on all nodes, and counts on that of its key.
+create function ojs_router.merged_limit(nodes int[], answers jsonb[], key text) returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select case when key like 'queue:%' then ojs_router.merged(answers)
+        else coalesce(answers[array_position(nodes, (select s.node from ojs_router.slot s
+            where s.slot = ojs.key_slot('limit: ' || key)))], answers[1]) end
+$$;
 
 -- kind: what becomes of the answers. `share` names the parameter whose bounds are shared out.
 do $do$
@@ -47,10 +76,10 @@ begin
         ('set_maintenance', 'enabled boolean, reason text default null, estimated_duration interval default null',
             'jsonb', 'first', null),
         ('set_worker_state', 'worker text, state text', 'void', 'void', null),
-        ('set_rate_limit', 'key text, config jsonb, until timestamptz default null', 'jsonb', 'json', 'config'),
-        ('cancel_many', 'filter jsonb, confirm boolean default false', 'jsonb', 'json', null),
-        ('retry_many', 'filter jsonb, confirm boolean default false', 'jsonb', 'json', null),
-        ('delete_many', 'filter jsonb, confirm boolean default false', 'jsonb', 'json', null),
+        ('set_rate_limit', 'key text, config jsonb, until timestamptz default null', 'jsonb', 'limit', 'config'),
+        ('cancel_many', 'filter jsonb, confirm boolean default false', 'jsonb', 'bulk', null),
+        ('retry_many', 'filter jsonb, confirm boolean default false', 'jsonb', 'bulk', null),
+        ('delete_many', 'filter jsonb, confirm boolean default false', 'jsonb', 'bulk', null),
         ('free_deduplication_key', 'queue text, key text', 'boolean', 'or', null),
         ('unschedule', 'name text', 'boolean', 'or', null),
         ('create_schema', 'type text, version text, schema jsonb, uri text default null', 'jsonb', 'first', null),
@@ -80,20 +109,20 @@ begin
                 _nodes int[] := ojs_router.all_nodes();
                 _answers jsonb[] := '{}';
                 _failure ojs_router.failure;
-                _unknown boolean := true; -- to all nodes
+                _done int[] := '{}';
                 _part jsonb;
             begin
                 for _i in 1..cardinality(_nodes) loop
                     %5$s
                     begin
                         _answers := _answers || to_jsonb(ojs_router.remote_%1$s(_nodes[_i], %4$s));
-                        _unknown := false;
+                        _done := _done || _nodes[_i];
                     exception when others then
                         get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                             _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
                         -- A queue need not be on all nodes.
-                        if _failure.state <> 'OJ300' or _i = cardinality(_nodes) and _unknown then
-                            perform ojs_router.raise_failure(_nodes[_i], _failure);
+                        if _failure.state <> 'OJ300' or _i = cardinality(_nodes) and _done = '{}' then
+                            perform ojs_router.raise_failure(_nodes[_i], _failure, _done);
                         end if;
                     end;
                 end loop;
@@ -111,6 +140,8 @@ begin
                     '_answers[1] || jsonb_build_object(''config'', ojs_router.merged_config(array(select a -> '
                         '''config'' from unnest(_answers) a)))'
                 when 'json' then 'ojs_router.merged(_answers)'
+                when 'bulk' then 'ojs_router.merged_items(_answers, filter ? ''ids'')'
+                when 'limit' then 'ojs_router.merged_limit(_nodes, _answers, key)'
                 when 'sum' then '(select coalesce(sum(a::bigint), 0)::bigint from unnest(_answers) a)'
                 when 'or' then '(select coalesce(bool_or(a::boolean), false) from unnest(_answers) a)' end);
     end loop;

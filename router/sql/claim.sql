@@ -79,14 +79,18 @@ begin
     return exists (select from ojs_router.watched w where w.at > clock_timestamp() - interval '1 second');
 end $$;
 
--- After a claim failed on a node: nothing, where the node does not answer. The others go on.
-create function ojs_router.claim_failed(node int, failure ojs_router.failure) returns void
+-- After a claim failed on a node: where the node does not answer, the others go on. Where it refuses, and others have
+-- given jobs already, these are for the caller: an error would leave them to nobody until their leases lapse.
+create function ojs_router.claim_failed(node int, failure ojs_router.failure, has_jobs boolean) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
-    if not ojs_router.is_down(failure) then
+    if ojs_router.is_down(failure) then
+        perform ojs_router.remember_missing(node);
+    elsif has_jobs then
+        raise warning 'node % gave no jobs: %', node, regexp_replace(failure.message, '^.*?\] REMOTE [^:]*: ', '');
+    else
         perform ojs_router.raise_failure(node, failure);
     end if;
-    perform ojs_router.remember_missing(node);
 end $$;
 
 create function ojs_router.check_queues(queues text[]) returns void
@@ -145,7 +149,7 @@ declare
         exception when others then
             get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                 _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
-            perform ojs_router.claim_failed(_node, _failure);
+            perform ojs_router.claim_failed(_node, _failure, coalesce(_wanted < max, false));
         end;
     $c$;
 begin

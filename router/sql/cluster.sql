@@ -7,48 +7,15 @@ create function ojs_router.change_slots() returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     for i in 1..600 loop
-        if pg_try_advisory_xact_lock(1869771378, 0) then
+        begin
+            lock table ojs_router.slot in exclusive mode nowait;
             return;
-        end if;
-        perform pg_sleep(0.05);
+        exception when lock_not_available then
+            perform pg_sleep(0.05);
+        end;
     end loop;
     perform ojs_router.raise('UNAVAILABLE', 'pushes with keys are under way in open transactions', '{}',
         'A transaction that has pushed a job with a key through the router is open for 30 s. End it, and try again.');
-end $$;
-
--- The queues of one node, on another.
-create function ojs_router.copy_queues(source int, target int) returns void
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    q record;
-begin
-    for q in select r.name, r.state, r.config from ojs_router.remote_queues(array[source]) r order by r.name loop
-        perform ojs_router.remote_create_queue(target, q.name, q.config);
-        if q.state = 'paused' then
-            perform ojs_router.remote_pause_queue(target, q.name);
-        elsif q.state = 'draining' then
-            perform ojs_router.remote_drain_queue(target, q.name);
-        end if;
-    end loop;
-end $$;
-
--- Bounds of queues on all nodes together, shared out anew.
-create function ojs_router.share_bounds() returns void
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    nodes int[] := array(select number from ojs_router.node where state <> 'removed' order by number);
-    bound record;
-begin
-    for bound in
-        select r.name, k.key, sum((r.config ->> k.key)::bigint)::bigint as total
-        from ojs_router.remote_queues(nodes) r, unnest(array['concurrency', 'max_size', 'max_size_bytes']) k(key)
-        where (r.config ->> k.key)::bigint > 0 group by 1, 2
-    loop
-        for i in 1..cardinality(nodes) loop
-            perform ojs_router.remote_configure_queue(nodes[i], bound.name,
-                ojs_router.share(jsonb_build_object(bound.key, bound.total), i, cardinality(nodes)));
-        end loop;
-    end loop;
 end $$;
 
 -- Slots evenly among the active nodes, moving as few as need be. A slot that is moving already goes back or stays.
@@ -76,25 +43,15 @@ begin
     end loop;
 end $$;
 
-create function ojs_router.join_node(conninfo text) returns int
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+-- Raises unless the server of a node can be it.
+create function ojs_router.check_identity(node int) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    new_number int := (select coalesce(max(number), 0) + 1 from ojs_router.node);
     identity record;
     failure ojs_router.failure;
-    first int := (select min(number) from ojs_router.node where state = 'active');
 begin
-    lock table ojs_router.node in share row exclusive mode;
-    if exists (select from ojs_router.slot where previous is not null) then
-        perform ojs_router.settle();
-    end if;
-    if exists (select from ojs_router.slot where previous is not null) then
-        perform ojs_router.raise('UNAVAILABLE', 'slots are moving still', '{}',
-            'Old nodes hold keys of them: see ojs_router.slots. Wait until ojs_router.settle() returns 0.');
-    end if;
-    insert into ojs_router.node (number, conninfo) values (new_number, join_node.conninfo);
     begin
-        identity := ojs_router.remote_identity(new_number);
+        identity := ojs_router.remote_identity(node);
     exception when others then
         get stacked diagnostics failure.message = message_text;
         perform ojs_router.raise('UNAVAILABLE', format('the node cannot be reached: %s', failure.message), '{}',
@@ -103,7 +60,7 @@ begin
     end;
     if identity.recovery then
         perform ojs_router.raise('INVALID_PAYLOAD', 'the server is a standby', '{"field": "conninfo"}',
-            'Join its primary.');
+            'Name its primary, or promote it.');
     elsif not identity.may then
         perform ojs_router.raise('INVALID_PAYLOAD', 'the login role of the router is missing roles on the node',
             '{"field": "conninfo"}',
@@ -112,20 +69,37 @@ begin
         perform ojs_router.raise('INVALID_PAYLOAD', format('the node has ojs %s, the router is of %s', identity.version,
             ojs_router.version()),
             '{"field": "conninfo"}', 'Use the same version on all servers.');
-    elsif identity.node_id <> new_number then
+    elsif identity.node_id <> node then
         perform ojs_router.raise('INVALID_PAYLOAD', format('ojs.node_id of the node is %s', identity.node_id),
             '{"field": "ojs.node_id"}',
-            format('The next number is %s. On the node: alter database NAME set ojs.node_id = %s; then try again.',
-                new_number, new_number));
+            format('It is to be %s. On a new node: alter database NAME set ojs.node_id = %s; then try again.',
+                node, node));
     end if;
-    if first is not null then
-        perform ojs_router.copy_queues(first, new_number);
+end $$;
+
+create function ojs_router.join_node(conninfo text) returns int
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    nodes int[];
+    new_number int;
+    bounds jsonb;
+begin
+    lock table ojs_router.node in share row exclusive mode;
+    nodes := array(select number from ojs_router.node where state <> 'removed' order by state, number);
+    new_number := (select coalesce(max(number), 0) + 1 from ojs_router.node);
+    if exists (select from ojs_router.slot where previous is not null) and ojs_router.settle() > 0 then
+        perform ojs_router.raise('UNAVAILABLE', 'slots are moving still', '{}',
+            'Old nodes hold keys of them: see ojs_router.slots. Wait until ojs_router.settle() returns 0.');
+    end if;
+    insert into ojs_router.node (number, conninfo) values (new_number, join_node.conninfo);
+    perform ojs_router.check_identity(new_number);
+    if nodes <> '{}' then
+        bounds := ojs_router.common_bounds(nodes, cardinality(nodes) + 1);
+        perform ojs_router.copy_settings(nodes[1], new_number);
     end if;
     perform ojs_router.change_slots();
     perform ojs_router.spread_slots();
-    if first is not null then
-        perform ojs_router.share_bounds();
-    end if;
+    perform ojs_router.share_bounds(nodes || new_number, bounds);
     return new_number;
 end $$;
 comment on function ojs_router.join_node(text) is
@@ -141,6 +115,11 @@ begin
         perform ojs_router.raise('NOT_FOUND', format('there is no node %s', node), '{}', 'See ojs_router.nodes.');
     end if;
     perform set_config('ojs_router.missing', '', false);
+    begin
+        perform ojs_router.check_identity(node);
+    exception when sqlstate '57P03' then
+        raise warning 'node % does not answer there', node using hint = 'Calls about its jobs go there from now on.';
+    end;
 end $$;
 comment on function ojs_router.set_conninfo(int,
     text) is 'Where a node is now, after a failover; the number and the jobs stay';
@@ -167,18 +146,117 @@ begin
             'See ojs_router.nodes.');
     end if;
     perform ojs_router.spread_slots();
+    begin
+        perform ojs_router.move_crons(node);
+    exception when sqlstate '57P03' then
+        raise warning 'cron entries of node % may be there still: %', node, sqlerrm
+            using hint = 'ojs_router.remove_node moves them.';
+    end;
 end $$;
 comment on function ojs_router.drain_node(int) is 'Has a node take no new jobs; those that it has go on';
+
+-- Cron entries go to the nodes of their names. None is ever enabled on two nodes; one whose move is interrupted stays
+-- disabled.
+create function ojs_router.move_crons(source int) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    c record;
+    target int := source;
+    failure ojs_router.failure;
+begin
+    for c in select * from ojs_router.remote_crons(array[source]) loop
+        select s.node into target from ojs_router.slot s where s.slot = ojs.key_slot('cron: ' || c.name);
+        perform ojs_router.remote_schedule(target, c.name, c.expression, c.job, jsonb_build_object('timezone',
+            c.timezone, 'overlap_policy', c.overlap_policy, 'description', c.description, 'enabled', false));
+        perform ojs_router.remote_unschedule(source, c.name);
+        if c.enabled then
+            perform ojs_router.remote_schedule(target, c.name, null, null, '{"enabled": true}');
+        end if;
+    end loop;
+exception when others then
+    get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+        failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+    perform ojs_router.raise_failure(target, failure);
+end $$;
+
+-- Waits until every transaction that is under way now has ended: its calls may have chosen a node that has been drained
+-- since.
+create function ojs_router.await_older_transactions() returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    older text[] := array(select l.virtualtransaction from pg_locks l
+        where l.locktype = 'virtualxid' and l.pid <> pg_backend_pid());
+begin
+    for i in 1..1200 loop
+        if not exists (select from pg_locks l
+            where l.locktype = 'virtualxid' and l.virtualtransaction = any (older)) then
+            return;
+        end if;
+        perform pg_sleep(0.05);
+    end loop;
+    perform ojs_router.raise('UNAVAILABLE', 'transactions from before this call have been open for a minute', '{}',
+        'They may have called the node. End them, and try again.');
+end $$;
+
+create function ojs_router.remove_node(node int) returns void
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    state text := (select n.state from ojs_router.node n where n.number = node);
+    open_jobs bigint;
+    failure ojs_router.failure;
+begin
+    if state is distinct from 'draining' then
+        perform ojs_router.raise(case when state = 'active' then 'INVALID_PAYLOAD' else 'NOT_FOUND' end,
+            format('there is no draining node %s', node), '{"field": "node"}',
+            'See ojs_router.nodes. A node is drained first: ojs_router.drain_node.');
+    end if;
+    perform ojs_router.await_older_transactions();
+    lock table ojs_router.node in share row exclusive mode;
+    if ojs_router.settle() > 0 and exists (select from ojs_router.slot s where s.previous = node) then
+        perform ojs_router.raise('UNAVAILABLE', format('node %s holds keys still', node), '{}',
+            'See ojs_router.slots. Wait until ojs_router.settle() returns 0.');
+    end if;
+    begin
+        perform ojs_router.move_crons(node);
+        select sum(q.available + q.active + q.scheduled + q.retryable + q.pending) into open_jobs
+            from ojs_router.remote_queue_stats(array[node], null) q;
+    exception when others then
+        get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+            failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+        perform ojs_router.raise_failure(node, failure);
+    end;
+    if open_jobs > 0 then
+        perform ojs_router.raise('UNAVAILABLE', format('node %s has %s open jobs', node, open_jobs),
+            jsonb_build_object('node', node, 'open_jobs', open_jobs),
+            'Wait until they are done, or move its database to another server (docs/how-to/scaling-out.md).');
+    end if;
+    update ojs_router.node n set state = 'removed' where n.number = node;
+end $$;
+comment on function ojs_router.remove_node(int)
+    is 'Takes a drained node out for good; refused while it has open jobs or holds keys';
 
 create function ojs_router.settle() returns int
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    nodes int[] := array(select distinct previous from ojs_router.slot where previous is not null);
+    -- Locked before the nodes are asked: what a push that is under way may still make there would not be seen.
+    slots int[] := array(select l.slot from (
+        select s.slot from ojs_router.slot s where s.previous is not null order by s.slot for update skip locked) l);
+    asked int;
+    held int[];
+    failure ojs_router.failure;
 begin
-    update ojs_router.slot s set previous = null
-    where s.previous is not null
-        and not exists (select from ojs_router.remote_held_slots(nodes) h where h.node = s.previous
-            and h.slot = s.slot);
+    for asked in select distinct s.previous from ojs_router.slot s where s.slot = any (slots) order by 1 loop
+        begin
+            held := array(select h.slot from ojs_router.remote_held_slots(array[asked]) h);
+        exception when others then
+            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            perform ojs_router.raise_failure(asked, failure);
+        end;
+        update ojs_router.slot s set previous = null
+        where s.previous = asked and s.slot = any (slots) and s.slot <> all (held);
+    end loop;
     return (select count(*) from ojs_router.slot where previous is not null);
 end $$;
 comment on function ojs_router.settle() is
@@ -223,7 +301,7 @@ comment on procedure ojs_router.watch(int,
     interval) is 'Keeps what claims go by: which nodes have work, and which do not answer; runs until it is ended';
 
 create view ojs_router.nodes as
-select n.number, n.state, n.joined_at, n.successor, count(s.slot) as slots, count(s.previous) as moving_slots
+select n.number, n.state, n.joined_at, count(s.slot) as slots, count(s.previous) as moving_slots
 from ojs_router.node n left join ojs_router.slot s on s.node = n.number group by n.number;
 comment on view ojs_router.nodes is 'The nodes, and how many slots of keys each has';
 create view ojs_router.slots as select slot, node, previous from ojs_router.slot;

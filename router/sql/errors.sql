@@ -36,20 +36,24 @@ begin atomic
 end;
 
 -- Raises it again: an error of the node as the node worded it, and for a node that is down, UNAVAILABLE. The address
--- of a node
--- is not for callers.
-create function ojs_router.raise_failure(node int, failure ojs_router.failure) returns void
+-- of a node is not for callers. `done`: the nodes on which the same call has been carried out before.
+create function ojs_router.raise_failure(node int, failure ojs_router.failure, done int[] default '{}') returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    repeat text := case when done <> '{}' then format(' It is done on node %s: repeat the call for the others.',
+        array_to_string(done, ', ')) else '' end;
 begin
     if ojs_router.is_down(failure) then
         raise log 'ojs_router: node % does not answer: %', node, failure.message;
         perform ojs_router.raise('UNAVAILABLE', format('node %s does not answer', node),
-            jsonb_build_object('node', node),
-            case when ojs_router.never_sent(failure) then 'Nothing was done. Try again later.'
+            jsonb_build_object('node', node) || case when done <> '{}' then jsonb_build_object('done', done)
+                else '{}' end,
+            case when repeat <> '' then ltrim(repeat)
+                when ojs_router.never_sent(failure) then 'Nothing was done. Try again later.'
                 else 'The call may have been carried out. Try again later; a push with an id of its own can be '
                     'repeated.' end);
     end if;
     raise exception '%', regexp_replace(failure.message, '^.*?\] REMOTE [^:]*: ', '') using errcode = failure.state,
         detail = regexp_replace(coalesce(failure.detail, ''), '^Remote detail: ', ''),
-        hint = regexp_replace(coalesce(failure.hint, ''), '^Remote hint: ', '');
+        hint = ltrim(regexp_replace(coalesce(failure.hint, ''), '^Remote hint: ', '') || repeat);
 end $$;

@@ -65,5 +65,6 @@ grant execute on function ojs_router.all_queues(), ojs_router.all_workers(), ojs
 -- Connection strings are for superusers: whoever gives one has the server log in wherever it says.
 grant usage on schema ojs_router to ojs_observer, ojs_admin;
 grant select on ojs_router.nodes, ojs_router.slots to ojs_observer, ojs_admin;
-grant execute on function ojs_router.drain_node(int), ojs_router.settle(), ojs_router.refresh_work() to ojs_admin;
+grant execute on function ojs_router.drain_node(int), ojs_router.remove_node(int),
+    ojs_router.settle(), ojs_router.refresh_work() to ojs_admin;
 grant execute on procedure ojs_router.watch(int, interval) to ojs_admin;

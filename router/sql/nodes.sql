@@ -124,10 +124,13 @@ end $$;
 create function ojs_router.all_nodes() returns int[]
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    nodes int[] := array(select number from ojs_router.node where state <> 'removed' order by number);
+    nodes int[];
     live int[];
     missing int[];
 begin
+    -- A node that joins is to have what is set meanwhile: one after the other.
+    lock table ojs_router.node in row exclusive mode;
+    nodes := array(select number from ojs_router.node where state <> 'removed' order by number);
     perform ojs_router.check_any(nodes);
     live := ojs_router.answering(nodes);
     missing := array(select n from unnest(nodes) n where n <> all (live));
@@ -179,23 +182,12 @@ begin
     return nodes[1 + floor(random() * cardinality(nodes))];
 end $$;
 
--- Where a job is: on the node that its id names, or where the jobs of that node have gone. Null where the id names
--- none.
+-- Where a job is: on the node that its id names. Null where that is none.
 create function ojs_router.named_node(id uuid) returns int
-language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    bits bytea := uuid_send(id);
-    found_node record;
-begin
-    select n.number, n.state, n.successor into found_node from ojs_router.node n
-    where n.number = ((get_byte(bits, 8) & 63) << 8 | get_byte(bits, 9));
-    for i in 1..16 loop
-        exit when found_node.state is distinct from 'removed';
-        select n.number, n.state, n.successor into found_node from ojs_router.node n
-            where n.number = found_node.successor;
-    end loop;
-    return found_node.number;
-end $$;
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select n.number from ojs_router.node n
+    where n.state <> 'removed' and n.number = ((get_byte(uuid_send(id), 8) & 63) << 8 | get_byte(uuid_send(id), 9))
+$$;
 
 -- A job whose id does not name its node: all are asked. Null if it is on none.
 create function ojs_router.found_node(id uuid) returns int
@@ -282,10 +274,12 @@ begin
     if s.previous is null then
         return s.node;
     end if;
-    -- One at a time per key, until the end of the transaction: who finds the key free on the old node makes it on the
-    -- new one
-    -- before anybody else looks.
-    perform pg_advisory_xact_lock(('x' || encode(substr(h, 1, 8), 'hex'))::bit(64)::bigint);
+    -- One at a time per slot, until the end of the transaction: who finds the key free on the old node makes it on the
+    -- new one before anybody else looks; and settle() passes over a slot while a push of it is under way.
+    select * into s from ojs_router.slot where slot = s.slot for update;
+    if s.previous is null then
+        return s.node;
+    end if;
     begin
         if key like 'id: %' then
             held := exists (select from ojs_router.remote_has_job(array[s.previous], substr(key, 5)::uuid));

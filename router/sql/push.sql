@@ -97,9 +97,8 @@ begin atomic
         or coalesce(jsonb_typeof(job -> 'options' -> 'unique') <> 'null', false);
 end;
 
--- Holds off ojs_router.join_node and remove_node until the end of the transaction: a push that has looked at the slots
--- before
--- they change must be over before another goes by the new ones.
+-- Holds off ojs_router.join_node and drain_node until the end of the transaction: a push that has looked at the slots
+-- before they change must be over before another goes by the new ones.
 create function ojs_router.node_for(key text) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
@@ -109,9 +108,16 @@ begin
             '{"feature": "keys at repeatable read"}',
                 'Use READ COMMITTED. The push is a transaction of its own on the node in any case.');
     end if;
-    perform pg_advisory_xact_lock_shared(1869771378, 0); -- see change_slots()
+    lock table ojs_router.slot in row share mode; -- see change_slots()
     return ojs_router.key_node(key);
 end $$;
+
+-- The nodes of many keys, as {"key": node}. In the order of slots, so that two calls do not wait for each other.
+create function ojs_router.nodes_for(keys text[]) returns jsonb
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select coalesce(jsonb_object_agg(d.key, ojs_router.node_for(d.key)), '{}')
+    from (select key from unnest(keys) key where key is not null group by key order by ojs.key_slot(key), key) d
+$$;
 
 -- After a push failed on a node: another node to try, where nothing can have happened and any node will do. Raises
 -- otherwise.
@@ -248,6 +254,7 @@ declare
     request text := case when length(idempotency_key) between 1 and 256
         then encode(sha256(convert_to(session_user || ' ' || idempotency_key, 'UTF8')), 'hex') else idempotency_key end;
     keys text[] := '{}';
+    homes jsonb;
     nodes int[];
     batch record;
     pushed ojs_router.pushed_item[] := '{}';
@@ -274,10 +281,9 @@ begin
         node := case when key is null then ojs_router.any_node() else ojs_router.node_for(key) end;
         nodes := array[node];
     else
-        nodes := array(select case when k is null then null else ojs_router.node_for(k) end from unnest(keys) with
-            ordinality u(k, n) order by n);
-        node := coalesce(case when key is not null then ojs_router.node_for(key) end,
-            (select n from unnest(nodes) n where n is not null limit 1));
+        homes := ojs_router.nodes_for(keys || key);
+        nodes := array(select (homes ->> k)::int from unnest(keys) with ordinality u(k, n) order by n);
+        node := coalesce((homes ->> key)::int, (select n from unnest(nodes) n where n is not null limit 1));
         nodes := array(select coalesce(n, node) from unnest(nodes) with ordinality u(n, i) order by i);
         if exists (select from unnest(nodes) n where n <> node)
             and (atomicity is distinct from 'partial' or key is not null) then

@@ -2,15 +2,26 @@
 -- member
 -- "missing_nodes", rows by a WARNING.
 
--- Settings of a queue on all nodes: those of the first, with the bounds that are shared out added up (admin.sql).
+-- The paths of the bounds that nodes share (admin.sql).
+create function ojs_router.bounds() returns text[] language sql immutable parallel safe begin atomic
+    select array[['concurrency', ''], ['max_size', ''], ['max_size_bytes', ''], ['rate', 'limit'],
+        ['throttle', 'limit']]; end;
+
+-- Settings of a queue or a limit on all nodes: those of the first, with the bounds that are shared out added up.
 create function ojs_router.merged_config(configs jsonb[]) returns jsonb
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select configs[1] || coalesce((
-        select jsonb_object_agg(k, total)
-        from (select k, sum((c ->> k)::numeric) as total from unnest(configs) c,
-            unnest(array['concurrency', 'max_size', 'max_size_bytes']) k
-            where configs[1] ? k group by k) s), '{}')
-$$;
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    config jsonb := configs[1];
+    path text[];
+begin
+    foreach path slice 1 in array ojs_router.bounds() loop
+        path := array_remove(path, '');
+        if jsonb_typeof(config #> path) = 'number' then
+            config := jsonb_set(config, path, to_jsonb((select sum((c #>> path)::numeric) from unnest(configs) c)));
+        end if;
+    end loop;
+    return config;
+end $$;
 
 -- Answers of several nodes as one: numbers are added, lists joined; of what can only be told apart, the first.
 create function ojs_router.merged(answers jsonb[]) returns jsonb
@@ -100,6 +111,9 @@ begin
             'throttle int, throttle_period interval, next_allowed_at timestamptz, paused_until timestamptz, waiting '
                 'bigint, override jsonb, '
             'override_until timestamptz', 'ojs.rate_limits x', 'x.*'),
+        ('schemas', '',
+            'type text, version text, uri text, schema jsonb, created_at timestamptz, validation text', 'ojs.schemas x',
+            'x.type, x.version, x.uri, x.schema, x.created_at, x.validation'),
         ('list_jobs', 'in_queue text, in_state text, in_type text, after text, most int',
             (select string_agg(quote_ident(attname) || ' ' || format_type(atttypid, null), ', ' order by attnum)
              from pg_attribute where attrelid = 'ojs.job'::regclass and attnum > 0),
@@ -114,7 +128,7 @@ begin
             create function ojs_router.remote_%1$s(nodes int[]%2$s, out node int, %3$s) returns setof record
                 language plproxy as $p$
                 cluster 'ojs'; run on unnest(nodes);
-                select current_setting('ojs.node_id')::int4 as node, %4$s from %5$s;
+                select pg_catalog.current_setting('ojs.node_id')::int4 as node, %4$s from %5$s;
             $p$
         $f$, f.name, case when f.parameters <> '' then ', ' || f.parameters else '' end,
             (select string_agg('out ' || c, ', ') from regexp_split_to_table(f.columns, ', ') c), f.list, f.source);
@@ -366,7 +380,9 @@ begin
         begin
             answer := ojs_router.remote_events(node, coalesce(cursors ->> node::text, case when after = 'now'
                 then 'now' end), types, queues, job_types,
-                least(greatest(room, 1), greatest(1, ceil(max::numeric / cardinality(nodes))::int)));
+                case when max >= 1
+                    then least(greatest(room, 1), greatest(1, ceil(max::numeric / cardinality(nodes))::int))
+                    else max end); -- the node says what is wrong with it
             events := events || (answer -> 'events');
             cursors := cursors || jsonb_build_object(node, answer -> 'cursor');
             room := room - jsonb_array_length(answer -> 'events');

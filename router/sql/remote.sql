@@ -1,6 +1,6 @@
 -- remote.sql: what is asked of several nodes at once, or of a node about a key. PL/Proxy sends the text after select
--- with the
--- arguments as parameters; run on takes node numbers, which are partitions (nodes.sql). Those about one job: jobs.sql.
+-- with the arguments as parameters; run on takes node numbers, which are partitions (nodes.sql). Those about one job:
+-- jobs.sql. Functions are named with their schema: whose they are must not depend on a node's search_path.
 
 create function ojs_router.remote_ping(nodes int[]) returns setof int language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);
@@ -12,19 +12,22 @@ create function ojs_router.remote_identity(node int, out node_id int, out versio
     out may boolean) returns record
 language plproxy as $$
     cluster 'ojs'; run on node;
-    select current_setting('ojs.node_id')::int4 as node_id, ojs.version() as version, pg_is_in_recovery() as recovery,
-        pg_has_role('ojs_producer', 'usage') and pg_has_role('ojs_worker', 'usage')
-            and pg_has_role('ojs_observer', 'usage') as may;
+    select pg_catalog.current_setting('ojs.node_id')::int4 as node_id, ojs.version() as version,
+        pg_catalog.pg_is_in_recovery() as recovery,
+        pg_catalog.pg_has_role('ojs_producer', 'usage') and pg_catalog.pg_has_role('ojs_worker', 'usage')
+            and pg_catalog.pg_has_role('ojs_observer', 'usage') as may;
 $$;
 
 create function ojs_router.remote_has_job(nodes int[], id uuid) returns setof int language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);
-    select current_setting('ojs.node_id')::int4 from ojs.results(array[id]::uuid[]) r where r.state is not null;
+    select pg_catalog.current_setting('ojs.node_id')::int4
+    from ojs.results(array[id]::uuid[]) r where r.state is not null;
 $$;
 create function ojs_router.remote_has_jobs(nodes int[], ids uuid[], out node int, out id uuid) returns setof record
     language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);
-    select current_setting('ojs.node_id')::int4 as node, r.id from ojs.results(ids) r where r.state is not null;
+    select pg_catalog.current_setting('ojs.node_id')::int4 as node, r.id
+    from ojs.results(ids) r where r.state is not null;
 $$;
 
 create function ojs_router.remote_key_held(node int, key text) returns boolean language plproxy as $$
@@ -34,17 +37,18 @@ $$;
 create function ojs_router.remote_held_slots(nodes int[], out node int, out slot int) returns setof record
     language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);
-    select current_setting('ojs.node_id')::int4 as node, h as slot from ojs.held_slots() h;
+    select pg_catalog.current_setting('ojs.node_id')::int4 as node, h as slot from ojs.held_slots() h;
 $$;
 create function ojs_router.remote_fingerprints(node int, jobs jsonb) returns text[] language plproxy as $$
     cluster 'ojs'; run on node;
-    select array(select ojs.fingerprint(j) from jsonb_array_elements(jobs) with ordinality e(j, n) order by n);
+    select array(
+        select ojs.fingerprint(j) from pg_catalog.jsonb_array_elements(jobs) with ordinality e(j, n) order by n);
 $$;
 
 create function ojs_router.remote_waiting(nodes int[], out node int, out queue text, out ready bigint)
     returns setof record language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);
-    select current_setting('ojs.node_id')::int4 as node, w.queue, w.ready from ojs.waiting() w;
+    select pg_catalog.current_setting('ojs.node_id')::int4 as node, w.queue, w.ready from ojs.waiting() w;
 $$;
 create function ojs_router.remote_has_queue(nodes int[], queue text) returns setof int language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);

@@ -28,12 +28,17 @@ begin
             null; -- another database's CREATE EXTENSION was faster
         end;
     end if;
-    select * into found_role from pg_catalog.pg_roles r where r.rolname = 'ojs_router';
+    select r.*, exists (select from pg_catalog.pg_auth_members m join pg_catalog.pg_roles u on u.oid = m.member
+        where m.roleid = r.oid and not u.rolsuper) as has_members
+    into found_role from pg_catalog.pg_roles r where r.rolname = 'ojs_router';
     if found_role.rolsuper or found_role.rolcreaterole or found_role.rolcreatedb or found_role.rolreplication
         or found_role.rolbypassrls then
         raise exception 'role "ojs_router" exists already, and has attributes of its own'
             using errcode = 'duplicate_object',
             hint = 'Say: alter role ojs_router nosuperuser nocreaterole nocreatedb noreplication nobypassrls';
+    elsif found_role.has_members then
+        raise exception 'role "ojs_router" exists already, and has members' using errcode = 'duplicate_object',
+            hint = 'They could log in to all nodes. Revoke the role from them.';
     end if;
 end $$;
 
@@ -41,7 +46,6 @@ create table ojs_router.node (
     number int primary key check (number between 1 and 16383),
     conninfo text not null,
     state text not null default 'active' check (state in ('active', 'draining', 'removed')),
-    successor int references ojs_router.node, -- of one that is removed: where its jobs have gone
     joined_at timestamptz not null default now()
 );
 -- Which node holds the keys of a slot. Where a slot has moved, the node before it is asked as well, until it holds

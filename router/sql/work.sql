@@ -52,7 +52,7 @@ declare
     failure ojs_router.failure;
 begin
     if not ask then
-        select array_agg(coalesce(n.number, ojs_router.named_node(i.id)) order by i.n) into homes
+        select array_agg(n.number order by i.n) into homes
         from unnest(ids) with ordinality i(id, n)
         left join ojs_router.node n on n.state <> 'removed' and n.number
             = ((get_byte(uuid_send(i.id), 8) & 63) << 8 | get_byte(uuid_send(i.id), 9));
@@ -164,9 +164,8 @@ begin
     end loop;
 end $do$;
 
--- All of it on one node is one step there. Jobs of several nodes are completed node by node, and what was completed
--- stays so
--- where a later node refuses.
+-- All of it on one node is one step there. Jobs of several nodes are completed one by one, and what was completed stays
+-- so where a later one is refused.
 create function ojs.ack_and_claim(
     worker text, queue text, job_ids uuid[], lease_ids text[] default null, results jsonb[] default null,
         max int default 1, lease interval default null
@@ -177,7 +176,7 @@ declare
     homes int[] := ojs_router.homes(job_ids);
     failure ojs_router.failure;
     node int;
-    job_id uuid;
+    elsewhere boolean := false;
     got int;
 begin
     if cardinality(lease_ids) is distinct from cardinality(job_ids) and lease_ids is not null
@@ -190,13 +189,23 @@ begin
         exception when others then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
-            perform ojs_router.raise_failure(node, failure);
+            -- A client's own id may name another node than the one that has the job.
+            if failure.state = 'OJ300' then
+                homes := ojs_router.homes(job_ids, true);
+            end if;
+            if failure.state <> 'OJ300' or array_position(homes, null) > 0
+                or not exists (select from unnest(homes) h where h <> node) then
+                perform ojs_router.raise_failure(node, failure);
+            end if;
+            elsewhere := true;
         end;
-        get diagnostics got = row_count;
-        if got < max then
-            return query select * from ojs.claim(queue, worker, max - got, lease);
+        if not elsewhere then
+            get diagnostics got = row_count;
+            if got < max then
+                return query select * from ojs.claim(queue, worker, max - got, lease);
+            end if;
+            return;
         end if;
-        return;
     end if;
     for i in 1..coalesce(cardinality(job_ids), 0) loop
         perform ojs.ack(job_ids[i], results[i], lease_ids[i], worker);
@@ -222,39 +231,58 @@ create function ojs.beat(
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    homes int[] := ojs_router.homes(job_ids);
     own int := ojs_router.worker_node(worker);
+    todo uuid[] := coalesce(job_ids, '{}');
+    homes int[] := ojs_router.homes(todo);
+    strays uuid[] := array(select j.id from unnest(todo, homes) j(id, home) where j.home is null);
+    found int[];
     directives text[] := '{}';
     part record;
     answer record;
     failure ojs_router.failure;
 begin
-    if array_position(homes, null) > 0 then -- an id of a client's own
-        homes := ojs_router.homes(job_ids, true);
+    if strays <> '{}' then -- ids of a client's own
+        found := ojs_router.homes(strays, true);
+        homes := array(select coalesce(j.home, found[array_position(strays, j.id)])
+            from unnest(todo, homes) with ordinality j(id, home, n) order by j.n);
+        if cardinality(ojs_router.live_nodes()) = (select count(*) from ojs_router.node where state <> 'removed') then
+            homes := array(select coalesce(home, own) from unnest(homes) with ordinality h(home, n) order by n);
+        end if;
     end if;
     extended := '{}'; cancelled := '{}'; lost := '{}';
-    for part in
-        select p.node, coalesce(array_agg(p.id order by p.n) filter (where p.id is not null), '{}') as ids
-        from (
-            select coalesce(homes[n], own) as node, id, n from unnest(job_ids) with ordinality j(id, n)
-            union all select own, null, 0) p
-        group by 1 order by 1
-    loop
-        begin
-            select * into answer from ojs_router.remote_beat(part.node, worker, part.ids, state, info, lease);
-            directives := directives || answer.directive;
-            extended := extended || answer.extended;
-            cancelled := cancelled || answer.cancelled;
-            lost := lost || answer.lost;
-        exception when others then
-            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
-                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
-            if not ojs_router.is_down(failure) then
-                perform ojs_router.raise_failure(part.node, failure);
-            end if;
-            -- Its jobs are in none of the lists: they may be held still.
-            perform ojs_router.remember_missing(part.node);
-        end;
+    for round in 1..2 loop
+        for part in
+            select p.node, coalesce(array_agg(p.id order by p.n) filter (where p.n > 0), '{}') as ids
+            from (
+                select home as node, id, n from unnest(todo, homes) with ordinality j(id, home, n)
+                union all select own, null, 0 where round = 1) p
+            where p.node is not null group by 1 order by 1
+        loop
+            begin
+                select * into answer from ojs_router.remote_beat(part.node, worker, part.ids, state, info, lease);
+                directives := directives || answer.directive;
+                extended := extended || answer.extended;
+                cancelled := cancelled || answer.cancelled;
+                lost := lost || answer.lost;
+            exception when others then
+                get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+                    failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+                if not ojs_router.is_down(failure) then
+                    perform ojs_router.raise_failure(part.node, failure);
+                end if;
+                -- Its jobs are in none of the lists: they may be held still.
+                perform ojs_router.remember_missing(part.node);
+            end;
+        end loop;
+        exit when round = 2 or lost = '{}';
+        -- A client's own id may name another node than the one that has the job.
+        found := ojs_router.homes(lost, true);
+        strays := array(select l.id from unnest(lost, found) l(id, node)
+            where l.node <> homes[array_position(todo, l.id)]);
+        exit when strays = '{}';
+        homes := array(select found[array_position(lost, id)] from unnest(strays) with ordinality s(id, n) order by n);
+        lost := array(select id from unnest(lost) with ordinality l(id, n) where id <> all (strays) order by n);
+        todo := strays;
     end loop;
     directive := coalesce((select d from unnest(directives) d
         order by array_position(array['terminate', 'quiet', 'running'], d) limit 1), 'running');
