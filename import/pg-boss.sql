@@ -1,13 +1,12 @@
 -- psql -1 -f pg-boss.sql: moves the waiting jobs of pg-boss 12 (schema pgboss) into ojs. Jobs that run or wait for
 -- others stay.
 \ir common.psql
-create function pg_temp.take(most int) returns setof jsonb language sql as $$
+create function pg_temp.take() returns setof jsonb language sql as $$
     with taken as (
         delete from pgboss.job where (name, id) in (
             select name, id from pgboss.job peer
             where state in ('created', 'retry') and name not like '\_\_pgboss\_\_%' and not blocked
-            order by priority desc, created_on, id
-            limit most for update skip locked)
+            for update skip locked)
         returning *)
     select pg_temp.envelope(name, coalesce(data, '{}'), name,
         jsonb_build_object('from', 'pg-boss', 'id', id, 'singleton_key', singleton_key, 'created_at', created_on),

@@ -4,12 +4,11 @@
 \ir common.psql
 select format('create temp view peer as select * from pgmq.%I', 'q_' || lower(:'queue')) \gexec
 create temp table wanted as select :'queue'::text as queue, :'type'::text as type;
-create function pg_temp.take(most int) returns setof jsonb language sql as $$
+create function pg_temp.take() returns setof jsonb language sql as $$
     with taken as (
         delete from pg_temp.peer where msg_id in (
             select msg_id from pg_temp.peer where vt <= clock_timestamp() or read_ct = 0
-            order by msg_id
-            limit most for update skip locked)
+            for update skip locked)
         returning *)
     select pg_temp.envelope(wanted.type, message, wanted.queue,
         jsonb_build_object('from', 'pgmq', 'id', msg_id, 'read_ct', read_ct, 'created_at', enqueued_at,
