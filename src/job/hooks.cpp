@@ -20,6 +20,8 @@
 namespace ojs
 {
 
+bool (*hook_may_see)(const JsonbContainer *job, bool at_push, Oid role);
+
 namespace
 {
 
@@ -124,6 +126,7 @@ keep_rows(uint64 n)
                                                kept_text(row, 7),
                                                oid_in(row, 5),
                                                oid_in(row, 6),
+                                               i == static_cast<int>(Point::enqueue),
                                                0,
                                                0};
     }
@@ -184,6 +187,9 @@ call(Hook &hook, Jsonb *envelope, bool wants_result)
         raise_broken(hook, psprintf("the role \"%s\" does not exist", hook.role));
     if (!may_execute(hook.role_oid, hook.function_oid))
         raise_broken(hook, psprintf("the role \"%s\" may not execute %s", hook.role, hook.function));
+    if (!hook_may_see(root_of(envelope), hook.at_push, hook.role_oid))
+        raise_broken(hook, psprintf("the role \"%s\" may not %s jobs of this queue", hook.role,
+                                    hook.at_push ? "read and push" : "read"));
 
     ErrorContextCallback which = {error_context_stack, say_which, &hook};
     FmgrInfo function;

@@ -162,22 +162,25 @@ void
 read_on_conflict(const JsonbValue &value, UniquePolicy &policy)
 {
     constexpr const char *field = "unique.on_conflict";
-    constexpr const char *hint = "Use reject, replace, replace_except_schedule or ignore.";
+    constexpr const char *hint = "Use reject, ignore, replace, update or merge, or one of the last three with "
+                                 "_except_schedule.";
+    constexpr std::string_view names[] = {"reject",
+                                          "replace",
+                                          "replace_except_schedule",
+                                          "ignore",
+                                          "update",
+                                          "update_except_schedule",
+                                          "merge",
+                                          "merge_except_schedule"}; /* in the order of OnConflict */
     if (value.type == jbvNull)
         return;
     if (value.type != jbvString)
         raise_field(invalid, field, hint, "%s must be a string", field);
     std::string_view name = text_of(value);
-    if (name == "reject")
-        policy.on_conflict = OnConflict::reject;
-    else if (name == "replace")
-        policy.on_conflict = OnConflict::replace;
-    else if (name == "replace_except_schedule")
-        policy.on_conflict = OnConflict::replace_except_schedule;
-    else if (name == "ignore")
-        policy.on_conflict = OnConflict::ignore;
-    else
+    const std::string_view *found = std::find(std::begin(names), std::end(names), name);
+    if (found == std::end(names))
         raise_field(invalid, field, hint, "%s names an unknown strategy \"%s\"", field, clipped(name));
+    policy.on_conflict = static_cast<OnConflict>(found - names);
 }
 
 /* --- the dimensions of a job --- */

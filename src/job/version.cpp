@@ -25,6 +25,20 @@ put_number(VersionKey &key, uint64 n, int bytes)
         key.bytes[key.n++] = static_cast<uint8>(n >> shift);
 }
 
+/* What follows the +, which says nothing of the order: identifiers with dots between. */
+bool
+is_build(std::string_view text)
+{
+    bool in_identifier = false;
+    for (char c : text) {
+        bool letter = is_digit(c) || c == '-' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!letter && (c != '.' || !in_identifier))
+            return false;
+        in_identifier = letter;
+    }
+    return in_identifier;
+}
+
 /* Identifiers of a version before the release: numbers by value and before all others, a longer list after its start.
  */
 bool
@@ -66,8 +80,8 @@ read_version(std::string_view text, VersionKey &key)
     key.n = 0;
     if (text.size() > max_version_length)
         return false;
-    size_t build = text.find('+');
-    if (build == 0 || build + 1 == text.size())
+    size_t build = std::min(text.find('+'), text.size());
+    if (build < text.size() && !is_build(text.substr(build + 1)))
         return false;
     text = text.substr(0, build);
     size_t dash = std::min(text.find('-'), text.size());

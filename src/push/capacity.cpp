@@ -11,6 +11,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
+#include "ojs/limits/held_position.h"
 #include "ojs/state/transitions.h"
 #include "ojs/counters/pressure.h"
 #include "ojs/shared/shmem.h"
@@ -296,6 +297,26 @@ next_priority(Tables &tables, int64 queue, int16 *npriority)
     return found;
 }
 
+/* The line of jobs that a limit holds back at or behind `from`, where it begins. */
+bool
+next_line(Tables &tables, int64 queue, int16 npriority, int64 *from)
+{
+    ScanKeyData keys[3];
+    store::Scan scan;
+    ReadyRow row;
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(npriority));
+    ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(*from));
+    store::begin(scan, tables.ready(), store::Idx::ready_order, keys, 3, true);
+    bool found = store::next(scan) != store::Row::none;
+    if (found) {
+        read(tables.ready().slot, row);
+        *from = line_at(row.position);
+    }
+    store::end(scan);
+    return found;
+}
+
 /*
  * Discards available jobs until `more` is gone, or some of it: those first that were pushed first, of all that stand
  * foremost in their lines. What another transaction is at is left to it. Returns false if there was none to discard.
@@ -311,7 +332,12 @@ drop_oldest(Tables &tables, int64 queue, Load more, TimestampTz now)
     int16 npriority = PG_INT16_MIN;
     while (next_priority(tables, queue, &npriority)) {
         first_in_line(tables, line, queue, npriority, PG_INT64_MIN, -1, n + spare);
-        first_in_line(tables, line, queue, npriority, 0, PG_INT64_MAX, n + spare);
+        first_in_line(tables, line, queue, npriority, 0, first_held - 1, n + spare);
+        for (int64 from = first_held; next_line(tables, queue, npriority, &from); from = end_of_line(from) + 1) {
+            first_in_line(tables, line, queue, npriority, from, end_of_line(from), n + spare);
+            if (end_of_line(from) == PG_INT64_MAX)
+                break;
+        }
     }
     std::sort(line.jobs, line.jobs + line.n, [](const Oldest &a, const Oldest &b) { return a.seq < b.seq; });
     for (int i = 0; i < line.n && dropped < n && (more.jobs > dropped || more.bytes > 0); i++) {

@@ -10,7 +10,9 @@
 #include "ojs/push/insert.h"
 
 #include "ojs/push/capacity.h"
+#include "ojs/push/update.h"
 #include "ojs/counters/job_metrics.h"
+#include "ojs/limits/held_position.h"
 #include "ojs/state/transitions.h"
 #include "ojs/state/ordering.h"
 #include "ojs/queue/push_rules.h"
@@ -109,6 +111,28 @@ to_row(const Envelope &envelope, int64 queue, TimestampTz now, JobRow &job)
     job.retry = envelope.retry;
     job.unique_policy = envelope.unique_policy;
     job.options = envelope.options;
+    if (envelope.updated != nullptr) {
+        job.seq = envelope.updated->seq;
+        job.created_at = envelope.updated->created_at;
+    }
+}
+
+/* Of a job in ready. Within their class positions only grow, but for a row that is put back where it has been: not in
+ * the line of a limit, which it may not have any more. */
+int64
+position_of(const Envelope &envelope, const JobRow &job)
+{
+    if (envelope.updated == nullptr || job.flags & job_ordered)
+        return job.seq;
+    bool stays = envelope.updated->position && envelope.updated->queue == job.queue;
+    return stays ? own_position(*envelope.updated->position) : store::next_seq();
+}
+
+/* Who changes a job that waits takes no room that it did not take before, unless it is the size that counts. */
+bool
+needs_room(const Envelope &envelope, const Queue &queue)
+{
+    return envelope.updated == nullptr || envelope.updated->queue != queue.id || queue.max_size_bytes > 0;
 }
 
 State
@@ -202,7 +226,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         store::note_write(queue->durable && !(envelopes[i].flags & job_at_most_once)); /* R-79, DLV-01 */
         if (queue->push_rules && !has_room)
             apply_push_rules(*queue, envelopes[i]);
-        if (queue->bounded) {
+        if (queue->bounded && needs_room(envelopes[i], *queue)) {
             if (!has_room)
                 now = find_room_for_all(tables, envelopes + i, n - i, now);
             has_room = true;
@@ -227,15 +251,16 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         status = {};
         status.state = first_state(job, now);
         status.queue = job.queue;
-        status.deduplicated = false;
-        count_pushed(job);
+        status.deduplicated = envelopes[i].updated != nullptr;
+        if (envelopes[i].updated == nullptr)
+            count_pushed(job);
         if (status.state == State::available && blocked != nullptr && bms_is_member(i, blocked)) {
             store::insert(tables.delayed(), form(tables.delayed().rel,
                                                  delayed_row(job, tuples[i]->t_self, DelayedKind::blocked, DT_NOEND)));
             status.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1); /* it may be its turn by then */
         } else if (status.state == State::available) {
-            ReadyRow row = {hot_row_of(job, tuples[i]->t_self), job.seq};
+            ReadyRow row = {hot_row_of(job, tuples[i]->t_self), position_of(envelopes[i], job)};
             ready[n_ready++] = form(tables.ready().rel, row);
             status.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1);

@@ -185,6 +185,8 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
     } else if (has_key)
         at = now();
     enqueue(tables, &envelope, 1, at, &answer.pushed);
+    if (has_key && envelope.updated != nullptr)
+        point_deduplication_key(queue, envelope.deduplication_key, envelope.id);
     return answer;
 }
 

@@ -276,7 +276,8 @@ store_unique(Call &call, Batch &batch, int first, int last, const bool *fresh)
             enqueue(tables, &envelope, 1, call.at, &pushed);
             CommandCounterIncrement();
         }
-        call.results[batch.at[i]] = {admitted ? "created" : "duplicate", true, pushed.job.id, nullptr};
+        bool created = admitted && envelope.updated == nullptr;
+        call.results[batch.at[i]] = {created ? "created" : "duplicate", true, pushed.job.id, nullptr};
     }
     error_item = -1;
     tables.close();

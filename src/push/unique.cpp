@@ -12,6 +12,8 @@
  */
 #include "ojs/push/unique.h"
 
+#include "ojs/push/update.h"
+
 #include "ojs/queue/access.h"
 #include "ojs/queue/push_rules.h"
 #include "ojs/pg/args.h"
@@ -149,6 +151,13 @@ replaces(const UniquePolicy &policy)
     return policy.on_conflict == OnConflict::replace || policy.on_conflict == OnConflict::replace_except_schedule;
 }
 
+/* Whether the policy does something to the jobs that are in the way. */
+bool
+changes(const UniquePolicy &policy)
+{
+    return replaces(policy) || updates(policy);
+}
+
 [[noreturn]] void
 raise_duplicate(const Uniqueness &unique, const JobRow &job, const Status &status)
 {
@@ -189,7 +198,7 @@ look_up(Tables &tables, const KeyJobs &jobs, const Uniqueness &unique, Timestamp
         if (!read_status(tables, jobs.ids[i], snapshot, now, job, status))
             continue;
         looks[i] = {true, status.state, job.created_at, job.scheduled_at};
-        found = !replaces(unique.policy) && in_the_way(unique.policy, job.created_at, status.state, now);
+        found = !changes(unique.policy) && in_the_way(unique.policy, job.created_at, status.state, now);
         if (!found)
             continue;
         if (unique.policy.on_conflict == OnConflict::reject)
@@ -215,14 +224,33 @@ open(const Look &look)
     return look.exists && !terminal(look.state);
 }
 
-/* Who set up a workflow or a cron entry may push to the queue of the job; nothing is known of what else. */
-bool
-may_replace_in(int64 queue, const Envelope &envelope)
+/* It has moved since, out of the policy's reach. */
+void
+look_again(Tables &tables, const pg_uuid_t &id, TimestampTz now, Look &look)
 {
-    if (!pushes_for_others() || queue == queue_id(envelope.queue))
-        return may_use_queue(queue, Right::cancel);
-    const Queue *found = find_queue(queue);
-    return found == nullptr || !found->restricted;
+    JobRow job;
+    Status status;
+    look.exists = read_current_status(tables, id, now, job, status);
+    if (look.exists)
+        look.state = status.state;
+}
+
+/* Has the newest job in the way that waits give its place to the new one. Its id is the new one's then, and not to be
+ * named beside that. */
+void
+update_newest(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const UniquePolicy &policy, TimestampTz now,
+              Look *looks)
+{
+    for (int i = 0; i < jobs.n; i++) {
+        Look &look = looks[i];
+        if (!open(look) || look.state == State::active || !in_the_way(policy, look.created_at, look.state, now))
+            continue;
+        if (update_job(tables, jobs.ids[i], envelope, policy, now)) {
+            look.exists = false;
+            return;
+        }
+        look_again(tables, jobs.ids[i], now, look);
+    }
 }
 
 /* Cancels the jobs in the way. The newest one that was waiting for its time lends it to the new job. */
@@ -238,12 +266,7 @@ replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const Uniq
         State was;
         int64 queue;
         if (!cancel_in(tables, jobs.ids[i], policy.states & open_states, now, was, queue, &envelope.id)) {
-            /* It has moved since, out of the policy's reach. */
-            JobRow job;
-            Status status;
-            look.exists = read_current_status(tables, jobs.ids[i], now, job, status);
-            if (look.exists)
-                look.state = status.state;
+            look_again(tables, jobs.ids[i], now, look);
             continue;
         }
         if (!may_replace_in(queue, envelope))
@@ -276,23 +299,33 @@ what_matters(const KeyJobs &jobs, const Look *looks, pg_uuid_t *past)
     return n;
 }
 
+/* A job that a call may replace, or (`waits`) only change while it waits. */
+struct Replaceable {
+    pg_uuid_t id;
+    bool waits;
+};
+
 bool
-by_id(const pg_uuid_t &a, const pg_uuid_t &b)
+by_id(const Replaceable &a, const Replaceable &b)
 {
-    return a < b;
+    return same(a.id, b.id) ? a.waits < b.waits : a.id < b.id;
 }
 
 /* A job in a queue that is not for the caller is not held: whoever comes to replace it is refused. */
 void
-hold_in_order(Tables &tables, pg_uuid_t *ids, int n, TimestampTz now)
+hold_in_order(Tables &tables, Replaceable *jobs, int n, TimestampTz now)
 {
-    std::sort(ids, ids + n, by_id);
-    n = static_cast<int>(std::unique(ids, ids + n, same) - ids);
+    std::sort(jobs, jobs + n, by_id);
     for (int i = 0; i < n; i++) {
         JobRow job;
         Status status;
-        if (read_current_status(tables, ids[i], now, job, status) && may_use_queue(status.queue, Right::cancel))
-            hold_open(tables, ids[i], now);
+        if ((i > 0 && same(jobs[i].id, jobs[i - 1].id)) || !read_current_status(tables, jobs[i].id, now, job, status) ||
+            !may_use_queue(status.queue, Right::cancel))
+            continue;
+        if (jobs[i].waits)
+            (void)hold_in(tables, jobs[i].id, open_states & ~state_bit(State::active), true);
+        else
+            hold_open(tables, jobs[i].id, now);
     }
 }
 
@@ -314,7 +347,7 @@ uniqueness_of(const Envelope &envelope)
 ConflictCheck
 check_conflict(Tables &tables, const Uniqueness &unique, TimestampTz now, Pushed &existing)
 {
-    if (replaces(unique.policy))
+    if (changes(unique.policy))
         return ConflictCheck::known;
     /* A row that is about to change says what is committed, and that is enough to be refused by. */
     ItemPointerData tid;
@@ -345,20 +378,30 @@ hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh, int 
 {
     int room = 64;
     int n_ids = 0;
-    auto *ids = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * room));
+    auto *ids = static_cast<Replaceable *>(palloc(sizeof(Replaceable) * room));
     for (int i = 0; i < n; i++) {
-        if (fresh[i] || !replaces(keys[i].policy))
+        if (fresh[i] || !changes(keys[i].policy))
             continue;
         ItemPointerData tid;
         KeyJobs jobs = read_locked(tables.get(store::Rel::unique_key), keys[i].key, &tid);
         for (int j = 0; j < jobs.n; j++) {
             if (n_ids == room)
-                ids = static_cast<pg_uuid_t *>(repalloc_huge(ids, sizeof(pg_uuid_t) * (room *= 2)));
-            ids[n_ids++] = jobs.ids[j];
+                ids = static_cast<Replaceable *>(repalloc_huge(ids, sizeof(Replaceable) * (room *= 2)));
+            ids[n_ids++] = {jobs.ids[j], updates(keys[i].policy)};
         }
     }
     hold_in_order(tables, ids, n_ids, now);
     pfree(ids);
+}
+
+/* Who set up a workflow or a cron entry may push to the queue of the job; nothing is known of what else. */
+bool
+may_replace_in(int64 queue, const Envelope &envelope)
+{
+    if (!pushes_for_others() || queue == queue_id(envelope.queue))
+        return may_use_queue(queue, Right::cancel);
+    const Queue *found = find_queue(queue);
+    return found == nullptr || !found->restricted;
 }
 
 bool
@@ -372,13 +415,16 @@ admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz 
 
     if (look_up(tables, jobs, unique, now, looks, existing))
         return false;
-    if (replaces(unique.policy)) {
+    if (updates(unique.policy))
+        update_newest(tables, envelope, jobs, unique.policy, now, looks);
+    else if (replaces(unique.policy)) {
         int n_open = 0;
+        auto *held = static_cast<Replaceable *>(palloc(sizeof(Replaceable) * jobs.n));
         for (int i = 0; i < jobs.n; i++)
             if (open(looks[i]))
-                ids[n_open++] = jobs.ids[i];
+                held[n_open++] = {jobs.ids[i], false};
         if (n_open > 1) {
-            hold_in_order(tables, ids, n_open, now);
+            hold_in_order(tables, held, n_open, now);
             (void)look_up(tables, jobs, unique, now, looks, existing);
         }
         replace_jobs(tables, envelope, jobs, unique.policy, now, looks);

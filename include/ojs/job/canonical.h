@@ -33,7 +33,16 @@ struct Names {
 };
 
 /* A uniqueness policy, checked (UNQ-01, UNQ-02, R-45, R-46). */
-enum class OnConflict { reject, replace, replace_except_schedule, ignore };
+enum class OnConflict {
+    reject,
+    replace,
+    replace_except_schedule,
+    ignore,
+    update, /* from here on: push/update.h */
+    update_except_schedule,
+    merge,
+    merge_except_schedule
+};
 struct UniquePolicy {
     bool by_queue, by_args, by_meta;
     Names args_keys; /* none: all of args */

@@ -18,6 +18,7 @@ namespace ojs
  * Both may be used on one envelope: ojs.push() sets what its parameters say and
  * then reads its `options`, which must not contradict them.
  */
+struct UpdatedJob;
 struct Envelope {
     int item;    /* which job of a batch it is, or -1 */
     bool has_id; /* the caller brought the id */
@@ -40,10 +41,11 @@ struct Envelope {
                        numbers of seconds */
     std::string_view deduplication_key; /* null data: none */
     std::optional<int64> deduplication_ttl_ms;
-    int max_attempts;       /* set by validate() from retry, or the default 3 */
-    int32 flags;            /* job_flag, set by validate(): all but job_has_history */
-    bool measured;          /* its size has been checked already, as the JSON it came in */
-    Jsonb *schema_warnings; /* an array of what its args lack by their schema; null: nothing */
+    int max_attempts;          /* set by validate() from retry, or the default 3 */
+    int32 flags;               /* job_flag, set by validate(): all but job_has_history */
+    bool measured;             /* its size has been checked already, as the JSON it came in */
+    Jsonb *schema_warnings;    /* an array of what its args lack by their schema; null: nothing */
+    const UpdatedJob *updated; /* the job in whose place it is stored (push/update.h); null: it is a new one */
 };
 static_assert(std::is_trivially_destructible_v<Envelope>);
 

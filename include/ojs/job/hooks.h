@@ -18,6 +18,7 @@ struct Hook {
         *stranger;    /* who owns the function now, if that is not who owned it when it was registered; else empty */
     Oid function_oid; /* invalid: there is no such function, or role */
     Oid role_oid;
+    bool at_push; /* its point is enqueue */
     int failures; /* in this call; of execution hooks only */
     int sqlstate; /* of the last of them */
 };
@@ -28,6 +29,9 @@ struct Hooks {
     Hook *at;
     int n; /* 0: a call without hooks looks no further */
 };
+
+/* Whether a hook of this role may be given the job: access.cpp, which stands above, says so. */
+extern bool (*hook_may_see)(const JsonbContainer *job, bool at_push, Oid role);
 
 Hooks hooks_at(Point point);
 

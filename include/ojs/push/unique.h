@@ -38,10 +38,13 @@ void lock_keys(Tables &tables, const Uniqueness *keys, const pg_uuid_t *ids, int
  */
 void hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh, int n, TimestampTz now);
 
+/* Whether the caller may do away with a job in that queue for the sake of this one. */
+bool may_replace_in(int64 queue, const Envelope &envelope);
+
 /*
  * Whether the job may be stored, whose key is locked: false, and `existing` is the job in its way (on_conflict ignore);
- * raises DUPLICATE_JOB (reject); or true, the jobs in its way are cancelled (replace) and the key is its own. May set
- * the envelope's scheduled_at (replace_except_schedule).
+ * raises DUPLICATE_JOB (reject); or true, the jobs in its way are cancelled (replace), or one of them has given it its
+ * place and id (update, merge), and the key is its own. May set the envelope's scheduled_at (…_except_schedule).
  */
 bool admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz now, Pushed &existing);
 
