@@ -86,7 +86,6 @@ declare
     members jsonb := ojs_store.members_of(def);
     chain boolean := def ->> 'type' = 'chain';
     w ojs_store.workflow;
-    part record;
 begin
     insert into ojs_store.workflow
     values (id, root, parent, position, def ->> 'type', nullif(def ->> 'name', ''), 'running',
@@ -117,22 +116,31 @@ begin
         perform ojs_store.begin_member(w, 0, members -> 0, null);
         return;
     end if;
-    -- Jobs in runs of neighbours, up to a thousand at once.
+    perform ojs_store.begin_at_once(w, 0, members);
+end $$;
+
+-- Jobs in runs of neighbours, up to a thousand at once; then inner workflows.
+create function ojs_store.begin_at_once(w ojs_store.workflow, first int, members jsonb) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    part record;
+begin
     for part in
-        select min(m.n) - 1 as first, jsonb_agg(m.def order by m.n) as jobs
+        select min(m.n) - 1 as at, jsonb_agg(m.def order by m.n) as jobs
         from (
             select e.n, e.def, e.n - row_number() over (order by e.n) as run
             from jsonb_array_elements(members) with ordinality e (def, n) where not ojs_store.is_workflow(e.def)
         ) m
         group by m.run, m.n / 1000 order by 1
     loop
-        perform ojs_store.begin_jobs(id, root, part.first::int, part.jobs, null, has_parents);
+        perform ojs_store.begin_jobs(w.id, w.root, first + part.at::int, part.jobs, null, w.has_parents);
     end loop;
     for part in
-        select e.n - 1 as first, e.def from jsonb_array_elements(members) with ordinality e (def, n)
+        select e.n - 1 as at, e.def from jsonb_array_elements(members) with ordinality e (def, n)
             where ojs_store.is_workflow(e.def) order by e.n
     loop
-        perform ojs_store.begin_member(w, part.first::int, part.def, null);
+        perform ojs_store.begin_member(w, first + part.at::int, part.def, null);
     end loop;
 end $$;
 

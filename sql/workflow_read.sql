@@ -213,19 +213,21 @@ begin
                 end else '{}' end;
 end $$;
 
-create view ojs.workflows with (security_barrier) as
+create view ojs.workflows as
 select
-    w.id, w.name, w.type, w.state, w.parent as parent_id, w.root as root_id, w.members, done.completed, done.failed,
-        w.jobs as job_count,
-    w.created_at, w.ended_at
+    ojs_store.if_allowed(w.id, readable) as id, ojs_store.if_allowed(w.name, readable) as name,
+    ojs_store.if_allowed(w.type, readable) as type, ojs_store.if_allowed(w.state, readable) as state,
+    ojs_store.if_allowed(w.parent, readable) as parent_id, ojs_store.if_allowed(w.root, readable) as root_id,
+    ojs_store.if_allowed(w.members, readable) as members, ojs_store.if_allowed(done.completed, readable) as completed,
+    ojs_store.if_allowed(done.failed, readable) as failed, ojs_store.if_allowed(w.jobs, readable) as job_count,
+    ojs_store.if_allowed(w.created_at, readable) as created_at, ojs_store.if_allowed(w.ended_at, readable) as ended_at
 from ojs_store.workflow w
+cross join lateral (select ojs_store.may_read_workflow(w.root) as readable) rights
 cross join lateral (
     select count(*) filter (where e.state = 'completed') as completed,
         count(*) filter (where e.state <> 'completed') as failed
     from ojs_store.workflow_end e where e.workflow = w.id and e.position < w.members
 ) done
-where not exists (
-    select from ojs_store.workflow root, unnest(root.queues) q
-    where root.id = w.root and not ojs_store.may_use_queue(q, 'read'));
+where ojs_store.if_allowed(w.id, readable) = w.id;
 comment on view ojs.workflows
     is 'Workflows, inner ones too: their state, and how many of their members have completed or failed';

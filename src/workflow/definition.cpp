@@ -8,6 +8,7 @@
 #include "ojs/pg/json.h"
 #include "ojs/pg/settings.h"
 #include "ojs/push/unique.h"
+#include "ojs/push/update.h"
 #include "ojs/queue/push_rules.h"
 
 namespace ojs
@@ -97,8 +98,9 @@ check_job(Check &check, const JsonbValue &value)
     if (!envelope.deduplication_key.empty())
         refuse(check, "deduplication_key", "Leave it out, or give the job a unique policy.",
                "a job of a workflow has no deduplication key");
-    if (envelope.unique_policy != nullptr)
-        (void)uniqueness_of(envelope);
+    if (envelope.unique_policy != nullptr && updates(uniqueness_of(envelope).policy))
+        refuse(check, "unique", "Choose reject, ignore or replace.",
+               "a job of a workflow cannot be stored in the place of another one");
     check_push(envelope);
     if (settings.strict_queues && find_queue(envelope.queue) == nullptr)
         raise_no_queue(envelope.queue);
@@ -194,15 +196,11 @@ is_graph(const JsonbContainer *def)
     return found;
 }
 
-} // namespace
-
-Definition
-check_definition(const Jsonb *json, TimestampTz now)
+Check
+begin_check(const Jsonb *json, TimestampTz now)
 {
     Check check = {
         now, AllocSetContextCreate(CurrentMemoryContext, "ojs job of a workflow", ALLOCSET_DEFAULT_SIZES), {}, 0, {}};
-    JsonbValue id;
-
     initStringInfo(&check.path);
     appendStringInfoChar(&check.path, '$');
     check.out.queues = static_cast<int64 *>(palloc(sizeof(int64) * max_workflow_queues));
@@ -215,6 +213,25 @@ check_definition(const Jsonb *json, TimestampTz now)
                   .add("actual_bytes", static_cast<int64>(VARSIZE(json)))
                   .add("maximum_bytes", static_cast<int64>(max_workflow_bytes)),
               "Split the workflow.", "the definition of a workflow may have %d bytes", max_workflow_bytes);
+    return check;
+}
+
+Definition
+end_check(Check &check)
+{
+    MemoryContextDelete(check.each);
+    check.out.jobs = check.jobs;
+    return check.out;
+}
+
+} // namespace
+
+Definition
+check_definition(const Jsonb *json, TimestampTz now)
+{
+    Check check = begin_check(json, now);
+    JsonbValue id;
+
     if (is_graph(root_of(json)))
         raise(Code::unsupported_feature, Details().add("field", "$.steps"), "Nest chains and groups instead.",
               "$.steps: graphs of steps (depends_on) are not supported");
@@ -226,8 +243,22 @@ check_definition(const Jsonb *json, TimestampTz now)
         check.out.has_id = true;
     }
     check_workflow(check, root_of(json), 1);
-    MemoryContextDelete(check.each);
-    return check.out;
+    return end_check(check);
+}
+
+Definition
+check_extension(const Jsonb *json, std::string_view type, int depth, TimestampTz now)
+{
+    Check check = begin_check(json, now);
+    const char *list = type == "chain" ? "steps" : "jobs";
+    each_member(root_of(json), [&](std::string_view name, const JsonbValue &value) {
+        bool same_type = name == "type" && value.type == jbvString && text_of(value) == type;
+        if (!same_type && name != list)
+            refuse(check, clipped(name), psprintf("Give the new members in \"%s\", and nothing else.", list),
+                   psprintf("a %s gets more %s", pnstrdup(type.data(), type.size()), list));
+    });
+    check_members(check, root_of(json), list, type == "chain" ? max_workflow_steps : max_workflow_jobs, depth);
+    return end_check(check);
 }
 
 } // namespace ojs

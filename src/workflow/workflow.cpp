@@ -26,6 +26,19 @@ namespace
 
 constinit Statement create = {
     "select ojs_store.create_workflow($1, $2, $3)", {UUIDOID, JSONBOID, INT8ARRAYOID}, nullptr};
+constinit Statement extend = {"select ojs_store.extend_workflow($1, $2, $3, $4, array[$5, $6, $7])",
+                              {UUIDOID, JSONBOID, INT8ARRAYOID, INT4OID, INT4OID, INT4OID, INT4OID},
+                              nullptr};
+constinit Statement type_and_depth = {R"sql(
+    with recursive up as (
+        select w.type, w.parent, 1 as depth from ojs_store.workflow w where w.id = $1
+        union all
+        select up.type, w.parent, up.depth + 1 from up join ojs_store.workflow w on w.id = up.parent
+    )
+    select type, depth from up where parent is null
+)sql",
+                                      {UUIDOID},
+                                      nullptr};
 constinit Statement queues_of = {R"sql(
     select r.queues from ojs_store.workflow w join ojs_store.workflow r on r.id = w.root where w.id = $1
 )sql",
@@ -100,6 +113,24 @@ queue_array(const Definition &definition)
         ids[i] = Int64GetDatum(definition.queues[i]);
     return PointerGetDatum(
         construct_array(ids, definition.n_queues, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
+Definition
+check_more(const pg_uuid_t &id, const Jsonb *json)
+{
+    char *type = nullptr;
+    int depth = 0;
+    MemoryContext context = CurrentMemoryContext;
+    with_spi([&] {
+        bool null;
+        if (execute_latest(type_and_depth, {UUIDPGetDatum(&id)}) == 0)
+            return;
+        type = MemoryContextStrdup(context, TextDatumGetCString(cell(0, 1, &null)));
+        depth = DatumGetInt32(cell(0, 2, &null));
+    });
+    if (type == nullptr)
+        raise_no_workflow(id);
+    return check_extension(json, type, depth, now());
 }
 
 /* --- beginning jobs --- */
@@ -299,6 +330,29 @@ OJS_FUNCTION(ojs_cancel_workflow)
     store::end_write();
     bool first = begin_workflow_work();
     with_spi([&] { (void)execute(cancel, {UUIDPGetDatum(&id)}); });
+    end_workflow_work(first);
+    advance_after_ends();
+    return workflow_json(id);
+}
+
+/* ojs.extend_workflow(id uuid, def jsonb) returns jsonb */
+OJS_FUNCTION(ojs_extend_workflow)
+{
+    store::begin_write("ojs.extend_workflow()");
+    ensure_hot_set();
+    const pg_uuid_t &id = workflow_arg(fcinfo);
+    if (PG_ARGISNULL(1))
+        raise_field(Code::invalid_workflow, "def", "Give the new steps or jobs.", "def must not be null");
+    Jsonb *json = PG_GETARG_JSONB_P(1);
+    check_use(id, Right::produce);
+    Definition more = check_more(id, json);
+    store::end_write();
+    bool first = begin_workflow_work();
+    with_spi([&] {
+        (void)execute(extend, {UUIDPGetDatum(&id), JsonbPGetDatum(json), queue_array(more), Int32GetDatum(more.jobs),
+                               Int32GetDatum(max_workflow_steps), Int32GetDatum(max_workflow_jobs),
+                               Int32GetDatum(max_workflow_queues)});
+    });
     end_workflow_work(first);
     advance_after_ends();
     return workflow_json(id);

@@ -1,5 +1,5 @@
-# Workflows under many finishers at once, killed sessions and crashes of the server (WF-03, WF-08, WF-12): each step and callback
-# once, none left open. And dump and restore of workflows that run.
+# Workflows under many finishers at once, killed sessions and crashes of the server (WF-03, WF-08, WF-12): each step and
+# callback once, none left open. And dump and restore of workflows that run.
 use strict;
 use warnings;
 use Ojs;
@@ -17,10 +17,12 @@ sql(q{
     select ojs.create_queue('wf', '{"default_retry": {"max_attempts": 100}, "expiry_counts_attempt": false}');
     select count(ojs.create_workflow(jsonb_build_object('type', 'chain', 'name', 'n' || n, 'steps', jsonb_build_array(
         jsonb_build_object('type', 'batch', 'jobs', (
-                select jsonb_agg(jsonb_build_object('type', 'wf.member', 'args', jsonb_build_array(m), 'queue',
-                    'wf')) from generate_series(1, 20) m)
-            || '[{"type": "chain", "steps": [{"type": "wf.x", "args": [], "queue": "wf"}, {"type": "wf.y", "args": [], "queue": "wf"}]}]'::jsonb,
-            'callbacks', '{"on_complete": {"type": "wf.complete", "args": [], "queue": "wf"}, "on_success": {"type": "wf.success", "args": [], "queue": "wf"},
+                select jsonb_agg(jsonb_build_object('type', 'wf.member', 'args', jsonb_build_array(m),
+                    'queue', 'wf')) from generate_series(1, 20) m)
+            || '[{"type": "chain", "steps": [{"type": "wf.x", "args": [], "queue": "wf"},
+                {"type": "wf.y", "args": [], "queue": "wf"}]}]'::jsonb,
+            'callbacks', '{"on_complete": {"type": "wf.complete", "args": [], "queue": "wf"},
+                "on_success": {"type": "wf.success", "args": [], "queue": "wf"},
                 "on_failure": {"type": "wf.failure", "args": [], "queue": "wf"}}'::jsonb),
         '{"type": "wf.last", "args": [], "queue": "wf"}'::jsonb)))) from generate_series(1, 10) n});
 
@@ -30,12 +32,15 @@ my %scripts = (
     many => q{select ojs.ack_many('w', array_agg(id)) from ojs.claim('wf', 'w', 5);},
     long => qq{begin;\nselect ojs.ack(id) from ojs.claim('wf', 'w', 2);\nselect ojs.ack(id) from ojs.claim('wf', 'w',
         1);\ncommit;},
+    grow => q{select case when type = 'wf.x' then ojs.extend_workflow((extra ->> 'workflow_id')::uuid,
+        '{"steps": [{"type": "wf.z", "args": [], "queue": "wf"}]}') end, ojs.ack(id)
+        from ojs.claim('wf', 'w', 3);},
     rolled => qq{begin;\nselect ojs.ack(id) from ojs.claim('wf', 'w', 3);\nrollback;});
 my @files;
 for my $name (sort keys %scripts) {
     my $file = $node->basedir . "/$name.sql";
     append_to_file($file, "$scripts{$name}\n");
-    push @files, '-f', $file;
+    push @files, '-f', $file . ($name eq 'grow' ? '@5' : '');
 }
 my @pgbench = ('pgbench', '-n', '-c', 10, '-j', 2, @files, '-h', $node->host, '-p', $node->port, '-U', 'postgres',
     'postgres');
@@ -59,15 +64,23 @@ until (sql("select count(*) from ojs.workflows where state = 'running'") eq '0' 
 
 is(sql("select state, count(*) from ojs.workflows where parent_id is null group by 1"), 'completed|10',
     'WF-12: all of them complete');
-is(sql("select string_agg(type || '=' || n, ' ' order by type) from (select type, count(*) as n from ojs_store.job group by 1) t"),
-    'wf.complete=10 wf.last=10 wf.member=200 wf.success=10 wf.x=10 wf.y=10', 'WF-08: each callback and each step once, and none that was not due');
-is(sql("select count(distinct (workflow, position)) || '/' || count(*) from ojs_store.workflow_end"), '270/270',
-    'WF-03: each member ended once');
-is(sql('select (select count(*) from ojs_store.workflow_open), (select count(*) from ojs_store.workflow_due), ojs_store.check_workflows()'), '0|0|0', 'WF-08: nothing is left open');
+is(sql("select string_agg(type || '=' || n, ' ' order by type)
+    from (select type, count(*) as n from ojs_store.job where type <> 'wf.z' group by 1) t"),
+    'wf.complete=10 wf.last=10 wf.member=200 wf.success=10 wf.x=10 wf.y=10',
+    'WF-08: each callback and each step once, and none that was not due');
+my $grown = sql("select count(*) from ojs.events where type = 'workflow.extended'");
+cmp_ok($grown, '>', 0, 'WF-16: some chains have grown while they ran');
+is(sql("select count(*) from ojs.jobs where type = 'wf.z' and state = 'completed'"), $grown,
+    'WF-16: by as many steps as were added, and each of these has been done');
+is(sql("select count(distinct (workflow, position)) || '/' || count(*) from ojs_store.workflow_end"),
+    join('/', (270 + $grown) x 2), 'WF-03: each member ended once');
+is(sql('select (select count(*) from ojs_store.workflow_open), (select count(*) from ojs_store.workflow_due),
+    ojs_store.check_workflows()'), '0|0|0', 'WF-08: nothing is left open');
 is(health($node, 'workflows,last_check,mended'), '0', 'and nothing had to be mended');
 
 # A dump carries workflows that run, and the restored database has them go on.
-sql(q{select ojs.create_workflow('{"type": "chain", "steps": [{"type": "d.one", "args": [], "queue": "d"}, {"type": "d.two", "args": [], "queue": "d"}]}')});
+sql(q{select ojs.create_workflow('{"type": "chain", "steps": [{"type": "d.one", "args": [], "queue": "d"},
+    {"type": "d.two", "args": [], "queue": "d"}]}')});
 is(sql(q{select (ojs.ack(id, '"kept"')).state from ojs.claim('d', 'w')}), 'completed', 'one step is done');
 my $dump = $node->basedir . '/dump.sql';
 command_ok(['pg_dump', '-f', $dump, '-h', $node->host, '-p', $node->port, 'postgres'], 'dumped');

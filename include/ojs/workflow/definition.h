@@ -20,11 +20,16 @@ struct Definition {
     pg_uuid_t id;
     int64 *queues; /* ids of all that its jobs may go to */
     int n_queues;
+    int jobs; /* callbacks included */
 };
 static_assert(std::is_trivially_destructible_v<Definition>);
 
 /* Raises INVALID_WORKFLOW, or what a push of one of the jobs would raise. The current user must be allowed to push
  * each. */
 Definition check_definition(const Jsonb *json, TimestampTz now);
+
+/* Likewise for what a workflow of this type, at this depth, is to get more: {"steps": […]} for a chain, {"jobs": […]}
+ * for a group or a batch. */
+Definition check_extension(const Jsonb *json, std::string_view type, int depth, TimestampTz now);
 
 } // namespace ojs
