@@ -209,7 +209,7 @@ begin
     end if;
     perform ojs_store.changed('ojs_store.rate_limit');
     perform ojs_store.record_act('rate_limit_set', key,
-        jsonb_strip_nulls(jsonb_build_object('key', key, 'config', config,
+        jsonb_strip_nulls(jsonb_build_object('key', key, 'config', config, 'queue', substring(key from '^queue:(.*)'),
         'until', ojs_store.time_text(until))), before,
         case when config is not null then jsonb_build_object('config', config, 'until', until) end);
     -- Who waits for jobs that may start now looks again.

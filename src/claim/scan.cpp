@@ -15,15 +15,16 @@
  */
 #include "ojs/claim/scan.h"
 
+#include "ojs/claim/delivery.h"
 #include "ojs/shared/claim_window.h"
 #include "ojs/state/dead_letter.h"
 #include "ojs/counters/job_metrics.h"
 #include "ojs/pg/settings.h"
-#include "ojs/claim/scan_hints.h"
+#include "ojs/claim/held_jobs.h"
+#include "ojs/limits/held_position.h"
 #include "ojs/job/hooks.h"
 #include "ojs/state/lease_log.h"
 #include "ojs/state/members.h"
-#include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/pg/uuid.h"
@@ -40,66 +41,11 @@ namespace
 {
 
 constexpr int64 upkeep_every_us = 100 * 1000;
+constexpr int many_held = 100;
 TimestampTz last_upkeep;
 
-struct ClaimedJob {
-    ReadyRow ready;
-    LeaseRow lease;
-    HeapTuple job;
-    int queue_position;
-    int64 seq;
-};
+} // namespace
 
-struct Walk {
-    Tables &tables;
-    const Request &request;
-    TimestampTz now;
-    ClaimedJob *taken;
-    int n;
-    int most; /* n may come to this in the queue at hand */
-    Limits limits;
-    HeldBack held_back;             /* that this walk is in */
-    Bitmapset *arriving;            /* positions of the queues where it met jobs of open transactions */
-    const WorkerVersions *versions; /* that the worker takes; null: every one */
-};
-
-int64
-lease_length(const Walk &walk, const Queue &queue, const JobRow &job)
-{
-    if (walk.request.lease_ms)
-        return *walk.request.lease_ms;
-    if (job.flags & job_own_lease)
-        return clamp_lease(lease_ms_of(job));
-    return clamp_lease(queue.lease_ms > 0 ? queue.lease_ms : settings.default_lease_ms);
-}
-
-/*
- * What must be known of a delivery although its lease is not logged. At most once (DLV-01): it must outlive a crash, so
- * it is logged and this commit is waited for; a rebuild discards the job unless the lease itself survives.
- */
-void
-mark_delivered(Walk &walk, LeaseRow &lease)
-{
-    if (lease.flags & (job_at_most_once | lease_durable))
-        lease.flags |= job_has_history;
-    if ((lease.flags & job_at_most_once) && !(lease.flags & lease_durable)) {
-        HistoryRow event = {};
-        event.job_id = lease.job_id;
-        event.at = walk.now;
-        event.kind = HistoryKind::claimed;
-        event.attempt = lease.attempt;
-        event.deliveries = lease.deliveries;
-        event.worker = lease.worker;
-        store::insert(walk.tables.job_history(), form(walk.tables.job_history().rel, event));
-    }
-    trace(walk.tables, lease, LeaseStep::claimed, walk.now);
-    if (lease.flags & job_at_most_once) {
-        store::note_write(true);
-        ForceSyncCommit();
-    }
-}
-
-/* The row in the slot of `ready` was taken: it becomes a lease, unless the job has expired. */
 void
 hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
 {
@@ -129,7 +75,7 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
 
     lease = {};
     static_cast<HotRow &>(lease) = ready;
-    lease.lease_ms = lease_length(walk, queue, job);
+    lease.lease_ms = lease_length(walk.request, queue, job);
     lease.deadline = walk.now + lease.lease_ms * 1000;
     lease.stop_at = stop_at_of(job, walk.now);
     /* Upkeep looks for nothing below what it has passed, so no lease may come up sooner than the shortest one. */
@@ -143,11 +89,9 @@ hand_over(Walk &walk, int queue_position, const ReadyRow &ready)
     lease.worker = walk.request.worker;
     count_started(job, lease);
     if (lease.flags & (job_at_most_once | lease_flags))
-        mark_delivered(walk, lease);
+        mark_delivered(walk.tables, lease, walk.now);
 }
 
-/* The row in the slot of `ready`, whose job is under a limit: false if it stays where it is, or was put elsewhere. The
- * limits are asked before the row is taken, so that who may not have it leaves it to others. */
 bool
 within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer tid)
 {
@@ -158,6 +102,7 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
     if (!try_read_job(walk.tables, ready.job_id, ready.job_tid, job))
         return true; /* whoever takes the row sees whether there is a job */
     LimitVerdict verdict = may_start(walk.limits, queue, job, &again_at);
+    walk.now = walk.limits.now; /* it may have waited for its turn: the job starts now */
     if (verdict == LimitVerdict::allowed)
         return true;
     if (verdict == LimitVerdict::wait || store::take(walk.tables.ready(), tid) != store::Outcome::ok)
@@ -168,6 +113,9 @@ within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer
         put_off(walk.tables, ready, again_at);
     return false;
 }
+
+namespace
+{
 
 /* A part of a class, in the order of positions. */
 void
@@ -187,6 +135,7 @@ walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, 
     while (walk.n < walk.most && (seen = store::next(scan)) != store::Row::none) {
         ReadyRow row;
         read(ready.slot, row);
+        walk.left++;
         /* Rows that this transaction has taken lie below the hint; should it roll back, all hints are forgotten. */
         if (!hinted)
             level.hint[klass] = row.position;
@@ -201,6 +150,7 @@ walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, 
         if (limited) {
             walk.limits.closed = 0;
             if (seen != store::Row::live || !within_limits(walk, queue_position, row, &scan.tid)) {
+                note_held(walk, queue_position, row, scan.tid);
                 pass_over(scan, keys, walk.held_back, longest, walk.limits.closed, row.position, walk.now);
                 continue;
             }
@@ -210,6 +160,7 @@ walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, 
         int before = walk.n;
         if (seen == store::Row::live && store::take(ready, &scan.tid) == store::Outcome::ok)
             hand_over(walk, queue_position, row);
+        walk.left -= walk.n - before;
         if (limited && walk.n > before)
             starts(walk.limits, walk.taken[before].lease);
     }
@@ -219,7 +170,7 @@ void
 walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int klass)
 {
     int64 from = level.hint[klass];
-    int64 last = klass == returned ? -1 : PG_INT64_MAX;
+    int64 last = klass == returned ? -1 : first_held - 1;
     bool hinted = false;
 
     /* The index compares every entry of each page it reads; most often a few behind the hint will do. */
@@ -247,14 +198,27 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
     int16 above = PG_INT16_MIN;
     set_keys(keys, queue.id, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, PG_INT16_MAX);
     store::begin(scan, walk.tables.ready(), store::Idx::ready_order, keys, 4, true);
+    std::optional<uint32> overtaking = overtaking_in(queue.id);
+    bool nothing_before = overtaking && overtaking == levels.nothing_before;
+    int left = walk.left;
     for (int i = 0; walk.n < walk.most; i++) {
         int16 found;
-        if (level_between(scan, queue.id, above, i < levels.n ? levels.level[i].npriority : PG_INT16_MAX, &found))
+        bool is_empty = nothing_before && i < levels.n && levels.level[i].npriority <= 0; /* but for its fresh jobs */
+        if (!is_empty &&
+            level_between(scan, queue.id, above, i < levels.n ? levels.level[i].npriority : PG_INT16_MAX, &found))
             add_level(levels, i, found);
         else if (i == levels.n)
             break;
         above = levels.level[i].npriority;
-        walk_class(walk, scan, queue_position, levels.level[i], returned);
+        if (!is_empty)
+            walk_class(walk, scan, queue_position, levels.level[i], returned);
+        if (above == 0 && walk.n < walk.most && walk.left == left)
+            levels.nothing_before = overtaking;
+        if (is_empty && above < 0)
+            continue;
+        if (walk.n < walk.most)
+            walk_lines(walk, scan, queue_position, levels.level[i], from_start);
+        walk.left += levels.level[i].lines;
         if (walk.n < walk.most)
             walk_class(walk, scan, queue_position, levels.level[i], fresh);
     }
@@ -358,33 +322,13 @@ store_leases(Walk &walk)
  */
 bool showing;
 
-void
-show(Walk &walk, Tables &tables, const ClaimedJob &taken, const JobRow &job, Datum *values, bool *nulls)
-{
-    Status status = {};
-    status.state = State::active;
-    status.queue = taken.ready.queue;
-    status.attempt = taken.lease.attempt;
-    status.deliveries = taken.lease.deliveries;
-    status.enqueued_at = std::max(job.created_at, job.scheduled_at.value_or(job.created_at));
-    status.started_at = walk.now;
-    status.worker = walk.request.worker;
-    status.token = taken.lease.token;
-    status.lease_expires_at = taken.lease.deadline;
-    if (taken.ready.flags & (job_has_history | job_reported))
-        read_past(tables, job.id, taken.ready.flags, status);
-    if (taken.ready.flags & job_has_parents)
-        read_parents(job.id, status);
-    render(job, status, walk.request.queues[taken.queue_position].name, true, values, nulls);
-}
-
 /* Returns false if the job cannot be shown; then it is discarded. */
 bool
 show_or_discard(Walk &walk, const ClaimedJob &taken, const JobRow &job, Datum *values, bool *nulls)
 {
     ErrorData *error = attempt([&] {
         Tables tables; /* of its own: what a slot holds ends with the subtransaction */
-        show(walk, tables, taken, job, values, nulls);
+        show(tables, walk.request, taken, job, values, nulls);
         tables.close();
     });
     if (error == nullptr)
@@ -426,7 +370,7 @@ emit(Walk &walk, ReturnSetInfo *set)
         read(slot, job);
         showing = true;
         if (!careful)
-            show(walk, walk.tables, taken, job, values, nulls);
+            show(walk.tables, walk.request, taken, job, values, nulls);
         bool can = !careful || show_or_discard(walk, taken, job, values, nulls);
         showing = false;
         if (!can)
@@ -447,7 +391,11 @@ emit(Walk &walk, ReturnSetInfo *set)
 HandedOut
 hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
 {
-    Walk walk = {tables, request, now, nullptr, 0, 0, {tables, now}, {}, nullptr, versions_of_worker(request.worker)};
+    Walk walk = {.tables = tables,
+                 .request = request,
+                 .now = now,
+                 .limits = {tables, now},
+                 .versions = versions_of_worker(request.worker)};
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         claim_window_leave();
@@ -485,6 +433,9 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         out.free_in_us = std::max<int64>(walk.limits.free_at - now, 0);
     if (walk.n > 0)
         store_leases(walk);
+    /* A claim that waits writes only if that is worth coming back for. */
+    if (is_whole_transaction() && (walk.n > 0 || !request.may_wait || walk.n_held >= many_held))
+        store_held(walk);
     store_limit_uses(walk.limits, walk.n > 0 || !request.may_wait);
     if (walk.n > 0)
         emit(walk, set);

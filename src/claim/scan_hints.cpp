@@ -55,7 +55,7 @@ levels_of(int64 queue)
     bool found;
     auto *levels = static_cast<Levels *>(hash_search(known_queues, &queue, HASH_ENTER, &found));
     if (!found)
-        *levels = {queue, 0, 0, nullptr, 0};
+        *levels = {queue, 0, 0, nullptr, 0, std::nullopt};
     return *levels;
 }
 
@@ -72,7 +72,7 @@ add_level(Levels &levels, int at, int16 npriority)
     }
     memmove(levels.level + at + 1, levels.level + at, sizeof(Level) * (levels.n - at));
     levels.n++;
-    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, {}};
+    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, {}, 0, 0};
     return levels.level[at];
 }
 
@@ -90,6 +90,7 @@ start_anew(Levels &levels, TimestampTz now)
         levels.level[i].hint[fresh] = 0;
     }
     levels.since = now;
+    levels.nothing_before.reset();
 }
 
 void

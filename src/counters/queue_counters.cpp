@@ -292,6 +292,13 @@ size_now(const SizedJob &job)
     return size;
 }
 
+/* A row of `ready`: whether it comes before fresh jobs of the default priority. */
+static bool
+overtakes(HeapTupleHeader row)
+{
+    return column<ReadyRow, &ReadyRow::position>(row) < 0 || column<ReadyRow, &ReadyRow::npriority>(row) < 0;
+}
+
 void
 note_row(store::Rel rel, HeapTupleHeader row, int change)
 {
@@ -300,6 +307,8 @@ note_row(store::Rel rel, HeapTupleHeader row, int change)
     SizedJob job;
     if (!where_of(rel, row, queue, where))
         return;
+    if (where == Where::ready && change > 0 && overtakes(row))
+        note_overtaking(queue);
     int64 bytes = sized(rel, row, job) ? size_now(job) : 0;
     Change &note = change_of(queue);
     note.n[static_cast<int>(where)] += change;

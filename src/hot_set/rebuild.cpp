@@ -90,7 +90,7 @@ constinit Statement jobs_so_far = {jobs_so_far_sql, {}, nullptr};
 constinit Statement forget_pass = {"delete from ojs_store.hot_set_state where cause = 'reconcile'", {}, nullptr};
 
 /* What ojs_store.lost_jobs says of a job beside the kinds of `delayed`; null: it can be claimed. */
-enum class LostKind : int16 { begun = 0, held = 6 };
+enum class LostKind : int16 { begun = 0, held = 7 };
 
 constexpr LOCKMODE one_at_a_time = ShareUpdateExclusiveLock;
 

@@ -3,8 +3,9 @@
  *
  * A use is a row. One of kind `held` counts while the lease with its token exists, one of kind `start` until its time
  * is over. Starts of a key are numbered in order, so how many there were since a moment is the distance of two numbers,
- * and takes two look-ups however many they are. (A claim that is rolled back leaves a gap in the numbers, which may
- * count as a start until it is old: too few may start, never too many.)
+ * and takes two look-ups however many they are. Many have the same time, so the index has their numbers, too. (A claim
+ * that is rolled back leaves a gap in the numbers, which may count as a start until it is old: too few may start, never
+ * too many.)
  */
 #include "ojs/limits/rate_limits.h"
 
@@ -12,6 +13,7 @@
 #include "ojs/limits/rate_limit_events.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/session_cache.h"
+#include "ojs/pg/settings.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/store/name_hash.h"
 #include "ojs/store/spi.h"
@@ -177,8 +179,10 @@ take_turn(Limits &limits)
 {
     if (limits.keys != nullptr)
         return;
+    (void)limits.tables.limit_use(); /* whoever has locked the table is waited for before the turn */
     LOCKTAG tag = turn_tag();
     (void)LockAcquire(&tag, ExclusiveLock, false, false);
+    limits.now = std::max(limits.now, now());
     HASHCTL control = {};
     control.keysize = sizeof(int64);
     control.entrysize = sizeof(LimitUsed);
@@ -192,6 +196,18 @@ same_numbers(const LimitPolicy &a, const LimitPolicy &b)
 {
     return (a.concurrency >= 0) == (b.concurrency >= 0) && a.rate.period_us == b.rate.period_us &&
            (a.throttle.period_us > 0) == (b.throttle.period_us > 0);
+}
+
+/* Numbers are part of it, since each job is judged by what it states itself; overrides are not, as they lie over all.
+ */
+uint64
+name_of(int64 key, const LimitPolicy &policy)
+{
+    auto name = static_cast<uint64>(key);
+    for (int64 number : {static_cast<int64>(policy.concurrency), static_cast<int64>(policy.rate.limit),
+                         policy.rate.period_us, static_cast<int64>(policy.throttle.limit), policy.throttle.period_us})
+        name = hash_combine64(name, static_cast<uint64>(number));
+    return name | 1;
 }
 
 void
@@ -215,14 +231,15 @@ apply(Limits &limits, const Queue &queue, LimitPolicy policy)
         if (effective.rate.period_us > 0 || effective.throttle.period_us > 0) {
             count_starts(limits, *used);
             if (used->own_started > 0) {
-                used->started += used->own_started;
                 used->last_at = std::max(used->last_at, limits.now);
+                used->oldest = used->started == 0 ? used->last_at : used->oldest;
+                used->started += used->own_started;
                 used->last_number += used->own_started;
             }
         }
         used->known = true;
     }
-    limits.current[limits.n_current++] = {effective, used};
+    limits.current[limits.n_current++] = {effective, used, name_of(key, policy)};
 }
 
 /* When this limit lets another job start: now or before, later, or (DT_NOEND) nobody knows. */
@@ -243,20 +260,6 @@ open_at(const LimitOnJob &limit)
     if (policy.throttle.period_us > 0 && used.last_at != DT_NOBEGIN)
         at = std::max(at, used.last_at + spacing_us(policy.throttle));
     return at;
-}
-
-/*
- * Equal for jobs that the same limit keeps back: its key and, since each is judged by what it says itself, its numbers.
- */
-uint64
-name_of(const LimitOnJob &limit)
-{
-    const LimitPolicy &policy = limit.policy;
-    auto name = static_cast<uint64>(limit.used->key);
-    for (int64 number : {static_cast<int64>(policy.concurrency), static_cast<int64>(policy.rate.limit),
-                         policy.rate.period_us, static_cast<int64>(policy.throttle.limit), policy.throttle.period_us})
-        name = hash_combine64(name, static_cast<uint64>(number));
-    return name | 1;
 }
 
 void
@@ -314,7 +317,7 @@ may_start(Limits &limits, const Queue &queue, const JobRow &job, TimestampTz *ag
             continue;
         LimitUsed &used = *limits.current[i].used;
         see_closed(used.sight, limits.current[i].policy, used.held, used.started, used.paused_until > limits.now);
-        limits.closed = limits.closed != 0 ? limits.closed : name_of(limits.current[i]);
+        limits.closed = limits.closed != 0 ? limits.closed : limits.current[i].name;
         OnLimit action = limits.current[i].policy.on_limit;
         verdict = std::max(verdict, action == OnLimit::drop         ? LimitVerdict::drop
                                     : action == OnLimit::reschedule ? LimitVerdict::reschedule

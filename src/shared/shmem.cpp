@@ -83,10 +83,35 @@ shmem_startup(LWLock *lock)
         shared->arrived = shared->waiting + most_backends();
         pg_atomic_init_u32(&shared->launcher, 0);
         pg_atomic_init_u32(&shared->take_turns, 0);
+        for (pg_atomic_uint32 &slot : shared->overtaking)
+            pg_atomic_init_u32(&slot, 0);
     }
     shared->listener_flags = listener_flags;
     shared->calls = calls;
     return found;
+}
+
+static pg_atomic_uint32 &
+overtaking_slot(int64 queue)
+{
+    return shared->overtaking[hash_combine(murmurhash32(static_cast<uint32>(queue)), MyDatabaseId) % overtaking_slots];
+}
+
+void
+note_overtaking(int64 queue)
+{
+    if (shared != nullptr)
+        pg_atomic_fetch_add_u32(&overtaking_slot(queue), 1);
+}
+
+std::optional<uint32>
+overtaking_in(int64 queue)
+{
+    if (shared == nullptr)
+        return std::nullopt;
+    uint32 n = pg_atomic_read_u32(&overtaking_slot(queue));
+    pg_read_barrier(); /* whoever asks looks at the table only then */
+    return n;
 }
 
 bool

@@ -69,7 +69,7 @@ select pg_temp.clock('1 day 61 s') \g /dev/null
 select pg_temp.limited('d', '{"key": "day", "concurrency": 0}') \g /dev/null
 select is(pg_temp.claims('d'), 0::bigint, 'a closed key'),
     is(pg_temp.told('day'), 'exceeded concurrency 0/0', 'EVT-03: exceeded');
-select pg_temp.clock('2 days 60 s') \g /dev/null
+select pg_temp.clock('2 days 30 s') \g /dev/null
 select is(pg_temp.claims('d'), 0::bigint, 'still'),
     is(pg_temp.told('day'), 'exceeded concurrency 0/0',
     'EVT-03: once a day');

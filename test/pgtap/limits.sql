@@ -295,6 +295,28 @@ select is(pg_temp.refusal($$select ojs.set_rate_limit('a', '{"concurrency": -1}'
 select is(pg_temp.refusal($$select ojs.set_rate_limit('a', '{}', now() - interval '1 s')$$),
     'OJ100 INVALID_PAYLOAD until', 'RL-06: and not over already');
 
+-- Starts of one time stand anywhere on disk: what is counted follows their numbers, not their places.
+select pg_temp.limited('places', '{"key": "places", "rate": {"limit": 5, "period": "PT1H"}}', 10) \g /dev/null
+insert into ojs_store.limit_use (key, kind, at, number, until, job_id, token, name)
+    select ojs_store.name_hash('places'), 1, at, n, at + interval '1 hour', gen_random_uuid(), 0, 'places'
+    from generate_series(4, 1, -1) n, (select ojs_store.now() as at offset 0) clock;
+select is(pg_temp.claims('places'), 1::bigint, 'RL-02: four of five have started at one time: one more');
+select is(pg_temp.claims('places'), 0::bigint, 'RL-02: and no other');
+select is((select array_agg(number order by number) from ojs_store.limit_use
+    where key = ojs_store.name_hash('places') and kind = 1), array[1, 2, 3, 4, 5]::bigint[],
+    'RL-02: no number is given twice');
+
+-- Two jobs of one key that state different periods, in one claim.
+select pg_temp.limited('periods', '{"key": "periods", "rate": {"limit": 5, "period": "PT1H"}}') \g /dev/null
+select is(pg_temp.claims('periods'), 1::bigint, 'RL-02: one has started');
+select ojs.ack(job_id) is null from ojs.leases where queue = 'periods' \g /dev/null
+select pg_temp.clock('10 minutes') \g /dev/null
+select pg_temp.limited('periods', '{"key": "periods", "rate": {"limit": 5, "period": "PT1H"}}'),
+    pg_temp.limited('periods', '{"key": "periods", "rate": {"limit": 1, "period": "PT1M"}}') \g /dev/null
+select is(pg_temp.claims('periods'), 1::bigint,
+    'RL-02: what the same claim has started counts for the job with the shorter period, too');
+select pg_temp.clock('0') \g /dev/null
+
 -- The default policy limits every queue that says nothing else.
 select ojs.configure_queue('_default', '{"concurrency": 1}') is null as made \gset
 select pg_temp.pushed('by-policy') as first, pg_temp.pushed('by-policy') as second \gset

@@ -32,6 +32,8 @@ struct Level {
     int16 npriority;
     int64 hint[n_classes];
     HeldBack held_back[n_classes]; /* the longest */
+    int lines;                     /* of held jobs, when they were looked at */
+    TimestampTz looked_at;
 };
 
 /* A queue's part of the index. */
@@ -41,6 +43,8 @@ struct Levels {
     int room;
     Level *level; /* by npriority */
     TimestampTz since;
+    std::optional<uint32>
+        nothing_before; /* overtaking_in() as it was when no row came before fresh jobs of priority 0 */
 };
 
 Levels &levels_of(int64 queue);

@@ -54,9 +54,8 @@ advance_after_ends()
 
 /*
  * Defines the SQL-callable function NAME, a call `what` that changes jobs; the body follows in braces and sees fcinfo
- * and tables, which are closed behind it; then jobs go on that wait for the end of another one of
- * their ordering key, and workflows of which it has ended the last open member. An error
- * leaves all of it to the end of the transaction.
+ * and tables, which are closed behind it; then jobs go on that wait for the end of another one of their ordering key,
+ * and workflows of which it has ended the last open member. An error leaves all of it to the end of the transaction.
  */
 #define OJS_CHANGE(name, what)                                                                                         \
     static Datum name##_change(FunctionCallInfo fcinfo, ojs::Tables &tables);                                          \

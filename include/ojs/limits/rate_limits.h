@@ -20,14 +20,15 @@ namespace ojs
 struct LimitUsed; /* what of a key's limits is used up */
 
 struct LimitOnJob {
-    LimitPolicy policy;
+    LimitPolicy policy; /* in force */
     LimitUsed *used;
+    uint64 name; /* equal for jobs that the same limit keeps back: of its key and the numbers that were stated */
 };
 
 /* What one claim knows of limits. */
 struct Limits {
     Tables &tables;
-    TimestampTz now;
+    TimestampTz now;                /* when it is our turn, set again */
     TimestampTz free_at = DT_NOEND; /* when a job that was passed over may start, as far as that is known */
     HTAB *keys = nullptr;           /* of LimitUsed; made when it is our turn */
     LimitOnJob *current = nullptr;  /* of the job that may_start() looked at last */

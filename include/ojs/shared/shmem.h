@@ -19,7 +19,8 @@ constexpr int max_listener_flags = 4096; /* queues somebody may listen to; beyon
 constexpr int max_waiter_queues = 16;    /* that a waiting claim names; of more it keeps a filter */
 constexpr int waiter_filter_words = 16;
 constexpr int max_flag_name = 128;
-constexpr int max_calls = 4096; /* workers of queues with a claim_rate, in a second; beyond, sessions count */
+constexpr int overtaking_slots = 1024; /* queues share them by a hash */
+constexpr int max_calls = 4096;        /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
 enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
 
@@ -112,6 +113,7 @@ struct Shared {
     HTAB *calls;                 /* of Calls */
     pg_atomic_uint32 launcher;   /* process number plus 1 */
     pg_atomic_uint32 take_turns; /* there are more databases than workers may be */
+    pg_atomic_uint32 overtaking[overtaking_slots];
     int n_waiting;
     Database databases[max_databases];
     Waiter *waiters;
@@ -159,6 +161,13 @@ void notify_queue(const char *name, int name_length);
 /* Leaves the waiters, if this process is one. `passing`: without looking for the job it was woken for, which then is
  * the next one's. */
 void stop_waiting(bool passing);
+
+/* --- jobs that overtake others of their queue: of a priority above the default, or delivered before --- */
+
+/* Such a job has come in, and can be found. */
+void note_overtaking(int64 queue);
+/* As long as this stays the same, none has come in since. Nothing without preload. */
+std::optional<uint32> overtaking_in(int64 queue);
 
 /* Whether the library was preloaded, so that there is shared memory. */
 bool shared_memory();
