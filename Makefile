@@ -33,6 +33,7 @@ SQL_CODE = \
 	sql/events.sql \
 	sql/event_stream.sql \
 	sql/workflow.sql \
+	sql/workflow_extend.sql \
 	sql/workflow_read.sql \
 	sql/results.sql \
 	sql/once.sql \
@@ -72,7 +73,8 @@ SQL_LAST = sql/grants.sql sql/dump.sql
 
 # Frozen scripts of earlier versions are installed as they are, and the newest of them can be updated to this one.
 FROZEN = $(wildcard sql/versions/ojs--*.sql)
-PREVIOUS := $(lastword $(shell ls sql/versions 2>/dev/null | sed -n 's/^ojs--\([^-]*\)\.sql$$/\1/p' | grep -Fvx '$(EXTVERSION)' | sort -V))
+PREVIOUS := $(lastword $(shell ls sql/versions 2>/dev/null | sed -n 's/^ojs--\([^-]*\)\.sql$$/\1/p' | \
+	grep -Fvx '$(EXTVERSION)' | sort -V))
 INSTALL_SCRIPT_SQL = sql/ojs--$(EXTVERSION).sql
 UPDATE_SCRIPT_SQL = $(if $(PREVIOUS),sql/ojs--$(PREVIOUS)--$(EXTVERSION).sql)
 DATA_built = $(INSTALL_SCRIPT_SQL) $(UPDATE_SCRIPT_SQL)
@@ -87,8 +89,8 @@ PG_CXXFLAGS = -std=c++20 -fno-rtti -fno-threadsafe-statics -fvisibility=hidden -
 	-Wall -Wextra -MMD -MP $(if $(filter true,$(CI)),-Werror)
 SHLIB_LINK = -lcrypto -lstdc++
 
-# `make installcheck` needs a running server that has ojs installed (and pgTAP, or its part is left out). pg_regress looks
-# for sql, specs and expected in one folder.
+# `make installcheck` needs a running server that has ojs installed (and pgTAP, or its part is left out). pg_regress
+# looks for sql, specs and expected in one folder.
 REGRESS_PREP = build/pg_regress
 REGRESS = api
 REGRESS_OPTS = --inputdir=build/pg_regress
@@ -116,7 +118,8 @@ include $(PGXS)
 PG_PROVE_FLAGS += -I $(CURDIR)/test/tap
 
 # Server headers are not ours to warn about.
-override CPPFLAGS := $(patsubst -I$(shell $(PG_CONFIG) --includedir-server),-isystem $(shell $(PG_CONFIG) --includedir-server),$(CPPFLAGS))
+server_headers := $(shell $(PG_CONFIG) --includedir-server)
+override CPPFLAGS := $(patsubst -I$(server_headers),-isystem $(server_headers),$(CPPFLAGS))
 
 # Most of the time of a compilation goes into the server's headers, so g++ reads them once for all files.
 ifneq ($(findstring Free Software Foundation,$(shell $(CXX) --version)),)
@@ -145,10 +148,12 @@ endif
 # $(call assemble,SQL command that runs the script,files,sed script for the files)
 assemble = { printf '%s\n' '\echo Use "$(1)" to load this file. \quit' \
 	'set local search_path = pg_catalog, pg_temp;'; \
-	for part in $(2); do printf '\n-- %s\n\n' "$$part"; sed -f build/sql-names.sed -e '$(3)' "$$part" || exit 1; done; } > $@.tmp && mv $@.tmp $@
+	for part in $(2); do printf '\n-- %s\n\n' "$$part"; sed -f build/sql-names.sed -e '$(3)' "$$part" || exit 1; done; \
+	} > $@.tmp && mv $@.tmp $@
 
 # In SQL, DelayedKind.expiry stands for the number that this name has in C++.
-NAMED_IN = $(addprefix include/ojs/,store/rows.h state/lease_log.h state/client_workers.h counters/metric_table.h) \
+NAMED_IN = $(addprefix include/ojs/,store/rows.h state/lease_log.h state/client_workers.h counters/metric_table.h \
+	limits/held_position.h) \
 	src/hot_set/rebuild.cpp sql/events.sql
 build/sql-names.sed: sql/names.awk $(NAMED_IN) build/flags
 	awk -f $< $(NAMED_IN) > $@
@@ -158,7 +163,8 @@ $(INSTALL_SCRIPT_SQL): build/sql-names.sed $(SQL_ONCE) $(SQL_CODE) $(SQL_LAST) o
 
 ifneq ($(PREVIOUS),)
 $(UPDATE_SCRIPT_SQL): build/sql-names.sed sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
-	$(call assemble,alter extension ojs update to '\''$(EXTVERSION)'\'',sql/versions/next.sql $(SQL_CODE) $(SQL_LAST),s/^create \(function\|view\|trigger\)/create or replace \1/)
+	$(call assemble,alter extension ojs update to '\''$(EXTVERSION)'\'',\
+		sql/versions/next.sql $(SQL_CODE) $(SQL_LAST),s/^create \(function\|view\|trigger\)/create or replace \1/)
 endif
 
 build/pg_regress:
@@ -168,14 +174,16 @@ build/pg_regress:
 	ln -sfn ../../expected $@/expected
 
 FORCE:
-.PHONY: FORCE help quickstart quickstart-cluster dev test test-one conformance lint format router gateway bench torture freeze deb dist installcheck-pgtap list-sql
+.PHONY: FORCE help quickstart quickstart-cluster dev test test-one conformance lint format router \
+	gateway bench torture freeze deb dist installcheck-pgtap list-sql
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F'\t' '{ printf "  make %-18s %s\n", $$1, $$2 }'
 	@echo '  make, make install, make installcheck work as for any PGXS extension'
 
 quickstart: ## watch real jobs being done in a throwaway server (DIR=folder FILES=number WORKERS=number HTTP=port)
-	@quickstart/run $(if $(DIR),--dir '$(DIR)') $(if $(FILES),--files $(FILES)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(HTTP),--http $(HTTP))
+	@quickstart/run $(if $(DIR),--dir '$(DIR)') $(if $(FILES),--files $(FILES)) \
+		$(if $(WORKERS),--workers $(WORKERS)) $(if $(HTTP),--http $(HTTP))
 
 quickstart-cluster: ## watch three servers, and then four, work as one queue (JOBS=number WORKERS=number)
 	@quickstart/cluster $(if $(JOBS),--jobs $(JOBS)) $(if $(WORKERS),--workers $(WORKERS))
@@ -205,8 +213,8 @@ gateway: ## build the HTTP server build/ojs-gateway (docs/how-to/gateway.md)
 	@scripts/install-deps gateway
 	@$(MAKE) --no-print-directory build/ojs-gateway
 
-# One object for each file, so that the parser of HTTP, which is slow to compile, is compiled when it changes. Other flags
-# (GATEWAY_FLAGS="-fsanitize=address,undefined") need another folder (GATEWAY_DIR).
+# One object for each file, so that the parser of HTTP, which is slow to compile, is compiled when it changes. Other
+# flags (GATEWAY_FLAGS="-fsanitize=address,undefined") need another folder (GATEWAY_DIR).
 GATEWAY_DIR ?= build/gateway
 GATEWAY_OBJS = $(patsubst gateway/%.cpp,$(GATEWAY_DIR)/%.o,$(wildcard gateway/*.cpp)) $(GATEWAY_DIR)/page_files.o
 GATEWAY_CXXFLAGS = -std=c++20 -O2 -g -Wall -Wextra $(if $(filter true,$(CI)),-Werror) -MMD -MP -fPIE \

@@ -180,7 +180,8 @@ static void add_payload(Session *s, Text *out, const char *template, bool escape
                           "{\"n\":%lu,\"to\":\"user%06u@example.com\",\"subject\":\"Order %u has shipped\","
                           "\"body\":\"%016lx%016lx%016lx%016lx%016lx%016lx\",\"html\":false}",
                           number, (unsigned) (next_random(s) % 1000000), (unsigned) (next_random(s) % 1000000),
-                          next_random(s), next_random(s), next_random(s), next_random(s), next_random(s), next_random(s));
+                          next_random(s), next_random(s), next_random(s), next_random(s), next_random(s),
+                          next_random(s));
     const char *hole = *template ? strstr(template, "%s") : NULL;
     Text whole = {0};
 
@@ -612,7 +613,8 @@ static PGconn **open_waiters(void) {
         const char *values[MAX_PARAMS];
         open_session(&s, 1000 + i);
         prepare(&s, statement, 1, values);
-        if (!PQsendQueryPrepared(s.conn, statements[statement].name, statements[statement].nparams, values, NULL, NULL, 0))
+        if (!PQsendQueryPrepared(s.conn, statements[statement].name, statements[statement].nparams, values, NULL, NULL,
+                                 0))
             die("%s", PQerrorMessage(s.conn));
         conns[i] = s.conn;
     }

@@ -106,7 +106,7 @@ LOOKS = [
     ("info", "select id from ojs_store.job limit 1 \\gset", "select ojs.info(:'id')"),
     ("explain_job", "select id from ojs_store.job limit 1 \\gset", "select ojs.explain_job(:'id')"),
     ("jobs by id", "select id from ojs_store.job limit 1 \\gset", "select * from ojs.jobs where id = :'id'"),
-    ("newest jobs", "", "select * from ojs.jobs order by id desc limit 10", LINEAR),
+    ("newest jobs", "", "select * from ojs.jobs order by id desc limit 10"),
     ("list_jobs", "", "select ojs.list_jobs(max => 20)"),
     ("list_jobs of a queue and state",
      "",
@@ -215,7 +215,7 @@ DATA = {
             ("dead letter by id",
              "select job_id as id from ojs_store.dead_letter order by job_id desc limit 1 \\gset",
              "select * from ojs.dead_letters where id = :'id'"),
-            ("newest dead letters", "", "select * from ojs.dead_letters order by id desc limit 10", LINEAR),
+            ("newest dead letters", "", "select * from ojs.dead_letters order by id desc limit 10"),
             ("dead_letter_stats", "", "select ojs.dead_letter_stats()", LINEAR),
             ("retry",
              "select job_id as id from ojs_store.dead_letter order by job_id desc limit 1 \\gset",
@@ -286,6 +286,25 @@ DATA = {
              "set ojs.clock_offset = '1 d';",
              "select ojs.push('bench.job', queue => 'q', \"unique\" => '{\"period\": \"PT1S\", \"on_conflict\": "
              "\"ignore\"}')"),
+        ],
+    },
+    "lists": {
+        "by": "jobs beside a queue that names its readers", "scale": 0.2,
+        "fill": "select ojs.create_queue('vault', '{\"readers\": [\"ojs_admin\"]}');\n"
+                "call push_many(:to - :from + 1, 'q');\nanalyze ojs_store.job;",
+        "operations": [
+            ("newest jobs", "", "select * from ojs.jobs order by id desc limit 10"),
+            ("jobs by id", "select id from ojs_store.job limit 1 \\gset", "select * from ojs.jobs where id = :'id'"),
+            ("list_jobs", "", "select ojs.list_jobs(max => 20)"),
+        ],
+    },
+    "workflows": {
+        "by": "workflows", "scale": 0.1,
+        "fill": "select count(ojs.create_workflow('{\"type\": \"group\", \"jobs\": [{\"type\": \"bench.job\", "
+                "\"args\": [], \"queue\": \"q\"}]}')) from generate_series(:from, :to);",
+        "operations": [
+            ("newest workflows", "", "select * from ojs.workflows order by id desc limit 10"),
+            ("GET workflows", "", "select http('GET', '/ojs/v1/workflows?limit=10')"),
         ],
     },
     "workers": {

@@ -18,8 +18,11 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
             ojs_store.bounded(detail))
 $$;
 
-create view ojs.audit as
+create view ojs.audit with (security_barrier) as
 select a.at, a.act, a.subject, a.session_role, a.role, a.address, a.application, a.before, a.after, a.detail, a.id
-from ojs_store.audit a;
+from ojs_store.audit a
+cross join lateral (select coalesce(a.detail ->> 'queue', a.detail #>> '{filter,queue}') as name offset 0) queue
+where queue.name is null or ojs_store.may_use_queue(queue.name, 'administer')
+    or ojs_store.may_use_queue(queue.name, 'read');
 comment on view ojs.audit
     is 'What administrators have done: when, who, from where, and what was before and after; for ojs_admin';

@@ -181,7 +181,8 @@ begin
     end loop;
     if not existed or entry is distinct from before then
         perform ojs_store.record_act('cron_set', name,
-            jsonb_build_object('cron_name', name, 'cron_expr', entry.expression, 'enabled', entry.enabled),
+            jsonb_build_object('cron_name', name, 'cron_expr', entry.expression, 'enabled', entry.enabled,
+                'queue', ojs_store.queue_of(entry.job)),
             case when existed then ojs_store.cron_settings(before) end, ojs_store.cron_settings(entry));
     end if;
     perform ojs_store.ask_for_worker();
@@ -192,16 +193,17 @@ comment on function ojs.schedule(text, text, jsonb, jsonb)
 
 create function ojs.unschedule(name text) returns boolean
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    of_queue text;
 begin
-    perform ojs_store.use_queue(ojs_store.queue_of(c.job), 'produce')
-    from ojs_store.cron c where c.name = unschedule.name;
-    delete from ojs_store.cron c where c.name = unschedule.name;
+    delete from ojs_store.cron c where c.name = unschedule.name returning ojs_store.queue_of(c.job) into of_queue;
     if not found then
         return false;
     end if;
+    perform ojs_store.use_queue(of_queue, 'produce');
     delete from ojs_store.cron_run r where r.cron = unschedule.name
         and not exists (select from ojs_store.cron_run w where w.cron = unschedule.name and w.waiting);
-    perform ojs_store.record_act('cron_removed', name, jsonb_build_object('cron_name', name));
+    perform ojs_store.record_act('cron_removed', name, jsonb_build_object('cron_name', name, 'queue', of_queue));
     return true;
 end $$;
 comment on function ojs.unschedule(text) is 'Removes a cron entry and leaves its jobs alone; false if there is none';

@@ -25,7 +25,7 @@ begin
         return false;
     end if;
     perform ojs_store.record_audit('deduplication_key_freed', queue, null, null,
-        jsonb_build_object('key', key, 'job_id', freed));
+        jsonb_build_object('queue', queue, 'key', key, 'job_id', freed));
     perform ojs_store.record_event('queue.deduplication_key_freed', queue,
         jsonb_build_object('queue', queue, 'key', key, 'job_id', freed, 'freed_by', session_user));
     return true;

@@ -244,7 +244,7 @@ begin
         elsif cardinality(ids) = batch then
             -- On with the jobs after these.
             last_key := ids[batch];
-            last_at := ojs_store.from_micros(999999999999999999);
+            last_at := ojs_store.from_micros(900000000000000000); -- later than any; its text goes into a cursor
             batch := least(batch * 2, 2000);
             more := looked >= most_jobs;
             exit when more;

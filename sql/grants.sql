@@ -32,7 +32,8 @@ grant execute on function
     ojs.info(uuid)
 to ojs_producer, ojs_admin;
 
-grant execute on function ojs.create_workflow(jsonb), ojs.cancel_workflow(uuid) to ojs_producer, ojs_admin;
+grant execute on function ojs.create_workflow(jsonb), ojs.extend_workflow(uuid, jsonb), ojs.cancel_workflow(uuid)
+    to ojs_producer, ojs_admin;
 grant execute on function ojs.workflow(uuid) to ojs_producer, ojs_observer, ojs_admin;
 grant select on ojs.workflows to ojs_observer, ojs_admin;
 
@@ -67,8 +68,9 @@ to ojs_worker, ojs_admin;
 
 -- Observing
 grant select on ojs.jobs, ojs.leases, ojs.lease_log, ojs.queues, ojs.workers to ojs_observer, ojs_admin;
-grant execute on function ojs_store.visible(uuid), ojs_store.may_use_queue(bigint, text),
-    ojs_store.may_use_queue(text, text),
+grant execute on function ojs_store.visible(uuid), ojs_store.if_allowed(anyelement, boolean),
+    ojs_store.may_use_queue(bigint, text), ojs_store.may_use_queue(text, text),
+    ojs_store.may_read_workflow(uuid),
     ojs_store.may_see(text, text), ojs_store.queue_of(jsonb), ojs_store.leases(), ojs_store.now(),
     ojs_store.worker_status(ojs_store.worker, timestamptz), ojs.info(uuid) to ojs_observer, ojs_admin;
 
@@ -162,7 +164,7 @@ grant execute on function
         ojs_http.batch_ttl,
         ojs_http.batch_headers,
     ojs_http.take_push_key, ojs_http.keep_push_answer, ojs_http.forget_push_key,
-    ojs_http.create_workflow, ojs_http.cancel_workflow,
+    ojs_http.create_workflow, ojs_http.extend_workflow, ojs_http.cancel_workflow,
     ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results, ojs_http.record_job, ojs_http.topic_produce
 to ojs_producer, ojs_admin;
 
@@ -179,6 +181,7 @@ grant execute on function
     ojs_http.progress_and_checkpoint, ojs_http.report_progress, ojs_http.set_progress,
     ojs_http.worker_progress, ojs_http.save_step, ojs_http.resume,
     ojs_http.checkpoint, ojs_http.save_checkpoint, ojs_http.delete_checkpoint,
+    ojs_http.topic_work, ojs_http.still_held, ojs_http.work_events,
     ojs_http.topic_claim, ojs_http.topic_ack, ojs_http.topic_nack, ojs_http.topic_extend
 to ojs_worker, ojs_admin;
 grant execute on function ojs_http.no_such_worker to ojs_worker, ojs_observer, ojs_admin;

@@ -44,15 +44,20 @@ create function ojs_store.leases(
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_leases';
 
 -- What never changes comes from the envelope itself, so that a search by id, type or time uses its index.
-create view ojs.jobs with (security_barrier) as
+create view ojs.jobs as
 select
-    envelope.id, envelope.seq, job.specversion, envelope.type, job.queue, job.state, job.args, job.meta,
-    job.priority, job.attempt, job.max_attempts, job.deliveries, envelope.created_at, job.enqueued_at,
-    envelope.scheduled_at, envelope.expires_at, job.started_at, job.completed_at, job.cancelled_at, job.discarded_at,
-    job.next_attempt_at, job.timeout, job.retry, job."unique", job.schema, job.tags, job.result, job.error, job.errors,
-    job.worker, job.extra, job.deduplicated
-from ojs_store.job envelope, lateral ojs_store.visible(envelope.id) job
-where job.id is not null;
+    ojs_store.if_allowed(envelope.id, readable) as id, ojs_store.if_allowed(envelope.seq, readable) as seq,
+    job.specversion, ojs_store.if_allowed(envelope.type, readable) as type, job.queue, job.state, job.args, job.meta,
+    job.priority, job.attempt, job.max_attempts, job.deliveries,
+    ojs_store.if_allowed(envelope.created_at, readable) as created_at, job.enqueued_at,
+    ojs_store.if_allowed(envelope.scheduled_at, readable) as scheduled_at,
+    ojs_store.if_allowed(envelope.expires_at, readable) as expires_at, job.started_at, job.completed_at,
+    job.cancelled_at, job.discarded_at, job.next_attempt_at, job.timeout, job.retry, job."unique", job.schema, job.tags,
+    job.result, job.error, job.errors, job.worker, job.extra, job.deduplicated
+from ojs_store.job envelope,
+    lateral (select ojs_store.may_use_queue(envelope.queue, 'read') as readable) rights,
+    lateral ojs_store.visible(envelope.id) job
+where ojs_store.if_allowed(envelope.id, readable) = envelope.id and job.id is not null;
 comment on view ojs.jobs is 'All jobs: the columns of ojs.job, each job as it stands';
 
 create view ojs.leases as

@@ -18,11 +18,11 @@ begin
         return;
     end if;
     return query
+        with q as materialized (
+            select a.name, ojs_store.queue_id(a.name) as id from ojs.queues a where a.state <> 'paused'
+        )
         select q.name, c.ready
-        from ojs.queues q
-        join ojs_store.queue_rows(array(select ojs_store.queue_id(a.name) from ojs.queues a
-            where a.state <> 'paused')) c
-            on c.queue = ojs_store.queue_id(q.name)
+        from ojs_store.queue_rows(array(select q.id from q)) c join q on q.id = c.queue
         where c.ready > 0;
 end $$;
 comment on function ojs.waiting() is 'How many jobs claims could get now, by queue; queues without one are left out';

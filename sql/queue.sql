@@ -67,6 +67,7 @@ declare
     at timestamptz;
 begin
     perform ojs_store.lock_setting('ojs_store.queue', name);
+    allowed := ojs_store.use_queue(name, 'administer'); -- whoever had the lock may have taken the caller off the list
     before := ojs_store.queue_named(name);
     wanted := ojs_store.queue_config(name, before.config, config);
     -- Applications call this at each start: nothing to write, and no session has to look at its queues anew.
@@ -139,7 +140,7 @@ create function ojs.pause_queue(name text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.set_state(name, 'paused');
-    perform ojs_store.record_audit('queue_paused', name, null, null, null);
+    perform ojs_store.record_audit('queue_paused', name, null, null, jsonb_build_object('queue', name));
     perform ojs_store.record_event('queue.paused', name, jsonb_build_object('queue', name, 'paused_by', session_user));
 end $$;
 comment on function ojs.pause_queue(text)
@@ -149,7 +150,7 @@ create function ojs.resume_queue(name text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.set_state(name, 'active');
-    perform ojs_store.record_audit('queue_resumed', name, null, null, null);
+    perform ojs_store.record_audit('queue_resumed', name, null, null, jsonb_build_object('queue', name));
     perform ojs_store.record_event('queue.resumed', name,
         jsonb_build_object('queue', name, 'resumed_by', session_user));
     perform ojs_store.wake(name);
@@ -309,6 +310,15 @@ begin
     return 0;
 end $$;
 
+-- Where a job stands; also one that a rate limit holds back, in its line (include/ojs/limits/held_position.h).
+create function ojs_store.own_position(at bigint) returns bigint
+language sql immutable parallel safe
+begin atomic
+    select case when at < constant.first_held then at
+        when at & constant.fresh_bit <> 0 then at & constant.number_bits
+        else (at & constant.number_bits) - constant.first_held end;
+end;
+
 -- Those that wait line up at the end, in their order. A hot row other than a lease is never updated, so these are taken
 -- and put in again.
 create function ojs_store.move_waiting(source bigint, destination bigint) returns bigint
@@ -325,9 +335,9 @@ begin
         -- (src/state/transitions.cpp).
         insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, flags, attempt, deliveries)
         select job_id, destination,
-            case when position < 0 then -4611686018427387904 else 0 end + nextval('ojs_store.seq'),
+            case when own_position < 0 then -constant.first_held else 0 end + nextval('ojs_store.seq'),
             job_tid, npriority, flags, attempt, deliveries
-        from (select * from taken order by position) in_order
+        from (select *, ojs_store.own_position(position) as own_position from taken order by own_position) in_order
         returning job_id
     ), let_go as (
         delete from ojs_store.delayed where ctid = any (array(
@@ -387,6 +397,7 @@ begin
     -- In one order: two calls do not wait for each other crosswise.
     perform ojs_store.lock_setting('ojs_store.queue', least(name, target));
     perform ojs_store.lock_setting('ojs_store.queue', greatest(name, target));
+    perform ojs_store.use_queue(name, 'administer');
     queue := ojs_store.queue_found(name);
     if strategy = 'move' then
         other := ojs_store.queue_found(target);

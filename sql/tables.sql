@@ -207,8 +207,8 @@ create unique index lease_job on ojs_store.lease (job_id);
 create index lease_reap on ojs_store.lease (reap_at);
 
 -- What waits for a time or a sign: scheduled, retryable, pending (due at infinity), released with a delay, blocked by
--- another
--- job of its ordering key (due at infinity); and one row beside them or beside ready for each open job that expires.
+-- another job of its ordering key (due at infinity); and one row beside them or beside ready for each open job that
+-- expires.
 create unlogged table ojs_store.delayed (
     job_id uuid not null,
     queue bigint not null,
@@ -236,7 +236,7 @@ create unlogged table ojs_store.limit_use (
     token bigint not null,              -- of the lease
     name text collate "C" not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
-create index limit_use_key on ojs_store.limit_use (key, kind, at);
+create index limit_use_key on ojs_store.limit_use (key, kind, at, number);
 
 -- Queues that somebody may be listening to, where there is no shared memory to say so (src/shared/listener_flags.cpp).
 create unlogged table ojs_store.listener_flag (

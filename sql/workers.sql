@@ -135,7 +135,9 @@ begin
     values (register_worker.worker, register_worker.info, at, at, ojs_store.calling_role())
     on conflict (name) do update set directive = null, registered_by = excluded.registered_by, state = 'running',
         info = excluded.info, registered_at = at,
-        seen_at = at, died_at = null, beats_for_jobs = false;
+        seen_at = at, died_at = null, beats_for_jobs = false
+        where ojs_store.owns_worker(w, ojs_store.calling_role());
+    perform ojs_store.check_owner(register_worker.worker) where not found; -- another role was first
     if stopped or register_worker.info ? 'handlers' then
         perform ojs_store.changed('ojs_store.worker');
     end if;

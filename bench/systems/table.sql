@@ -1,5 +1,6 @@
 -- A hand-rolled jobs table, as lean as one can be: a bigint key, a partial index on the rows that are ready, claims by
--- FOR UPDATE SKIP LOCKED, an ack that deletes. No priority, no schedule, no retries, no lease: less than any queue does.
+-- FOR UPDATE SKIP LOCKED, an ack that deletes. No priority, no schedule, no retries, no lease: less than
+-- any queue does.
 
 -- @setup
 create table job (

@@ -206,6 +206,8 @@ OJS_FUNCTION(ojs_leases)
                            Int32GetDatum(lease.deliveries)};
         bool nulls[7] = {};
         tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        pfree(DatumGetPointer(values[1]));
+        pfree(DatumGetPointer(values[3]));
     }
     table_endscan(scan);
     tables.close();

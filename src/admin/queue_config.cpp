@@ -456,6 +456,7 @@ OJS_FUNCTION(ojs_lock_setting)
     LOCKTAG tag;
     SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, PG_GETARG_OID(0), hash, setting_lock_kind);
     (void)LockAcquire(&tag, ExclusiveLock, false, false);
+    AcceptInvalidationMessages(); /* what others have changed while this waited, rights too */
     PG_RETURN_VOID();
 }
 

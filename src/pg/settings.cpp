@@ -86,6 +86,7 @@ guc_init()
                              &settings.redact_backtrace, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.require_lease_id", "Refuses calls that end or extend a lease and do not name it.",
                              nullptr, &settings.require_lease_id, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    settings.schema_validation = schema_warn; /* a server with assertions asks that the default is there beforehand */
     DefineCustomEnumVariable("ojs.schema_validation",
                              "What becomes of a job whose arguments do not fit the schema of its type.",
                              "A mode that was set for the type goes before it.", &settings.schema_validation,

@@ -3,9 +3,11 @@
  */
 #include "ojs/queue/access.h"
 
+#include "ojs/job/hooks.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/json.h"
+#include "ojs/pg/session_cache.h"
 #include "ojs/store/store.h"
 
 namespace ojs
@@ -16,28 +18,37 @@ namespace
 
 /* By Right. */
 struct RightNames {
-    const char *name;    /* in SQL */
-    const char *setting; /* of the queue */
-    const char *reason;  /* in the details of an error */
+    const char *name;   /* in SQL */
+    const char *reason; /* in the details of an error */
 };
 constexpr RightNames rights[n_rights] = {
-    {"produce", "producers", "producer_not_allowed"},
-    {"work", "workers", "worker_not_allowed"},
-    {"read", "readers", "reader_not_allowed"},
-    {"cancel", "cancellers", "canceller_not_allowed"},
-    {"administer", "administrators", "administrator_not_allowed"},
+    {"produce", "producer_not_allowed"},
+    {"work", "worker_not_allowed"},
+    {"read", "reader_not_allowed"},
+    {"cancel", "canceller_not_allowed"},
+    {"administer", "administrator_not_allowed"},
 };
 
-const RightNames &
-names_of(Right right)
+const char *
+reason_of(Right right)
 {
-    return rights[static_cast<int>(right)];
+    return rights[static_cast<int>(right)].reason;
+}
+
+const char *
+setting_of(Right right)
+{
+    return role_settings[static_cast<int>(right)];
 }
 
 bool
-has_role(Oid role, const char *name)
+has_role(Oid role, std::string_view name)
 {
-    Oid oid = get_role_oid(name, true);
+    NameData given = {};
+    if (name.size() >= sizeof given.data)
+        return false;
+    memcpy(given.data, name.data(), name.size());
+    Oid oid = get_role_oid(given.data, true);
     return OidIsValid(oid) && has_privs_of_role(role, oid);
 }
 
@@ -49,7 +60,7 @@ is_listed(const Jsonb *list, Oid role)
     if (list != nullptr)
         each_element(root_of(list), [&](const JsonbValue &element) {
             std::string_view name = text_of(element);
-            listed = listed || name == "*" || has_role(role, pnstrdup(name.data(), name.size()));
+            listed = listed || name == "*" || has_role(role, name);
         });
     return listed;
 }
@@ -64,22 +75,48 @@ may_do_all(const Queue &queue, Oid role)
     return has_role(role, "ojs_admin") && is_listed(administrators, role);
 }
 
+/* --- whether any queue has lists --- */
+
+bool lists_in_use;
+SessionCache lists_known; /* of lists_in_use */
+
+/* A revision that is outdated counts as well: it will be removed. */
+void
+look_for_lists()
+{
+    constexpr int config = 6; /* the column of ojs_store.queue */
+    lists_in_use = false;
+    store::Table table = store::open(store::Rel::queue, AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
+    while (!lists_in_use && table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        bool null;
+        JsonbValue list;
+        Jsonb *json = DatumGetJsonbP(slot_getattr(table.slot, config, &null));
+        for (const char *setting : role_settings)
+            lists_in_use |= find_member(root_of(json), setting, list) && is_array(list);
+    }
+    table_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    store::close_and_unlock(table, AccessShareLock);
+}
+
 const char *
 hint_for(Right right)
 {
     return right == Right::produce
                ? "Push to another queue, or have an administrator add a role of yours to the queue's producers."
-               : psprintf("Have an administrator add a role of yours to the queue's %s.", names_of(right).setting);
+               : psprintf("Have an administrator add a role of yours to the queue's %s.", setting_of(right));
 }
 
 [[noreturn]] void
 raise_queue_denied(const Queue &queue, Right right)
 {
-    raise(
-        Code::permission_denied,
-        Details().add("field", "queue").add("queue", queue.name).add("reason", names_of(right).reason), hint_for(right),
-        right == Right::produce ? "queue \"%s\" does not take jobs of this role" : "queue \"%s\" is not for this role",
-        queue.name);
+    raise(Code::permission_denied,
+          Details().add("field", "queue").add("queue", queue.name).add("reason", reason_of(right)), hint_for(right),
+          right == Right::produce ? "queue \"%s\" does not take jobs of this role"
+                                  : "queue \"%s\" is not for this role",
+          queue.name);
 }
 
 } // namespace
@@ -87,8 +124,8 @@ raise_queue_denied(const Queue &queue, Right right)
 void
 raise_job_denied(const pg_uuid_t &job_id, Right right)
 {
-    raise(Code::permission_denied, Details().add("job_id", job_id).add("reason", names_of(right).reason),
-          psprintf("Have an administrator add a role of yours to the %s of the job's queue.", names_of(right).setting),
+    raise(Code::permission_denied, Details().add("job_id", job_id).add("reason", reason_of(right)),
+          psprintf("Have an administrator add a role of yours to the %s of the job's queue.", setting_of(right)),
           "the queue of job %s is not for this role",
           DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&job_id))));
 }
@@ -160,6 +197,24 @@ may_know_state(int64 queue)
     return false;
 }
 
+/* A hook may read, and at a push also change, what it is given. */
+static bool
+role_may_see(const JsonbContainer *job, bool at_push, Oid role)
+{
+    JsonbValue options, name;
+    bool is_named = find_member(job, "queue", name) || (find_member(job, "options", options) && is_object(options) &&
+                                                        find_member(options.val.binary.data, "queue", name));
+    const Queue *queue = find_queue(queue_id(is_named && name.type == jbvString ? text_of(name) : "default"));
+    return queue == nullptr ||
+           (may_use_queue(*queue, Right::read, role) && (!at_push || may_use_queue(*queue, Right::produce, role)));
+}
+
+void
+access_init()
+{
+    hook_may_see = role_may_see;
+}
+
 /* What runs for maintenance of an object, as for the expression of an index, runs for the object's owner. */
 Oid
 calling_role()
@@ -211,8 +266,41 @@ OJS_FUNCTION(ojs_may_use_queue_named)
     PG_RETURN_BOOL(calling_role_may(queue_id(view(PG_GETARG_TEXT_PP(0))), right_named(PG_GETARG_TEXT_PP(1))));
 }
 
+/* ojs_store.may_use_queues(ids bigint[], right_name text) returns boolean: all of them */
+OJS_FUNCTION(ojs_may_use_queues)
+{
+    Bigints ids = bigints_arg(fcinfo, 0);
+    Right right = right_named(PG_GETARG_TEXT_PP(1));
+    PG_RETURN_BOOL(
+        std::all_of(ids.values, ids.values + ids.n, [right](int64 id) { return calling_role_may(id, right); }));
+}
+
 /* ojs_store.calling_role() returns name */
 OJS_FUNCTION(ojs_calling_role)
 {
     PG_RETURN_DATUM(DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(calling_role(), false))));
+}
+
+/* ojs_store.if_allowed(value anyelement, allowed boolean) returns anyelement: null unless it is allowed */
+OJS_FUNCTION(ojs_if_allowed)
+{
+    if (!PG_GETARG_BOOL(1))
+        PG_RETURN_NULL();
+    PG_RETURN_DATUM(PG_GETARG_DATUM(0));
+}
+
+/*
+ * Support for the planner: as long as no queue has lists, the value is all that there is to it, and what is wanted of a
+ * view is planned as if it knew no rights. Such a plan depends on the table of queues, as one that names it does: a
+ * change of a queue's settings ends it.
+ */
+OJS_FUNCTION(ojs_if_allowed_support)
+{
+    auto *request = reinterpret_cast<SupportRequestSimplify *>(PG_GETARG_POINTER(0));
+    if (!IsA(request, SupportRequestSimplify) || request->root == nullptr)
+        PG_RETURN_POINTER(nullptr);
+    PlannerGlobal *plan = request->root->glob;
+    plan->relationOids = list_append_unique_oid(plan->relationOids, store::relation_oid(store::Rel::queue));
+    lists_known.refresh(store::catalog_generation(store::Rel::queue), look_for_lists);
+    PG_RETURN_POINTER(lists_in_use ? nullptr : linitial(request->fcall->args));
 }

@@ -29,9 +29,6 @@ struct ById {
     Queue *queue;
 };
 
-/* By Right. */
-constexpr const char *role_settings[n_rights] = {"producers", "workers", "readers", "cancellers", "administrators"};
-
 MemoryContext context; /* of the cache and of what its queues point to */
 HTAB *cache;           /* Queue by name */
 HTAB *cache_by_id;     /* ById: leads into `cache` */

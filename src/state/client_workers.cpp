@@ -41,7 +41,7 @@ constexpr char note_beat_sql[] = R"sql(
         from (select ctid as at, state as was, died_at, info -> 'handlers' as handlers
             from ojs_store.worker where name = $1
             for update skip locked) known
-        where w.ctid = known.at and ojs_store.owns_worker(w, $5)
+        where w.ctid = known.at and (w.registered_by = $5 or ojs_store.owns_worker(w, $5))
         returning directive, state, state = 'quiet' and was <> 'quiet' as calms_down, known.died_at is not null
             as revives,
             beats_for_jobs, w.info -> 'handlers' is distinct from known.handlers as other_handlers

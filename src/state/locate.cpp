@@ -4,6 +4,7 @@
 #include "ojs/state/locate.h"
 
 #include "ojs/pg/json.h"
+#include "ojs/queue/access.h"
 #include "ojs/state/lease_log.h"
 #include "ojs/state/status.h"
 #include "ojs/queue/maintenance.h"
@@ -153,6 +154,30 @@ cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Stat
 }
 
 bool
+take_waiting_job(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Location &location,
+                 std::optional<int64> &position)
+{
+    JobRow job;
+    Status status;
+    for (int round = 0;; next_round(round, id)) {
+        location = locate(tables, id);
+        bool there = location.table != nullptr && location.seen != store::Row::arriving;
+        if (there && !(states & state_bit(state_of(tables, location, now))))
+            return false;
+        position = std::nullopt;
+        if (there && location.table == &tables.ready()) {
+            ReadyRow ready;
+            read(tables.ready().slot, ready);
+            position = ready.position;
+        }
+        if (there && store::take_waiting(*location.table, &location.tid) == store::Outcome::ok)
+            return true;
+        if (!read_current_status(tables, id, now, job, status) || !(states & state_bit(status.state)))
+            return false;
+    }
+}
+
+bool
 cancel_unless_busy(Tables &tables, const pg_uuid_t &id, TimestampTz now)
 {
     Location location = locate(tables, id);
@@ -254,7 +279,10 @@ flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now)
         Status status;
         LeaseRow lease;
         ItemPointerData tid;
-        if (!read_current_status(tables, id, now, job, status) || terminal(status.state))
+        if (!read_current_status(tables, id, now, job, status))
+            return false;
+        check_use_of_job(status.queue, id, Right::work);
+        if (terminal(status.state))
             return false;
         if (lock_lease(tables, id, {}, lease, &tid)) {
             if (!(lease.flags & flag)) {

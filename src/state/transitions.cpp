@@ -5,6 +5,7 @@
 
 #include "ojs/counters/job_metrics.h"
 #include "ojs/pg/settings.h"
+#include "ojs/limits/held_position.h"
 #include "ojs/state/lease_log.h"
 #include "ojs/state/members.h"
 #include "ojs/state/ordering.h"
@@ -17,7 +18,6 @@ namespace
 {
 
 /* Places below zero are served first; they grow with the sequence, so within their class places only grow. */
-constexpr int64 returned_base = PG_INT64_MIN / 2;
 
 void
 wake(int64 queue)

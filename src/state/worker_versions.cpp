@@ -28,13 +28,13 @@ struct WorkerVersions {
 namespace
 {
 
-/* Workers that name versions, sorted; read anew when the table says that it changed. */
-MemoryContext context;
-WorkerVersions *workers;
-int n_workers;
+/* Whether any worker names versions; and those of the worker that was asked for last, whose name is empty where there
+ * is none. Read anew when the table says that it changed. What all workers name is not kept: it has no bound. */
+bool any;
+constinit WorkerVersions last = {};
+MemoryContext context; /* of what `last` points to */
 SessionCache cache;
 
-constexpr int col_name = 0;
 constexpr int col_info = 3;
 
 /* Reads {"type", "versions"}. Returns false if it is none. */
@@ -52,75 +52,89 @@ read_handler(const JsonbValue &json, Handler &handler)
     return versions.type == jbvString && read_range(text_of(versions), handler.range);
 }
 
-void
-keep_worker(WorkerVersions &worker, std::string_view name, const Jsonb *handlers)
+/* Of a row; returns false if it names none. */
+bool
+handlers_in(TupleTableSlot *slot, JsonbValue &handlers)
 {
-    worker = {{pstrdup(pnstrdup(name.data(), name.size())), name.size()}, 0, 0, nullptr};
-    worker.id = hash_bytes_extended(reinterpret_cast<const unsigned char *>(VARDATA_ANY(handlers)),
-                                    static_cast<int>(VARSIZE_ANY_EXHDR(handlers)), 1) |
-                1; /* 0 stands for no reason */
-    if (!is_array(handlers))
-        return;
-    worker.handlers = static_cast<Handler *>(palloc(sizeof(Handler) * std::max<size_t>(JB_ROOT_COUNT(handlers), 1)));
-    each_element(root_of(handlers), [&](const JsonbValue &json) {
-        Handler &handler = worker.handlers[worker.n];
+    slot_getsomeattrs(slot, col_info + 1);
+    return !slot->tts_isnull[col_info] &&
+           find_member(root_of(DatumGetJsonbP(slot->tts_values[col_info])), "handlers", handlers) && is_array(handlers);
+}
+
+void
+look_for_any()
+{
+    JsonbValue handlers;
+    any = false;
+    last = {};
+    if (context == nullptr)
+        context = AllocSetContextCreate(TopMemoryContext, "ojs versions of a worker", ALLOCSET_SMALL_SIZES);
+    MemoryContext work = AllocSetContextCreate(CurrentMemoryContext, "ojs workers", ALLOCSET_DEFAULT_SIZES);
+    store::Table table = store::open(store::Rel::worker, AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
+    while (!any && table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        MemoryContext caller = MemoryContextSwitchTo(work);
+        any = handlers_in(table.slot, handlers);
+        MemoryContextSwitchTo(caller);
+        MemoryContextReset(work);
+    }
+    MemoryContextDelete(work);
+    table_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    store::close_and_unlock(table, AccessShareLock); /* a claim that goes on to wait holds no lock */
+}
+
+void
+keep_handlers(const Jsonb *handlers)
+{
+    last.id = hash_bytes_extended(reinterpret_cast<const unsigned char *>(VARDATA_ANY(handlers)),
+                                  static_cast<int>(VARSIZE_ANY_EXHDR(handlers)), 1) |
+              1; /* 0 stands for no reason */
+    last.handlers = static_cast<Handler *>(palloc(sizeof(Handler) * std::max<size_t>(JB_ROOT_COUNT(handlers), 1)));
+    each_element(root_of(handlers), [](const JsonbValue &json) {
+        Handler &handler = last.handlers[last.n];
         if (read_handler(json, handler) && handler.range.n > 0)
-            worker.n++;
+            last.n++;
     });
 }
 
 void
-load()
+read_worker(const text *worker)
 {
-    if (context == nullptr)
-        context = AllocSetContextCreate(TopMemoryContext, "ojs versions of workers", ALLOCSET_SMALL_SIZES);
+    last = {};
     MemoryContextReset(context);
-    n_workers = 0;
-    workers = nullptr;
-
     store::Table table = store::open(store::Rel::worker, AccessShareLock);
+    Relation index = index_open(store::index_oid(store::Idx::worker_pkey), AccessShareLock);
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    int room = 0;
-    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
-        JsonbValue handlers;
-        slot_getsomeattrs(table.slot, col_info + 1);
-        if (table.slot->tts_isnull[col_info] ||
-            !find_member(root_of(DatumGetJsonbP(table.slot->tts_values[col_info])), "handlers", handlers))
-            continue;
-        MemoryContext old = MemoryContextSwitchTo(context);
-        if (n_workers == room) {
-            room = std::max(8, room * 2);
-            Size size = sizeof(WorkerVersions) * static_cast<size_t>(room);
-            workers = static_cast<WorkerVersions *>(workers == nullptr ? palloc(size) : repalloc(workers, size));
-        }
-        std::string_view name = view(DatumGetTextPP(table.slot->tts_values[col_name]));
-        keep_worker(workers[n_workers++], name, JsonbValueToJsonb(&handlers));
-        MemoryContextSwitchTo(old);
-    }
-    table_endscan(scan);
+    IndexScanDesc scan = index_begin(table.rel, index, snapshot, 1);
+    ScanKeyData key;
+    JsonbValue handlers;
+    ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXTEQ,
+                           PointerGetDatum(worker));
+    index_rescan(scan, &key, 1, nullptr, 0);
+    bool named = index_getnext_slot(scan, ForwardScanDirection, table.slot) && handlers_in(table.slot, handlers);
+    MemoryContext caller = MemoryContextSwitchTo(context);
+    if (named)
+        keep_handlers(JsonbValueToJsonb(&handlers));
+    std::string_view name = view(worker);
+    last.name = {pnstrdup(name.data(), name.size()), name.size()};
+    MemoryContextSwitchTo(caller);
+    index_endscan(scan);
     UnregisterSnapshot(snapshot);
-    store::close_and_unlock(table, AccessShareLock); /* a claim that goes on to wait holds no lock */
-    std::sort(workers, workers + n_workers,
-              [](const WorkerVersions &a, const WorkerVersions &b) { return a.name < b.name; });
+    index_close(index, AccessShareLock);
+    store::close_and_unlock(table, AccessShareLock);
 }
-
-} // namespace
-
-namespace
-{
 
 const WorkerVersions *
 find_worker(const text *worker)
 {
-    cache.refresh(store::catalog_generation(store::Rel::worker), load);
-    if (n_workers == 0)
+    cache.refresh(store::catalog_generation(store::Rel::worker), look_for_any);
+    if (!any)
         return nullptr;
-    const WorkerVersions *end = workers + n_workers;
-    const WorkerVersions *found =
-        std::lower_bound(workers, workers + n_workers, view(worker),
-                         [](const WorkerVersions &a, std::string_view b) { return a.name < b; });
-    return found != end && found->name == view(worker) && found->n > 0 ? found : nullptr;
+    if (last.name != view(worker))
+        read_worker(worker);
+    return last.n > 0 ? &last : nullptr;
 }
 
 } // namespace

@@ -46,7 +46,8 @@ constexpr const char *index_names[n_indexes] = {"job_id",
                                                 "workflow_open_order",
                                                 "ordering_line_order",
                                                 "ordering_line_job",
-                                                "ordering_due_key"};
+                                                "ordering_due_key",
+                                                "worker_pkey"};
 
 struct CatalogIds {
     Oid rels[n_rels];

@@ -133,9 +133,9 @@ next_stretch(BlockScan &scan, TimestampTz now)
     scan.clock = clock_generation;
     scan.look_at = n > 0 ? now : next_look(at, of, now);
     if (!ours)
-        return {};
+        return {0, 0, of, of == 0};
     BlockNumber first = block < of ? static_cast<BlockNumber>(block) : 0;
-    return {first, std::min({std::max(n, std::min(step, of)), scan.most, of - first}), of};
+    return {first, std::min({std::max(n, std::min(step, of)), scan.most, of - first}), of, false};
 }
 
 void

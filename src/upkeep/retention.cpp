@@ -182,10 +182,24 @@ end_round(TimestampTz now)
     forgetting.n = 0;
 }
 
+/* Nothing has ever finished, so no stretch ends a round. */
+void
+forget_queues_without_jobs(TimestampTz now)
+{
+    static TimestampTz done_at;
+    if (now >= done_at && now - done_at < 60 * USECS_PER_SEC)
+        return;
+    begin_round(now);
+    end_round(now);
+    done_at = now;
+}
+
 int
 remove_finished_jobs(Tables &tables, int limit, TimestampTz now)
 {
     Stretch stretch = next_stretch(finished_jobs, now);
+    if (stretch.empty)
+        forget_queues_without_jobs(now);
     if (stretch.n == 0)
         return 0;
 

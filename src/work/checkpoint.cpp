@@ -69,10 +69,6 @@ OJS_CHANGE(ojs_checkpoint, "ojs.checkpoint()")
     if (state == nullptr)
         raise_field(Code::invalid_payload, "state", "Give a JSON value; JSON's null is one.", "state must not be null");
     check_state(state);
-    JobRow job;
-    Status status;
-    if (read_current_status(tables, id, at, job, status))
-        check_use_of_job(status.queue, id, Right::work);
     if (!flag_open(tables, id, job_reported, at))
         raise_state(tables, id, "save a checkpoint of", Needs::open, at);
     int64 sequence = save(tables, {id, 1, at, state});

@@ -62,22 +62,17 @@ is_held(Tables &tables, const Remembered &known, int64 queue, std::string_view w
 
 /* Emits those that the session remembers. Returns true if it remembers all. */
 bool
-emit_remembered(Tables &tables, ReturnSetInfo *set, ArrayType *seqs, int64 queue, std::string_view worker)
+emit_remembered(Tables &tables, ReturnSetInfo *set, const Bigints &seqs, int64 queue, std::string_view worker)
 {
-    Datum *wanted;
-    int n;
-    deconstruct_array(seqs, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &wanted, nullptr, &n);
-    for (int i = 0; i < n; i++) {
-        int64 seq = DatumGetInt64(wanted[i]);
-        if (remembered == nullptr || hash_search(remembered, &seq, HASH_FIND, nullptr) == nullptr)
-            return false;
-    }
-    for (int i = 0; i < n; i++) {
-        int64 seq = DatumGetInt64(wanted[i]);
-        auto *known = static_cast<Remembered *>(hash_search(remembered, &seq, HASH_FIND, nullptr));
-        if (is_held(tables, *known, queue, worker))
-            emit(set, seq, known->job_id);
-    }
+    auto known = [](int64 seq) {
+        return remembered != nullptr ? static_cast<Remembered *>(hash_search(remembered, &seq, HASH_FIND, nullptr))
+                                     : nullptr;
+    };
+    if (!std::all_of(seqs.values, seqs.values + seqs.n, known))
+        return false;
+    for (int i = 0; i < seqs.n; i++)
+        if (is_held(tables, *known(seqs.values[i]), queue, worker))
+            emit(set, seqs.values[i], known(seqs.values[i])->job_id);
     return true;
 }
 
@@ -108,7 +103,7 @@ OJS_FUNCTION(ojs_held)
     int64 id = queue->id;
 
     Tables tables(AccessShareLock);
-    if (emit_remembered(tables, set, PG_GETARG_ARRAYTYPE_P(2), id, worker)) {
+    if (emit_remembered(tables, set, bigints_arg(fcinfo, 2), id, worker)) {
         tables.close();
         return (Datum)0;
     }

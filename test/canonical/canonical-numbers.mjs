@@ -16,7 +16,8 @@ function notable(random) {
         case 2: // subnormal
             return doubleOf(random.below(2 ** random.between(0, 20)), random.bits32());
         case 3: // a decimal of few digits
-            return Number(`${random.chance(0.5) ? '-' : ''}${random.below(10 ** random.between(1, 9))}e${random.between(-30, 30)}`);
+            return Number((random.chance(0.5) ? '-' : '')
+                + `${random.below(10 ** random.between(1, 9))}e${random.between(-30, 30)}`);
         case 4: // an integer beyond 2^53
             return (random.bits32() * 2 ** 32 + random.bits32()) * 2 ** random.below(8);
         default: // a power of two, or beside one

@@ -11,13 +11,15 @@ use Test::More;
 sub rows_of {
     my ($node, $kind, $condition) = @_;
     my @tables = split /\n/, $node->safe_psql('postgres', "select oid::regclass from pg_class
-        where relnamespace = 'ojs_store'::regnamespace and relkind = 'r' and relpersistence = '$kind' and " . ($condition // 'true') . ' order by 1');
+        where relnamespace = 'ojs_store'::regnamespace and relkind = 'r' and relpersistence = '$kind'
+            and " . ($condition // 'true') . ' order by 1');
     return $node->safe_psql('postgres', join(' union all ',
         map { "select '$_ ' || t::text from $_ t" } @tables) . ' order by 1');
 }
 
-# What a dump carries.
-my $dumped = q{oid = any ((select extconfig from pg_extension where extname = 'ojs')::oid[]) and relname not in ('event_notify_cursor', 'name_key')}; # a restored database has two keys
+# What a dump carries, but for the keys: a restored database has two.
+my $dumped = q{oid = any ((select extconfig from pg_extension where extname = 'ojs')::oid[])
+    and relname not in ('event_notify_cursor', 'name_key')};
 my $states = q{select string_agg(format('%s %s %s', id, queue, state), e'\n' order by seq) from ojs.jobs};
 
 # Jobs in every state, leases that are held, and all that belongs to queues.
@@ -90,13 +92,14 @@ my @quiet = (conf => "ojs.worker = off\n");
     my %before = (jobs => $old->safe_psql('postgres', $states), logged => rows_of($old, 'p'),
         hot => rows_of($old, 'u'));
     my $new = server('upgrade_new', preload => 1, extra => ['-k'], extension => 0, @quiet);
-    # Minor releases of late 2026 keep an option with each column of any table, which an older minor of the new major refuses.
+    # Minor releases of late 2026 keep an option with each column of a table, which older ones of the new major refuse.
     my $versions = q{select from pg_attribute where attoptions::text like '%pg_attver%'};
     if ($old->safe_psql('postgres', "select exists ($versions)") eq 't' && $new->safe_psql('postgres',
         "create table t (a int); select exists ($versions)") eq 'f') {
         note 'the new server is of an older minor release: taking pg_attver away';
         $old->safe_psql('postgres',
-            q{set allow_system_table_mods = on; update pg_attribute set attoptions = null where attoptions::text like '%pg_attver%'});
+            q{set allow_system_table_mods = on; update pg_attribute set attoptions = null
+                where attoptions::text like '%pg_attver%'});
     }
     $new->safe_psql('postgres', 'drop table if exists t');
     $old->append_conf('postgresql.conf', "ojs.worker = on\n");

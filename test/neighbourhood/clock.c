@@ -1,7 +1,7 @@
 /*
- * clock.c: preloaded into a server, lies to it about the time of day by as many seconds as the file in OJS_CLOCK_FILE says
- * (a number of 8 bytes), and not about any other clock. libfaketime would do, but for processes that PostgreSQL before 16
- * starts in a signal handler: these go on with the true time.
+ * clock.c: preloaded into a server, lies to it about the time of day by as many seconds as the file in OJS_CLOCK_FILE
+ * says (a number of 8 bytes), and not about any other clock. libfaketime would do, but for processes that PostgreSQL
+ * before 16 starts in a signal handler: these go on with the true time.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -53,7 +53,8 @@ my $begin = sub {
     $waiting{$name} = { out => \$out, err => \$err, run => IPC::Run::start(
         ['psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', $query], '<', \undef, '>', \$out, '2>', \$err,
         IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)) };
-    awaits($node, "select exists (select from pg_stat_activity where application_name = '$name' and wait_event_type in ('Extension', 'Timeout'))", "$name waits");
+    awaits($node, "select exists (select from pg_stat_activity where application_name = '$name'
+        and wait_event_type in ('Extension', 'Timeout'))", "$name waits");
 };
 my $ends = sub {
     my ($name, $pattern) = @_;

@@ -24,8 +24,8 @@ select is(pg_temp.done($$select ojs.configure_queue('q', '{"concurrency": 2}')$$
     'its settings before and after');
 select is(pg_temp.done($$select ojs.configure_queue('q', '{"concurrency": 2}')$$), null,
     'what changes nothing is no act');
-select is(pg_temp.done($$select ojs.pause_queue('q')$$), 'queue_paused q audit_admin', 'a pause');
-select is(pg_temp.done($$select ojs.resume_queue('q')$$), 'queue_resumed q audit_admin', 'its end');
+select is(pg_temp.done($$select ojs.pause_queue('q')$$), 'queue_paused q audit_admin {"queue": "q"}', 'a pause');
+select is(pg_temp.done($$select ojs.resume_queue('q')$$), 'queue_resumed q audit_admin {"queue": "q"}', 'its end');
 select matches(pg_temp.done($$select ojs.schedule('c', '@hourly', '{"type": "t", "args": ["secret"]}')$$),
     '^cron_set c audit_admin .*"expression": "@hourly"', 'a cron entry');
 select unalike(pg_temp.done($$select ojs.schedule('c', '@daily', '{"type": "t", "args": ["secret"]}')$$), '%secret%',

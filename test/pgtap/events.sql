@@ -293,6 +293,22 @@ select set_eq(format($$ select event ->> 'id' from from_start where event ->> 't
     format($$ select id from ojs.events where type <> 'job.heartbeat' and time < %L $$, :'begun'),
         'and all of them (EVT-05)');
 
+-- Pages that are full where the jobs looked at together end, too.
+select count(ojs.push('test.job', queue => 'single')) from generate_series(1, 5) \g /dev/null
+select pg_temp.read_on() \g /dev/null
+create temp table single (event text);
+do $$
+declare
+    reply jsonb := '{"has_more": true}';
+begin
+    while (reply ->> 'has_more')::boolean loop
+        reply := ojs.events(reply ->> 'cursor', queues => '{single}', max => 1);
+        insert into single select e ->> 'id' from jsonb_array_elements(reply -> 'events') e;
+    end loop;
+end $$;
+select is((select count(*) || ' ' || count(distinct event) from single), '5 5',
+    'a first reading one by one has each event once (EVT-05)');
+
 -- Indexes for those who read much -------------------------------------------------------------------------------------
 
 create temp view event_indexes as

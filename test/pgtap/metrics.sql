@@ -116,7 +116,7 @@ select is(pg_temp.sample('ojs_job_enqueued_total{queue="noise",type="_other"}'),
     'OBS-02: later types are counted as _other');
 
 -- A type may be longer than what is kept of it.
-select count(ojs.push(rpad('a', n, 'x'), queue => 'long')) from unnest('{127,128,255}'::int[]) n \g /dev/null
+select count(ojs.push(rpad('a', n, 'x'), queue => 'long')) from unnest('{255,128,127}'::int[]) n \g /dev/null
 select is((select sum(substring(line from ' (\d+)$')::numeric) from string_to_table(ojs.metrics(), e'\n') line
     where line ~ '^ojs_job_enqueued_total.queue="long"'), 3::numeric,
     'OBS-02: types of any length are counted once each');

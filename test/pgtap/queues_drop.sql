@@ -55,6 +55,8 @@ select is((select string_agg(distinct state || '/' || (error ->> 'type') || '/' 
     is(pg_temp.at(:'held'), 'discarded/1/1', 'QC-04: with its counts'),
         is(pg_temp.refusal(format('select ojs.ack(%L)', :'held')), 'OJ105 INVALID_STATE_TRANSITION',
         'Q-69: its lease is gone');
+select matches(ojs.explain_job(:'waiting'), 'because of the error queue_deleted; ojs\.retry brings it back\.$',
+    'QC-04: and ojs.explain_job tells why');
 select is((select count(*) from ojs_store.hot_set_state where rebuilt_at = '-infinity'), 0::bigint,
     'leaves the hot set valid: nobody waits for a rebuild (QC-04)');
 select is(ojs.drop_queue('empty-handed'), 0::bigint, 'QC-04: reject drops an empty one')

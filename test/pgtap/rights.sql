@@ -94,6 +94,7 @@ insert into calls values
         ('info', $$ojs.info('{free}')$$),
     ('create_workflow',
         $$ojs.create_workflow('{"type": "chain", "steps": [{"type": "t.a", "args": [], "queue": "vault"}]}')$$),
+    ('extend_workflow', $$ojs.extend_workflow('{flow}', '{"steps": [{"type": "t.a", "args": []}]}')$$),
     ('workflow', $$ojs.workflow('{flow}')$$), ('cancel_workflow', $$ojs.cancel_workflow('{flow}')$$),
     ('claim', $$ojs.claim('vault', 'w')$$), ('claim', $$ojs.claim('{vault}'::text[], 'w')$$),
         ('ack', $$ojs.ack('{held}')$$), ('ack', $$ojs.ack('{held}', null, '{lease}', 'vault-worker')$$),

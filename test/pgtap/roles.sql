@@ -19,7 +19,8 @@ reset client_min_messages;
 -- computes, so any of the four may have it. A function that is not listed here fails the test: say who may call it.
 create temp table calls (name text, callers text);
 insert into calls select unnest(string_to_array(names, ' ')), callers from (values
-    ('push push_job push_many cancel activate wait_result results create_workflow cancel_workflow key_held',
+    ('push push_job push_many cancel activate wait_result results create_workflow extend_workflow cancel_workflow '
+     'key_held',
         'p'),
     ('info workflow', 'po'),
     ('claim ack ack_many ack_and_claim fail nack nack_many extend extend_many beat work_open work_next work_close '
@@ -53,12 +54,13 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
         || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers may_push take_push_key '
            'keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce '
-           'create_workflow cancel_workflow schema_warnings batch_warnings', 'p'),
+           'create_workflow extend_workflow cancel_workflow schema_warnings batch_warnings', 'p'),
     ('info workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'),
         ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker '
      'progress_and_checkpoint report_progress set_progress worker_progress save_step resume '
-        || 'checkpoint save_checkpoint delete_checkpoint topic_claim topic_ack topic_nack topic_extend', 'w'),
+        || 'checkpoint save_checkpoint delete_checkpoint topic_work still_held work_events '
+           'topic_claim topic_ack topic_nack topic_extend', 'w'),
     ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of '
      'held_keys unique_jobs middleware waiting_by_priority priority_stats stream_of event_stream cron_page cron_flat '
      'cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page listed_jobs '

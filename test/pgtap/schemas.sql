@@ -18,6 +18,9 @@ select ojs.create_schema('mail.send', v, '{}')
     from unnest('{2.0.0,2.0.0-rc.2,2.0.0-rc.10,10,2.1}'::text[]) v \g /dev/null
 select is(array_agg(version order by ojs_store.version_key(version)), '{1,2.0.0-rc.2,2.0.0-rc.10,2.0.0,2.1,10}',
     'versions have the order of Semantic Versioning (SR-01)') from ojs.schemas;
+select is(ojs_store.version_key(version), null, format('"%s" is no version (SR-01)', version))
+from unnest('{"1+","1+a..b","1+.a","1+a.","1+a b","1.2.3+b.0, =2","1+é"}'::text[]) version;
+select is(ojs_store.version_key('1.2.0+build-7.x'), ojs_store.version_key('1.2'), 'a build is of its version (SR-01)');
 select is(version, '10', 'the newest is the latest (SR-01)') from ojs.schemas where is_latest;
 select is(ojs.drop_schema('mail.send', '10.0'), true, 'a version is dropped (SR-01)');
 select is(ojs.drop_schema('mail.send', '10'), false, 'once (SR-01)');
@@ -119,6 +122,8 @@ select ojs.set_schema_validation('pay', null) \g /dev/null
 set local ojs.schema_validation = 'strict';
 select is(pg_temp.refusal($$select ojs.push('pay', '[1, 2]')$$), 'OJ108 SCHEMA_VALIDATION_FAILED args',
     'the setting is for types without a mode of their own (SR-02)');
+select is((select string_agg(distinct validation, ' ') from ojs.schemas where type = 'pay'), 'strict',
+    'as ojs.schemas says (SR-02)');
 savepoint before;
 select ojs.drop_schema('pay', '2.0.0'), ojs.drop_schema('pay', '1.0.0') \g /dev/null
 select is(pg_temp.refusal($$select ojs.push('pay', '[1, 2]')$$), 'accepted',

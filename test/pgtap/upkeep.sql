@@ -222,7 +222,9 @@ select pg_temp.clock('0') \g /dev/null
 select ojs.tick() \g /dev/null
 select pg_temp.pushed('overdue', '{"delay_until": "+PT1M"}'), pg_temp.held('overdue2') as lapses,
     pg_temp.held('overdue2') as kept \gset
-select ojs.schedule('overdue', '* * * * *', '{"type": "t"}') \g /dev/null
+-- Due in one to two minutes, whatever second it is.
+select ojs.schedule('overdue', extract(minute from now() at time zone 'UTC' + interval '2 minutes') || ' * * * *',
+    '{"type": "t"}') \g /dev/null
 create function pg_temp.overdue() returns text[] language sql as
 $$ select array(select o ->> 'duty' from jsonb_array_elements(ojs.health() #> '{upkeep,overdue}') o) $$;
 select pg_temp.clock('100 seconds') \g /dev/null

@@ -68,6 +68,15 @@ from unnest(array['{"handlers": [{"type": "a", "versions": "^1"}]}', '{"handlers
 select is(pg_temp.refusal($$select ojs.beat('w', info => '{"handlers": [{"type": "a", "versions": "~1"}]}')$$),
     'OJ100 INVALID_PAYLOAD handlers', 'by a heartbeat as well (VER-02)');
 
+-- A session keeps what the worker names that claims, and not what all do.
+select ojs.register_worker('many' || i, jsonb_build_object('handlers', (
+    select jsonb_agg(jsonb_build_object('type', 't' || h, 'versions', '1')) from generate_series(1, 300) h)))
+from generate_series(1, 20) i \g /dev/null
+select pg_temp.given('many' || i) from generate_series(1, 20) i \g /dev/null
+select cmp_ok((select sum(total_bytes) from pg_backend_memory_contexts where name ~ 'ojs.*versions'), '<',
+    3000000::numeric, 'a session keeps the versions of one worker at a time (VER-02)');
+select is(pg_temp.given('seven'), ' 1.0 7 7.0', 'whichever that is (VER-02)');
+
 select ojs.deregister_worker(worker) from ojs.workers \g /dev/null
 select pg_temp.register('nine', '9') \g /dev/null
 select matches(ojs.explain_job(id), 'its version is 1.5, and none of the 1 workers', 'ojs.explain_job says so (VER-02)')

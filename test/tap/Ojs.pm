@@ -10,8 +10,8 @@ use Time::HiRes 'time';
 
 our @EXPORT = qw(server awaits health worker_pid workers pushed listener heard at_best);
 
-# A server, started. Options: preload, conf (lines), extension (0: none yet), streaming (0), install (another version's folder),
-# extra (options of initdb), archive.
+# A server, started. Options: preload, conf (lines), extension (0: none yet), streaming (0), install (another version's
+# folder), extra (options of initdb), archive.
 sub server {
     my ($name, %with) = @_;
     my $node = PostgreSQL::Test::Cluster->new($name, $with{install} ? (install_path => $with{install}) : ());
@@ -35,14 +35,16 @@ sub health { my ($node, $path) = @_; return $node->safe_psql('postgres', "select
 
 sub workers {
     my ($database) = @_;
-    return "(select count(*) from pg_stat_activity where backend_type = 'ojs worker' and datname = '" . ($database // 'postgres') . "')";
+    return "(select count(*) from pg_stat_activity where backend_type = 'ojs worker'
+        and datname = '" . ($database // 'postgres') . "')";
 }
 
 sub worker_pid {
     my ($node, $database) = @_;
     $node->poll_query_until($database // 'postgres', 'select ' . workers($database) . ' = 1');
     return $node->safe_psql('postgres',
-        "select pid from pg_stat_activity where backend_type = 'ojs worker' and datname = '" . ($database // 'postgres') . "'");
+        "select pid from pg_stat_activity where backend_type = 'ojs worker'
+            and datname = '" . ($database // 'postgres') . "'");
 }
 
 # Pushes one job and gives its id.
@@ -69,8 +71,8 @@ sub heard {
     return 0;
 }
 
-# How many seconds something took, as it says itself, at best: tried until it took less than the limit, ten times at most. Each
-# try must come to its end; but a machine that others use as well may be slow now and then.
+# How many seconds something took, as it says itself, at best: tried until it took less than the limit, ten times at
+# most. Each try must come to its end; but a machine that others use as well may be slow now and then.
 sub at_best {
     my ($limit, $try) = @_;
     my $best;

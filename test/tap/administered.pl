@@ -1,4 +1,5 @@
-# What an administrator may do to the tables while they are in use: write them anew, reindex them, give them other indexes.
+# What an administrator may do to the tables while they are in use: write them anew, reindex them, or add
+# indexes.
 use strict;
 use warnings;
 use FindBin;
@@ -22,7 +23,7 @@ for my $way ('vacuum full ojs_store.job', 'cluster ojs_store.job using job_id') 
         "SM: after $way the last job is claimed and finished");
 }
 
-# REINDEX CONCURRENTLY waits for an old snapshot, its new index filled already: what comes then must not be missing in it.
+# REINDEX CONCURRENTLY waits for an old snapshot, with its new index filled: what comes then must not be missing there.
 my @at_once = ('018f0000-0000-7000-8000-000000000001', '018f0000-0000-7000-8000-000000000002');
 my $unique = q{"unique" => '{"keys": ["type"], "on_conflict": "reject"}'};
 for my $index ('job_id', 'unique_key_held') {
@@ -30,27 +31,34 @@ for my $index ('job_id', 'unique_key_held') {
     my $reindex = $node->background_psql('postgres');
     $old->query_safe('begin isolation level repeatable read; select 1');
     $reindex->query_until(qr/begun/, "\\echo begun\nreindex index concurrently ojs_store.$index;\n\\echo ended\n");
-    awaits($node, q{select exists (select from pg_stat_progress_create_index where phase = 'waiting for old snapshots')}, "reindexing $index waits for an old snapshot");
-    my $id = $sql->($index eq 'job_id' ? "select id from ojs.push('own.id', id => '$at_once[0]', queue => 're')" : "select id from ojs.push('only.one', queue => 're', $unique)");
+    awaits($node, q{select exists (select from pg_stat_progress_create_index
+        where phase = 'waiting for old snapshots')}, "reindexing $index waits for an old snapshot");
+    my $id = $sql->($index eq 'job_id' ? "select id from ojs.push('own.id', id => '$at_once[0]', queue => 're')"
+        : "select id from ojs.push('only.one', queue => 're', $unique)");
     $old->query_safe('commit');
     $reindex->query_until(qr/ended/, '');
     is($sql->("select ojs.info('$id') ->> 'state'"), 'available',
         "SM: a job that is pushed while $index is being reindexed is found");
     my ($code, $out, $err) = $node->psql('postgres',
-        $index eq 'job_id' ? "select from ojs.push('own.id', id => '$id', queue => 're')" : "select from ojs.push('only.one', queue => 're', $unique)");
+        $index eq 'job_id' ? "select from ojs.push('own.id', id => '$id', queue => 're')"
+            : "select from ojs.push('only.one', queue => 're', $unique)");
     like($err, qr/a job with the (id|same uniqueness key)/, "UNQ-01: and it is in the way of its like");
     $_->quit for $old, $reindex;
 }
 
 # Indexes of others: plain ones, of expressions, of some of the rows, for whatever way rows take into the table.
-$sql->($_) for 'create index by_type on ojs_store.job (type)', 'create index by_argument on ojs_store.job ((args ->> 0))',
-    q{create index by_meta on ojs_store.job (type) where priority > 5}, 'create index by_length on ojs_store.lease (length(worker))',
-    'create index by_members on ojs_store.unique_key (cardinality(past))', 'create unique index by_text on ojs_store.finished ((job_id::text))';
+$sql->($_) for 'create index by_type on ojs_store.job (type)',
+    'create index by_argument on ojs_store.job ((args ->> 0))',
+    q{create index by_meta on ojs_store.job (type) where priority > 5},
+    'create index by_length on ojs_store.lease (length(worker))',
+    'create index by_members on ojs_store.unique_key (cardinality(past))',
+    'create unique index by_text on ojs_store.finished ((job_id::text))';
 $sql->(q{select from ojs.push('i.one', '["here"]', queue => 'i', priority => 9)});
 $sql->("select from ojs.push('i.two', '[\"here\"]', queue => 'i', id => '$at_once[1]')");
 $sql->(q{select from ojs.push('i.two', '["here"]', queue => 'i',
     "unique" => '{"keys": ["type"], "on_conflict": "replace"}')}) for 1, 2;
-$sql->(q{select from ojs.push_many('[{"type": "i.three", "args": ["here"], "queue": "i"}, {"type": "i.four", "args": ["here"], "queue": "i"}]')});
+$sql->(q{select from ojs.push_many('[{"type": "i.three", "args": ["here"], "queue": "i"},
+    {"type": "i.four", "args": ["here"], "queue": "i"}]')});
 is($sql->("set enable_seqscan = off; select count(*) from ojs_store.job where $_->[0]"), $_->[1],
     "an index of an administrator holds each row, and no other: $_->[0]")
     for [q{type = 'i.two'}, 3], [q{args ->> 0 = 'here'}, 6], [q{type like 'i.%' and priority > 5}, 1];
@@ -58,9 +66,11 @@ $sql->(q{select ojs.extend(id, '1 hour') from ojs.claim('i', 'worker', 5)});
 is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.lease where length(worker) = 6}), 5,
     'an index of leases too');
 is($sql->(q{select count(ojs.ack(job_id)) from ojs.leases}), 5, 'SM: and the jobs are finished');
-is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.finished d join ojs_store.job j on d.job_id::text = j.id::text where j.queue = (select id from ojs_store.queue where name = 'i')}), 6, 'with theirs');
+is($sql->(q{set enable_seqscan = off; select count(*) from ojs_store.finished d
+    join ojs_store.job j on d.job_id::text = j.id::text
+    where j.queue = (select id from ojs_store.queue where name = 'i')}), 6, 'with theirs');
 
-# A transaction that configures very many queues takes a bounded number of locks, and says so where others are in its way.
+# A transaction that configures very many queues takes a bounded number of locks, and says so where others block it.
 my $settings = q{select count(*) from pg_locks where locktype = 'advisory' and classid = 'ojs_store.queue'::regclass};
 my $many = q{select count(*) from generate_series(1, 1000) n, ojs.create_queue('many-' || n)};
 my $other = $node->background_psql('postgres', on_error_stop => 1);

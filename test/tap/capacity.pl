@@ -1,7 +1,7 @@
 # capacity.pl: bounds of queues under many producers: BP-01 to BP-06. Sessions push single jobs and batches, in
-# transactions and savepoints that are rolled back at random, while others claim; no committed state ever has more jobs than
-# the bound, and in the end each queue is exactly full. With preload, where nobody waits, and without; after a crash; with
-# prepared transactions.
+# transactions and savepoints that are rolled back at random, while others claim; no committed state ever has more jobs
+# than the bound, and in the end each queue is exactly full. With preload, where nobody waits, and without; after a
+# crash; with prepared transactions.
 #
 # OJS_STRESS_SEED repeats a run.
 use strict;
@@ -42,22 +42,27 @@ my $setup = q{
     exception when sqlstate 'OJ601' then
         get stacked diagnostics detail = pg_exception_detail;
         insert into odd select detail
-        where coalesce((detail::jsonb #>> '{details,depth}')::int + (detail::jsonb #>> '{details,jobs}')::int <= (detail::jsonb #>> '{details,bound}')::int, true)
-            and coalesce((detail::jsonb #>> '{details,depth_bytes}')::int + (detail::jsonb #>> '{details,job_bytes}')::int <= (detail::jsonb #>> '{details,bound_bytes}')::int, true);
+        from jsonb_to_record(detail::jsonb -> 'details') as d (depth int, jobs int, bound int,
+            depth_bytes int, job_bytes int, bound_bytes int)
+        where coalesce(depth + jobs <= bound, true) and coalesce(depth_bytes + job_bytes <= bound_bytes, true);
     end $$;
     -- What waits in one snapshot, and what may.
     create view beyond as
         select q.name, n, q.config ->> 'max_size' as bound
-        from ojs.queues q, lateral (select (select count(*) from ojs_store.ready r where r.queue = ojs_store.queue_id(q.name))
-            + (select count(*) from ojs_store.delayed l where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) as n) c
+        from ojs.queues q, lateral (select
+            (select count(*) from ojs_store.ready r where r.queue = ojs_store.queue_id(q.name))
+            + (select count(*) from ojs_store.delayed l
+                where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) as n) c
         where n > (q.config ->> 'max_size')::int
         union all
         select q.name, n, q.config ->> 'max_size_bytes'
         from ojs.queues q, lateral (
             select sum(100 + octet_length(j.type) + s.n) as n
             from (select r.job_id from ojs_store.ready r where r.queue = ojs_store.queue_id(q.name)
-                union all select l.job_id from ojs_store.delayed l where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) w
-            join ojs_store.job j on j.id = w.job_id, lateral (select sum(pg_column_size(v::text::jsonb || '[]') - 4) as n from unnest(array[j.args]) v) s) c
+                union all select l.job_id from ojs_store.delayed l
+                where l.queue = ojs_store.queue_id(q.name) and l.kind <> 5) w
+            join ojs_store.job j on j.id = w.job_id,
+                lateral (select sum(pg_column_size(v::text::jsonb || '[]') - 4) as n from unnest(array[j.args]) v) s) c
         where n > (q.config ->> 'max_size_bytes')::int;
     create function some_pushes(queue text, me text, pushes int) returns void language plpgsql as $$
     begin
@@ -76,8 +81,8 @@ my $setup = q{
         if random() < 0.4 then perform ojs.claim(array['a', 'b', 'drop', 'block', 'bytes', 'shed'], me, 3,
             '1 hour'); end if;
     end $$;
-    -- Transactions of several calls may deadlock, as with any rows: over a uniqueness key and a job that they claimed, and without
-    -- shared counters over queues, where therefore each keeps one push.
+    -- Transactions of several calls may deadlock, as with any rows: over a uniqueness key and a job that they claimed,
+    -- and without shared counters over queues, where therefore each keeps one push.
     create procedure produce(me text, steps int, pushes int) language plpgsql as $$
     begin
         for i in 1 .. steps loop
@@ -175,7 +180,8 @@ for my $preload (1, 0) {
     $sql->(q{select ojs.purge_queue('bytes', confirm => true),
         ojs.configure_queue('bytes', '{"max_size_bytes": 1232}')});
     $all->('BP-01 BP-02 filling by size', q{call fill_up('bytes')});
-    is($sql->(q{select concat_ws(' ', s #>> '{stats,depth}', s #>> '{stats,depth_bytes}') from ojs.queue_info('bytes') s}), '11 1232', "$how: BP-02: full to the byte");
+    is($sql->(q{select concat_ws(' ', s #>> '{stats,depth}', s #>> '{stats,depth_bytes}')
+        from ojs.queue_info('bytes') s}), '11 1232', "$how: BP-02: full to the byte");
 
     # Open transactions.
     $sql->(q{select count(*) from ojs.claim('a', 'w', 2)});
@@ -224,15 +230,19 @@ for my $preload (1, 0) {
         "$how: a full queue that lets producers wait");
     my $blocked = $start->(q{select state from ojs.push('test.job', queue => 'block')});
     ok($node->poll_query_until('postgres',
-        q{select exists (select from pg_stat_activity where state = 'active' and query like '%''block'')' and pid <> pg_backend_pid()
+        q{select exists (select from pg_stat_activity where state = 'active' and query like '%''block'')'
+            and pid <> pg_backend_pid()
         and wait_event_type in ('Extension', 'Lock'))}), "$how: BP-03: a push waits");
     is($sql->(q{select count(*) from ojs.claim('block', 'w')}), '1', "$how: BP-03: workers do not");
     $blocked->{handle}->finish;
     is($blocked->{out}, "available\n", "$how: BP-03: and one makes room for it");
-    is($sql->(q{set ojs.block_timeout = '150ms'; select extract(milliseconds from clock_timestamp() - now()) from (select fill('block')) f}) =~ /^(\d+)/ && $1 >= 150 && $1 < 10000, 1, "$how: BP-03: it waits as long as it may");
+    is($sql->(q{set ojs.block_timeout = '150ms'; select extract(milliseconds from clock_timestamp() - now())
+        from (select fill('block')) f}) =~ /^(\d+)/ && $1 >= 150 && $1 < 10000, 1,
+        "$how: BP-03: it waits as long as it may");
     $blocked = $start->(q{select pg_backend_pid()}, q{select state from ojs.push('test.job', queue => 'block')});
     ok($node->poll_query_until('postgres',
-        q{select pg_cancel_backend(pid) from pg_stat_activity where state = 'active' and query like '%''block'')' and wait_event_type = 'Extension'
+        q{select pg_cancel_backend(pid) from pg_stat_activity where state = 'active' and query like '%''block'')'
+            and wait_event_type = 'Extension'
         and pid <> pg_backend_pid()}), "$how: a push waits, and is cancelled");
     eval { $blocked->{handle}->finish };
     like($blocked->{err}, qr/canceling statement due to user request/, "$how: BP-03: a wait can be cancelled");
@@ -240,7 +250,8 @@ for my $preload (1, 0) {
     $repeatable->query_safe(q{begin isolation level repeatable read; select count(*) from ojs.jobs});
     $blocked = $start->(q{select state from ojs.push('test.job', queue => 'block')});
     $node->poll_query_until('postgres',
-        q{select exists (select from pg_stat_activity where query like '%''block'')' and wait_event_type = 'Extension')});
+        q{select exists (select from pg_stat_activity where query like '%''block'')'
+            and wait_event_type = 'Extension')});
     $sql->(q{select count(*) from ojs.claim('block', 'w', 2)});
     $blocked->{handle}->finish;
     is($repeatable->query_safe(q{select state from ojs.push('test.job', queue => 'block'); commit}), 'available',
@@ -274,10 +285,12 @@ for my $preload (1, 0) {
     if ($preload) {
         $sql->(q{select ojs.tick(); delete from ojs_store.stored_event; select ojs.create_queue('told',
             '{"max_size": 5}')});
-        my $push = sub { my ($n) = @_; $sql->("select count(*) from generate_series(1, $n) i, lateral ojs.push('test.job', jsonb_build_array(i), queue => 'told')") };
+        my $push = sub { my ($n) = @_; $sql->("select count(*) from generate_series(1, $n) i,
+            lateral ojs.push('test.job', jsonb_build_array(i), queue => 'told')") };
         my $events = sub {
             $sql->('select ojs.tick()') for 1 .. 2;
-            return $sql->(q{with told as (delete from ojs_store.stored_event where subject = 'told' and type like 'backpressure.%' returning *)
+            return $sql->(q{with told as (delete from ojs_store.stored_event where subject = 'told'
+                and type like 'backpressure.%' returning *)
                 select coalesce(string_agg(concat_ws(' ', split_part(type, '.', 2), data ->> 'depth', data ->> 'bound',
                     data ->> 'job_type'), ', ' order by at, type desc), '') from told});
         };
@@ -325,7 +338,8 @@ for my $preload (1, 0) {
     $sql->(q{select count(*) from ojs.claim('a', 'w', 3)});
     $all->('BP-01 after a crash', q{call fill_up('a')});
     is($sql->(q{select available from ojs.queue_stats('a')}), '7', "$how: BP-01: and is filled to its bound again");
-    is($sql->(q{select fill('bytes'), ojs.queue_info('bytes') #>> '{stats,depth_bytes}'}), '0|1232', "$how: BP-02: so is the one that is bounded by size");
+    is($sql->(q{select fill('bytes'), ojs.queue_info('bytes') #>> '{stats,depth_bytes}'}), '0|1232',
+        "$how: BP-02: so is the one that is bounded by size");
     is($sql->('table odd limit 5'), '', "$how: nothing odd");
     unlike(slurp_file($node->logfile), qr/has corrected its counters/, "$how: no counter had to be corrected");
     eval { $one->quit };

@@ -72,8 +72,10 @@ is($node->safe_psql('postgres',
     q{select count(*) from ojs_store.ready union all select count(*) from ojs_store.lease}), "0\n0",
     'OP-05: nothing is left over');
 is($node->safe_psql('postgres',
-    q{select count(*) from (select priority > lag(priority) over w or (priority = lag(priority) over w and seq <= lag(seq) over w) as wrong
-    from taken window w as (partition by worker order by turn)) x where wrong}), 0, 'OP-06 R-29: each claimer got its jobs in claim order');
+    q{select count(*) from (
+        select priority > lag(priority) over w or (priority = lag(priority) over w and seq <= lag(seq) over w) as wrong
+        from taken window w as (partition by worker order by turn)) x where wrong}), 0,
+    'OP-06 R-29: each claimer got its jobs in claim order');
 cmp_ok($node->safe_psql('postgres', q{select count(distinct worker) from taken}), '>=', 6,
     'Q-27: and they shared the work');
 is($node->safe_psql('postgres', q{select deadlocks from pg_stat_database where datname = 'postgres'}), 0,

@@ -76,8 +76,8 @@ sub together {
     return map { s/ at [\d.]+$//mr } @answers;
 }
 
-# An attempt by sessions that must claim within a window. Where the machine let some of them wait for longer than that, it has
-# shown nothing, and there is another one.
+# An attempt by sessions that must claim within a window. Where the machine let some of them wait for longer than that,
+# it has shown nothing, and there is another one.
 sub shared_out {
     my ($attempt) = @_;
     for (1 .. 20) {
@@ -91,7 +91,11 @@ sub shared_out {
 sub claim_of { my ($queue, $max,
     $more) = @_; return sub { "select $got from ojs.claim('$queue', 'w$_[0]', $max->[$_[0]]" . ($more // '') . ')' } }
 
-sub waits { my ($s) = @_; return "select exists (select from pg_stat_activity where pid = $s->{pid} and state = 'active' and wait_event_type = 'Extension')"; }
+sub waits {
+    my ($s) = @_;
+    return "select exists (select from pg_stat_activity where pid = $s->{pid}
+        and state = 'active' and wait_event_type = 'Extension')";
+}
 sub leased { my ($queue) = @_; return $node->safe_psql('postgres',
     "select count(*) from ojs.leases where queue = '$queue'"); }
 sub ready { my ($queue) = @_; return $node->safe_psql('postgres', "select ready from ojs.queue_stats('$queue')"); }
@@ -129,7 +133,9 @@ for my $round (1 .. 20) {
         for (grep { $work[$_] } 0 .. $#who) { ask($who[$_], 'select ojs.work_close()'); answer($who[$_]); }
         $others += leased($q) - sum(map { $work[$_] ? 0 : $got[$_] } 0 .. $#who);
         my $shared = min($jobs, $all);
-        return sum(@got) == $shared && !grep { abs($got[$_] - $shared * $max[$_] / $all) >= 1 || $got[$_] > $max[$_] } 0 .. $#who;
+        return sum(@got) == $shared && !grep {
+            abs($got[$_] - $shared * $max[$_] / $all) >= 1 || $got[$_] > $max[$_]
+        } 0 .. $#who;
     }), "Q-49 Q-50: round $round: $jobs jobs") or diag "jobs $jobs, max @max, got @got, work mode @work, lists @list";
 }
 is($others, 0, 'Q-62: closed work sessions have given theirs back');
@@ -140,7 +146,8 @@ $queue = queue_of(20);
     my ($locks, @two) = map { session() } 1 .. 3;
     ask($locks, 'begin; lock table ojs_store.ready in access exclusive mode');
     answer($locks);
-    my $counts = "(select min(pid) from pg_stat_activity where state = 'active' and wait_event_type = 'Lock' and query like '%''$queue''%' and pid <> pg_backend_pid())";
+    my $counts = "(select min(pid) from pg_stat_activity where state = 'active' and wait_event_type = 'Lock'
+        and query like '%''$queue''%' and pid <> pg_backend_pid())";
     ask($two[$_], "select count(*) from ojs.claim('$queue', 'd$_', 10)") for 0, 1;
     ok($node->poll_query_until('postgres', "select $counts is not null"),
         'Q-50: a claim counts the jobs of its cohort');
@@ -202,7 +209,8 @@ for my $round (1 .. 10) {
         $node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'dead', 8, lease => '100 ms')");
         $node->safe_psql('postgres', "select ojs.configure_queue('$queue', '{\"claim_jitter_ms\": $window_ms}')");
         $node->safe_psql('postgres',
-            "select count(id) from generate_series(1, 12) n, ojs.push('test.job', jsonb_build_array(n), queue => '$queue', delay => '200 ms')");
+            "select count(id) from generate_series(1, 12) n, ojs.push('test.job', jsonb_build_array(n),
+                queue => '$queue', delay => '200 ms')");
         push_to($queue, 10);
         return join(' ', together([@ten[0 .. 4]], claim_of($queue, [(10) x 5]))) eq '6 6 6 6 6';
     }), "Q-48 Q-45: ready, due and lapsed jobs are shared out alike, without a worker, round $round");
@@ -213,10 +221,13 @@ $node->reload;
 # The reply of lease_claim.
 $queue = queue_of(1, '{"claim_jitter_ms": 300}');
 my $reply = $node->safe_psql('postgres',
-    "select (r #>> '{performance,throttle_wait_ms}')::numeric between 290 and (r #>> '{performance,server_total_ms}')::numeric from ojs.lease_claim('$queue', '{\"node\": \"w\"}') r");
+    "select (r #>> '{performance,throttle_wait_ms}')::numeric between 290
+        and (r #>> '{performance,server_total_ms}')::numeric from ojs.lease_claim('$queue', '{\"node\": \"w\"}') r");
 is($reply, 't', 'Q-17: throttle_wait_ms is the time in the window');
 is($node->safe_psql('postgres',
-    "select count(*) from ojs.claim('$queue', 'w'); select ojs.lease_claim('plain', '{\"node\": \"w\"}') #>> '{performance,throttle_wait_ms}' from ojs.create_queue('plain')"), "0\n0",
+    "select count(*) from ojs.claim('$queue', 'w');
+        select ojs.lease_claim('plain', '{\"node\": \"w\"}') #>> '{performance,throttle_wait_ms}'
+        from ojs.create_queue('plain')"), "0\n0",
     'Q-17: and that of this call only');
 is(health($node, 'coalescing'), 'true', 'Q-51: health says that windows work');
 
@@ -230,8 +241,11 @@ is(scalar(grep { /OJ600/ } @answers), 2, 'Q-68: the others are RATE_LIMITED');
 is($node->safe_psql('postgres', "select count(*) from ojs.claim('$queue', 'another', 1)"), 1,
     'Q-68: another worker has a count of its own');
 $node->safe_psql('postgres', "select ojs.configure_queue('$queue', '{\"claim_rate\": 1}')");
-ask($ten[0], "\\set VERBOSITY terse\nselect ojs.work_open('$queue', 'pushed', 2); select count(*) from ojs.work_next(); select count(*) from ojs.work_next();
-    select from ojs.ack((select job_id from ojs.leases where worker = 'pushed' limit 1)); select 'then ' || count(*) from ojs.work_next('2 s'); select ojs.work_close()");
+ask($ten[0], "\\set VERBOSITY terse
+    select ojs.work_open('$queue', 'pushed', 2); select count(*) from ojs.work_next();
+    select count(*) from ojs.work_next();
+    select from ojs.ack((select job_id from ojs.leases where worker = 'pushed' limit 1));
+    select 'then ' || count(*) from ojs.work_next('2 s'); select ojs.work_close()");
 my $told = answer($ten[0]);
 like($told, qr/^2\nNOTICE:  a worker may claim from queue "$queue" 1 times in a second\n0$/m,
     'Q-66 Q-68: a work session over its rate is told, and not held up') or diag $told;
@@ -242,9 +256,10 @@ for (['dropped', '', qr/does not exist/], ['replaced by a log',
     q{; select ojs.create_queue('gone', '{"type": "log"}')}, qr/is a log and hands out no jobs/]) {
     my ($what, $then, $error) = @$_;
     $node->safe_psql('postgres',
-        q{select ojs.drop_queue('gone') where exists (select from ojs.queues where name = 'gone'); select ojs.create_queue('gone')});
-    ask($ten[0], q{select ojs.work_open('gone',
-        'w'); select count(*) from ojs.work_next('25 s'); select ojs.work_close()});
+        q{select ojs.drop_queue('gone') where exists (select from ojs.queues where name = 'gone');
+            select ojs.create_queue('gone')});
+    ask($ten[0], q{select ojs.work_open('gone', 'w');
+        select count(*) from ojs.work_next('25 s'); select ojs.work_close()});
     awaits($node, waits($ten[0]), 'a work session waits');
     $start = time;
     $node->safe_psql('postgres', "begin; select ojs.drop_queue('gone')$then; commit");

@@ -1,5 +1,6 @@
-# contention.pl: six sessions do everything at once to the same jobs, with ticks among them and the worker beside them: SM-26, SM-27, SM-29, PGX-05, PGX-16, DLV-06.
-# Whatever the order, no call may fail but with an error of the catalogue, and each job must be in one place.
+# contention.pl: six sessions do everything at once to the same jobs, with ticks among them and the worker beside them:
+# SM-26, SM-27, SM-29, PGX-05, PGX-16, DLV-06. Whatever the order, no call may fail but with an error of the catalogue,
+# and each job must be in one place.
 use strict;
 use warnings;
 use PostgreSQL::Test::Cluster;
@@ -10,7 +11,8 @@ use IPC::Run ();
 my $node = PostgreSQL::Test::Cluster->new('storm');
 $node->init;
 $node->append_conf('postgresql.conf',
-    "shared_preload_libraries = 'ojs'\nfsync = off\nmax_connections = 40\ndeadlock_timeout = 200ms\nlog_lock_waits = off");
+    "shared_preload_libraries = 'ojs'\nfsync = off\nmax_connections = 40\n"
+    . "deadlock_timeout = 200ms\nlog_lock_waits = off");
 $node->start;
 $node->safe_psql('postgres', q{
     create extension ojs;
@@ -19,20 +21,23 @@ $node->safe_psql('postgres', q{
     select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb,
         'queue', 'storm')) from generate_series(1, 40)));
 
-    -- With `together`, a transaction may hold several calls, so that callers can get into each other's way by themselves.
+    -- With `together`, a transaction may hold several calls, so that callers can get into each other's way.
     create procedure storm(session int, seconds float, together boolean) language plpgsql as $$
     declare
         until timestamptz := clock_timestamp() + seconds * interval '1 second';
         die float; op text; job uuid; several uuid[]; detail text; undo boolean;
     begin
         perform setseed(session / 10.0);
-        while clock_timestamp() < until or (clock_timestamp() < until + interval '1 minute' and (select count(*) from handed) <= 500) loop
+        while clock_timestamp() < until
+            or (clock_timestamp() < until + interval '1 minute' and (select count(*) from handed) <= 500) loop
             die := random();
             undo := random() < 0.15;
             select id into job from ojs_store.job offset floor(random() * 40) limit 1;
             select array_agg(job_id order by random()) into several from ojs_store.lease;
-            op := case when die < 0.08 then 'push' when die < 0.38 then 'claim' when die < 0.46 then 'ack' when die < 0.54 then 'fail' when die < 0.62 then 'nack'
-                when die < 0.68 then 'extend' when die < 0.72 then 'cancel' when die < 0.78 then 'tick' when die < 0.83 then 'ack_many' when die < 0.88 then 'nack_many'
+            op := case when die < 0.08 then 'push' when die < 0.38 then 'claim' when die < 0.46 then 'ack'
+                when die < 0.54 then 'fail' when die < 0.62 then 'nack'
+                when die < 0.68 then 'extend' when die < 0.72 then 'cancel' when die < 0.78 then 'tick'
+                when die < 0.83 then 'ack_many' when die < 0.88 then 'nack_many'
                 when die < 0.92 then 'extend_many' when die < 0.96 then 'beat' else 'ack_and_claim' end;
             begin
                 case op
@@ -56,7 +61,8 @@ $node->safe_psql('postgres', q{
                 when 'extend_many' then perform ojs.extend_many('w2', several, '200 ms');
                 when 'beat' then perform ojs.beat('w' || session, several);
                 when 'ack_and_claim' then
-                    select array_agg(job_id) into several from (select job_id from ojs_store.lease where worker = 'w0' limit 2) x;
+                    select array_agg(job_id) into several
+                        from (select job_id from ojs_store.lease where worker = 'w0' limit 2) x;
                     insert into handed select id, deliveries, worker from ojs.ack_and_claim('w0', 'storm',
                         coalesce(several, '{}'), max => 2, lease => '150 ms');
                 end case;
@@ -98,13 +104,16 @@ sub check
     is($node->safe_psql('postgres', q{select op, error, count(*) from odd group by 1, 2}), '',
         "SM-29 PGX-05: $title: no error that is not the caller's");
     is($node->safe_psql('postgres', q{select count(*) from ojs_store.job j where (select count(*) from (
-        select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.delayed where kind <> 5
-        union all select job_id from ojs_store.finished) x where job_id = j.id) <> 1}), 0, "SM-26 SM-27: $title: every job is in exactly one place");
+        select job_id from ojs_store.ready union all select job_id from ojs_store.lease
+        union all select job_id from ojs_store.delayed where kind <> 5
+        union all select job_id from ojs_store.finished) x where job_id = j.id) <> 1}), 0,
+        "SM-26 SM-27: $title: every job is in exactly one place");
     is($node->safe_psql('postgres', q{select count(*) from (select job_id, deliveries from handed group by 1,
         2 having count(*) > 1) twice}), 0,
         "DLV-06: $title: no delivery was made twice");
     is($node->safe_psql('postgres',
-        q{select count(*) from handed h left join ojs.jobs j on j.id = h.job_id where j.deliveries is null or j.deliveries < h.deliveries}), 0,
+        q{select count(*) from handed h left join ojs.jobs j on j.id = h.job_id
+            where j.deliveries is null or j.deliveries < h.deliveries}), 0,
         "R-15 Q-21: $title: no delivery was forgotten");
 }
 

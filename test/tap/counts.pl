@@ -1,6 +1,6 @@
 # counts.pl: the counters of jobs against a plain count of the rows: QC-06, Q-58, R-81. Many sessions push, claim, ack,
-# fail, give back, cancel, retry, purge and move jobs of a few queues, in transactions and savepoints that are rolled back at
-# random, while somebody counts the rows anew all the time; then a crash.
+# fail, give back, cancel, retry, purge and move jobs of a few queues, in transactions and savepoints that are rolled
+# back at random, while somebody counts the rows anew all the time; then a crash.
 #
 # OJS_STRESS_SEED repeats a run.
 use strict;
@@ -84,18 +84,24 @@ $node->safe_psql('postgres', q{
         end loop;
     end $$;
     create view counted as
-        select queue, available, active, scheduled, retryable, pending, completed, cancelled, discarded from ojs.queue_stats() order by queue;
+        select queue, available, active, scheduled, retryable, pending, completed, cancelled, discarded
+            from ojs.queue_stats() order by queue;
     create view plain as
         with rows as (
             select queue, 'ready' as state, count(*) as n from ojs_store.ready group by 1
             union all select queue, 'active', count(*) from ojs_store.lease group by 1
-            union all select queue, case when kind = 4 or due_at <= ojs_store.now() then 'ready' else (array['scheduled', 'retryable', 'pending'])[kind] end, count(*)
+            union all select queue,
+                case when kind = 4 or due_at <= ojs_store.now() then 'ready'
+                    else (array['scheduled', 'retryable', 'pending'])[kind] end, count(*)
                 from ojs_store.delayed where kind <> 5 group by 1, 2
-            union all select queue, case state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end, count(*) from ojs_store.finished group by 1, 2)
-        select q.name as queue, n('ready') as available, n('active') as active, n('scheduled') as scheduled, n('retryable') as retryable, n('pending') as pending,
-            n('completed') as completed, n('cancelled') as cancelled, n('discarded') as discarded
+            union all select queue, case state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end,
+                count(*) from ojs_store.finished group by 1, 2)
+        select q.name as queue, n('ready') as available, n('active') as active, n('scheduled') as scheduled,
+            n('retryable') as retryable, n('pending') as pending, n('completed') as completed,
+            n('cancelled') as cancelled, n('discarded') as discarded
         from ojs.queues q order by 1;
-} =~ s/ n\('(\w+)'\)/ coalesce((select sum(r.n)::bigint from rows r where r.queue = ojs_store.queue_id(q.name) and r.state = '$1'), 0)/gr);
+} =~ s/ n\('(\w+)'\)/ coalesce((select sum(r.n)::bigint from rows r
+    where r.queue = ojs_store.queue_id(q.name) and r.state = '$1'), 0)/gr);
 
 sub run_all {
     my ($name, $meanwhile) = @_;
@@ -104,19 +110,21 @@ sub run_all {
         my $s = rand() * 2 - 1;
         $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
             '-c',
-            "select setseed($s)", '-c', "call steps('w$_', $steps)"], '<', \undef, '>', \my $out, '2>', \$run{err}, IPC::Run::timer(180));
+            "select setseed($s)", '-c', "call steps('w$_', $steps)"], '<', \undef, '>', \my $out, '2>', \$run{err},
+            IPC::Run::timer(180));
         \%run;
     } 1 .. $sessions;
     $meanwhile->() if $meanwhile;
     for my $run (@runs) { $run->{handle}->finish; is($run->{err}, '', "$name: a session ends without an error"); }
 }
-# Leases run out and delays pass within 300 ms, upkeep does the rest; then all is at rest but for retention, so the rows are
-# counted before and after.
+# Leases run out and delays pass within 300 ms, upkeep does the rest; then all is at rest but for retention, so the rows
+# are counted before and after.
 sub compare {
     my ($name) = @_;
     my ($plain, $counted, $again);
     $node->poll_query_until('postgres',
-        q{select not exists (select from ojs_store.delayed where due_at < 'infinity') and not exists (table ojs_store.lease)});
+        q{select not exists (select from ojs_store.delayed where due_at < 'infinity')
+            and not exists (table ojs_store.lease)});
     do {
         $plain = $node->safe_psql('postgres', 'table plain');
         $counted = $node->safe_psql('postgres', 'table counted');
@@ -160,7 +168,8 @@ is($node->safe_psql('postgres', q{
     release a;
     select ready from ojs.queue_stats('prepared');
     rollback;
-    select ready from ojs.queue_stats('prepared')}) =~ s/\n+/ /gr, '1 3 2 2 1', 'Q-23: a transaction counts what it has changed itself');
+    select ready from ojs.queue_stats('prepared')}) =~ s/\n+/ /gr, '1 3 2 2 1',
+        'Q-23: a transaction counts what it has changed itself');
 
 # From here on all is kept, so that the first look can be compared.
 $node->safe_psql('postgres', q{select ojs.configure_queue('_default',

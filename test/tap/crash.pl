@@ -85,14 +85,16 @@ for my $preload (1, 0) {
     my $pid = $session->query_safe('select pg_backend_pid()');
     $session->query_safe("begin; select from ojs.claim('ready', 'w', max => 2)");
     my $open = $node->safe_psql('postgres',
-        'select count(*) from ojs_store.job j where not exists (select from ojs_store.finished d where d.job_id = j.id)');
+        'select count(*) from ojs_store.job j where not exists (
+            select from ojs_store.finished d where d.job_id = j.id)');
     kill 9, $pid;
     ok($node->poll_query_until('postgres', "select not exists (select from pg_stat_activity where pid = $pid)"),
         "the server restarts after a kill -9, $how");
     is($node->safe_psql('postgres', "select count(*) from ojs.claim('ready', 'w', max => 10)"), 3,
         "SM: all jobs of the queue are there, each once, $how");
     is($node->safe_psql('postgres',
-        'select count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease union all select job_id from ojs_store.delayed) hot'),
+        'select count(distinct job_id) from (select job_id from ojs_store.ready
+            union all select job_id from ojs_store.lease union all select job_id from ojs_store.delayed) hot'),
         $open, "SM: every open job is in a place, $how");
     eval { $session->quit };
 
@@ -122,7 +124,8 @@ for my $preload (1, 0) {
         $node->safe_psql('postgres', "begin; select from ojs.$call('$id'); prepare transaction '$queue'");
     }
     my $queues = "'ended', 'removed', 'spared', 'woken'";
-    my $claim = "select string_agg(queue || ' ' || deliveries, ', ' order by queue) from ojs.claim(array[$queues], 'w', 10)";
+    my $claim = "select string_agg(queue || ' ' || deliveries, ', ' order by queue)
+        from ojs.claim(array[$queues], 'w', 10)";
     $node->stop('immediate');
     $node->start;
     $node->safe_psql('postgres', 'select ojs.ready()');
@@ -130,7 +133,8 @@ for my $preload (1, 0) {
         "SM-28: what a prepared transaction has ended is not put back, $how");
     is($node->safe_psql('postgres', $claim), '', "SM-28: and is nobody's, $how");
     $node->safe_psql('postgres',
-        $_) for "commit prepared 'ended'", "commit prepared 'removed'", "commit prepared 'woken'", "rollback prepared 'spared'";
+        $_) for "commit prepared 'ended'", "commit prepared 'removed'", "commit prepared 'woken'",
+            "rollback prepared 'spared'";
     is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 2,
         "SM: what is open then is put back, $how");
     is($node->safe_psql('postgres', $claim), 'spared 1, woken 1', "SM-28: and nothing else, $how");

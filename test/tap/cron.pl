@@ -1,5 +1,5 @@
-# Cron entries run by several tickers at once, through a crash and a restart, and by the worker: each occurrence exactly once
-# (CRN-09, PGX-05). What a ticker cannot get it leaves to others.
+# Cron entries run by several tickers at once, through a crash and a restart, and by the worker: each occurrence exactly
+# once (CRN-09, PGX-05). What a ticker cannot get it leaves to others.
 # Runs long.
 use strict;
 use warnings;
@@ -15,8 +15,10 @@ my $register = qq{select ojs.schedule('e' || n, '* * * * * *', jsonb_build_objec
 my $wrong = q{
     select (select count(*) from (select from ojs.jobs group by meta ->> 'cron_name',
         meta ->> 'cron_scheduled_at' having count(*) > 1) twice)
-        + (select count(*) from ojs.crons c where run_count <> (select count(*) from ojs.jobs where queue = replace(c.name, 'e', 'q')))
-        + (select count(*) from ojs.crons c where run_count <> (select count(*) from ojs_store.stored_event where subject = c.name and type = 'cron.triggered'))};
+        + (select count(*) from ojs.crons c
+            where run_count <> (select count(*) from ojs.jobs where queue = replace(c.name, 'e', 'q')))
+        + (select count(*) from ojs.crons c where run_count <> (
+            select count(*) from ojs_store.stored_event where subject = c.name and type = 'cron.triggered'))};
 
 # Six sessions that tick as fast as they can, each second of a moved clock; then a crash among them.
 my $node = server('tickers', conf => "restart_after_crash = on\nfsync = on\n");
@@ -58,7 +60,8 @@ is($node->safe_psql('postgres', $wrong), 0, 'CRN-09: nor when what was missed is
 is($node->safe_psql('postgres', qq{
     with late as (select meta ->> 'cron_name' as name, (meta ->> 'cron_scheduled_at')::timestamptz <= '$since' as missed
         from ojs.jobs where (meta ->> 'cron_triggered_at')::timestamptz > '$since')
-    select max(n) <= 1, count(*) from (select count(*) filter (where missed) as n from late group by name) x}), "t|$entries", 'CRN-09: by one run each');
+    select max(n) <= 1, count(*) from (select count(*) filter (where missed) as n from late group by name) x}),
+        "t|$entries", 'CRN-09: by one run each');
 
 # An open transaction that has an entry, or a unique key that an entry's job needs, holds up that entry alone.
 $node->safe_psql('postgres', q{
@@ -96,7 +99,8 @@ awaits($preloaded, 'select run_count >= 3 from ojs.crons',
     'CRN-09: the worker wakes up for an entry, not at its own interval');
 # On a machine of its own none is late. Elsewhere the best of them shows when the worker wakes up.
 is($preloaded->safe_psql('postgres',
-    q{select min((meta ->> 'cron_triggered_at')::timestamptz - (meta ->> 'cron_scheduled_at')::timestamptz) < interval '1 second' from ojs.jobs}), 't',
+    q{select min((meta ->> 'cron_triggered_at')::timestamptz - (meta ->> 'cron_scheduled_at')::timestamptz)
+        < interval '1 second' from ojs.jobs}), 't',
     'CRN-09: within a second');
 $preloaded->restart;
 awaits($preloaded, q{select run_count >= 5 from ojs.crons}, 'CRN-09: after a restart it goes on');

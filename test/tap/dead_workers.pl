@@ -11,7 +11,8 @@ sub grows_silent {
     my ($node, $worker) = @_;
     $node->safe_psql('postgres',
         "update ojs_store.worker set seen_at = seen_at - interval '1 minute' where name = '$worker';
-        update ojs_store.lease set claimed_at = claimed_at - interval '1 minute', beat_at = beat_at - interval '1 minute' where worker = '$worker'");
+        update ojs_store.lease set claimed_at = claimed_at - interval '1 minute',
+            beat_at = beat_at - interval '1 minute' where worker = '$worker'");
 }
 
 sub state_of { my ($node, $id) = @_; return $node->safe_psql('postgres',
@@ -43,11 +44,13 @@ for my $preload (0, 1) {
         array['$other']::uuid[])});
     my $admin = $node->background_psql('postgres', on_error_stop => 1);
     $admin->query_safe("begin; select ojs.set_worker_state('alive', 'quiet')");
-    my $beat = "set statement_timeout = '20s'; select extended = array['$other']::uuid[] from ojs.beat('alive', array['$other']::uuid[], lease => '1 hour')";
+    my $beat = "set statement_timeout = '20s'; select extended = array['$other']::uuid[]
+        from ojs.beat('alive', array['$other']::uuid[], lease => '1 hour')";
     is($node->safe_psql('postgres', $beat), 't', 'WRK-05: a beat does not wait for one who tells the worker something');
     $node->safe_psql('postgres',
         "update ojs_store.lease set claimed_at = claimed_at - interval '1 minute' where worker = 'alive'");
-    $admin->query_safe("update ojs_store.worker set seen_at = seen_at - interval '1 minute' where name = 'alive'; commit");
+    $admin->query_safe("update ojs_store.worker set seen_at = seen_at - interval '1 minute' where name = 'alive';
+        commit");
     $node->safe_psql('postgres', 'select ojs.tick()');
     is(state_of($node, $other), 'active/', 'WRK-07: and counts, though it could not be written to its row');
     is($node->safe_psql('postgres', q{select directive from ojs.beat('alive')}), 'quiet',

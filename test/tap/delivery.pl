@@ -1,5 +1,5 @@
-# What each delivery guarantee promises, and no more: a worker's client, or the server, is lost at every point of the recipe
-# of docs/explanation/delivery-guarantees.md; another worker then does what there is to do.
+# What each delivery guarantee promises, and no more: a worker's client, or the server, is lost at every point of the
+# recipe of docs/explanation/delivery-guarantees.md; another worker then does what there is to do.
 use strict;
 use warnings;
 use Ojs;

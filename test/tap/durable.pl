@@ -31,7 +31,10 @@ my $walwriter = stop_walwriter($node);
 
 # Whether the commit of this statement has been written out when the session goes on.
 my $session = $node->background_psql('postgres');
-sub written { return $session->query_safe('select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()) < 100') eq 't'; }
+sub written {
+    return $session->query_safe(
+        'select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()) < 100') eq 't';
+}
 sub flushed {
     my ($sql) = @_;
     # What is looked up in the catalogs may write a little, once.
@@ -42,16 +45,19 @@ sub flushed {
 }
 sub held { my ($queue, $n) = @_; return "(select id from held where queue = '$queue' and n = $n)"; }
 
-$session->query_safe("select ojs.progress(" . held('safe', 3) . ", 0.1); select ojs.checkpoint(" . held('safe',
-    3) . ", '1')");
+$session->query_safe("select ojs.progress(" . held('safe', 3) . ", 0.1);
+    select ojs.checkpoint(" . held('safe', 3) . ", '1')");
 is(flushed("select ojs.push('test.job', queue => 'safe')"), 't', 'Q-10: a push to a durable queue is waited for');
 is(flushed("select ojs.push('test.job', queue => 'fast')"), 'f',
     'Q-10, R-79: one to a queue that is not durable is not');
 is(flushed("select ojs.push_job('{\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"}')"), 'f', 'Q-10: as JSON');
 is(flushed("select count(ojs.push('test.job', queue => 'fast')) from generate_series(1, 5)"), 'f',
     'Q-10: nor are several in one statement');
-is(flushed("select * from ojs.push_many('[{\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"}, {\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"}]')"), 'f', 'Q-10: nor a batch');
-is(flushed("select * from ojs.push_many('[{\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"}, {\"type\": \"test.job\", \"args\": [], \"queue\": \"safe\"}]')"), 't', 'Q-10: a batch is, if one of its queues is durable');
+is(flushed("select * from ojs.push_many('[{\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"},
+    {\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"}]')"), 'f', 'Q-10: nor a batch');
+is(flushed("select * from ojs.push_many('[{\"type\": \"test.job\", \"args\": [], \"queue\": \"fast\"},
+    {\"type\": \"test.job\", \"args\": [], \"queue\": \"safe\"}]')"), 't',
+    'Q-10: a batch is, if one of its queues is durable');
 is(flushed("select ojs.push('test.job', queue => 'safe', options => '{\"delivery\": \"at_most_once\"}')"), 'f',
     'DLV-01: nor a push of a job that may be lost');
 is(flushed("select ojs.ack(" . held('safe', 1) . ")"), 't', 'Q-37: an ack in a durable queue is waited for');
@@ -76,22 +82,28 @@ is(flushed("begin; select ojs.push('test.job', queue => 'fast'); commit"), 't',
     'R-79: in a transaction block the setting stands');
 is(flushed("insert into mine select id from ojs.push('test.job', queue => 'fast')"), 't',
     'R-79: the statement writes the push into a table');
-is(flushed("with w as (insert into mine values (gen_random_uuid()) returning 1) select ojs.push('test.job', queue => 'fast') from w"), 't', 'R-79: the statement writes before the push');
+is(flushed("with w as (insert into mine values (gen_random_uuid()) returning 1)
+    select ojs.push('test.job', queue => 'fast') from w"), 't', 'R-79: the statement writes before the push');
 is(flushed("do \$\$ begin perform ojs.push('test.job', queue => 'fast'); insert into mine values (null); end \$\$"),
     't', 'R-79: a block of code writes after the push');
 is(flushed("do \$\$ begin insert into mine values (null); perform ojs.push('test.job', queue => 'fast'); end \$\$"),
     't', 'R-79: a block of code writes before the push');
 is(flushed("do \$\$ begin perform ojs.push('test.job', queue => 'fast'); end \$\$"), 'f',
     'R-79: a block of code that only pushes is not waited for');
-is(flushed("do \$\$ begin perform ojs.push('test.job', queue => 'fast'); perform ojs.push('test.job', queue => 'safe'); end \$\$"), 't', 'R-79: a push to a durable queue beside it is waited for');
-is(flushed("do \$\$ begin perform ojs.push('test.job', queue => 'fast'); begin insert into mine values (null); exception when others then null; end; end \$\$"), 't', 'R-79: a subtransaction writes after the push');
+is(flushed("do \$\$ begin perform ojs.push('test.job', queue => 'fast'); perform ojs.push('test.job', queue => 'safe');
+    end \$\$"), 't', 'R-79: a push to a durable queue beside it is waited for');
+is(flushed("do \$\$ begin perform ojs.push('test.job', queue => 'fast'); begin insert into mine values (null);
+    exception when others then null; end; end \$\$"), 't', 'R-79: a subtransaction writes after the push');
 is(flushed("select ojs.push('test.job', queue => 'fast'); show synchronous_commit; insert into mine values (null)"),
     't', 'R-79: the setting is back for the next statement');
 is($node->safe_psql('postgres', "select ojs.push('test.job', queue => 'fast') is null; show synchronous_commit"),
     "f\non", 'R-79: and reads so');
 
-$session->query_safe('create function note(job jsonb) returns jsonb language sql as $$ insert into public.mine values (null) returning $1 $$; '
-    . 'create function pass(job jsonb) returns jsonb language sql as $$ select $1 $$; select ojs.register_hook(\'hook\', \'enqueue\', \'pass(jsonb)\')');
+$session->query_safe(q{
+    create function note(job jsonb) returns jsonb language sql as $$
+        insert into public.mine values (null) returning $1 $$;
+    create function pass(job jsonb) returns jsonb language sql as $$ select $1 $$;
+    select ojs.register_hook('hook', 'enqueue', 'pass(jsonb)')});
 is(flushed("select ojs.push('test.job', queue => 'fast')"), 'f', 'R-79: a hook that writes nothing changes nothing');
 $session->query_safe("select ojs.unregister_hook('hook'), ojs.register_hook('hook', 'enqueue', 'note(jsonb)')");
 is(flushed("select ojs.push('test.job', queue => 'fast')"), 't', 'R-79: what a hook writes is the caller\'s');

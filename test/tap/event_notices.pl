@@ -18,13 +18,15 @@ for my $preload (1, 0) {
         my $until = time + $PostgreSQL::Test::Utils::timeout_default;
         while (time < $until) {
             $node->safe_psql('postgres', 'select ojs.tick()') unless $preload;
-            push @told, $listener->query_safe('select pg_sleep(0.05)') =~ /notification "ojs_events" with payload "(\w+-\S+?)"/g;
+            push @told, $listener->query_safe('select pg_sleep(0.05)')
+                =~ /notification "ojs_events" with payload "(\w+-\S+?)"/g;
             last if @told >= $n;
         }
     };
     my $events = sub {
         return split /\n/, $node->safe_psql('postgres',
-            "select e ->> 'id' from jsonb_array_elements(ojs.events(types => '{job.*}', queues => '{$_[0]}') -> 'events') e");
+            "select e ->> 'id' from jsonb_array_elements(
+                ojs.events(types => '{job.*}', queues => '{$_[0]}') -> 'events') e");
     };
 
     $node->safe_psql('postgres', 'select ojs.notify_events()');

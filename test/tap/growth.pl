@@ -1,5 +1,5 @@
-# growth.pl: some of bench/growth in small: as more is kept, no operation touches more pages than is stated for it: OP-25.
-# Runs long.
+# growth.pl: some of bench/growth in small: as more is kept, no operation touches more pages than is stated for it:
+# OP-25. Runs long.
 use strict;
 use warnings;
 use FindBin;
@@ -13,7 +13,8 @@ local $ENV{PGPORT} = $node->port;
 local $ENV{PGUSER} = $node->safe_psql('postgres', 'select current_user');
 my $tests = 0;
 my ($program) = grep { -x } map { "$FindBin::RealBin/$_/bench/growth" } '..', '../..';
-open my $bench, '-|', $program, '--here', '--tap', '--sizes', '200,2000', qw(ready leases dead)
+open my $bench, '-|', $program, '--here', '--tap', '--sizes', '200,2000',
+    qw(ready leases dead workflows limits limit_keys)
     or die "bench/growth: $!";
 while (my $line = <$bench>) {
     my ($not, $title) = $line =~ /^(not )?ok - (.*)/ or next;

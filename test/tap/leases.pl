@@ -22,7 +22,8 @@ sub fill {
         select ojs.push('test.job', '["over"]', queue => 'kept', options => '{"delivery": "at_most_once"}');
         select ojs.push('test.job', format('["%s"]', what)::jsonb,
             queue => 'kept') from unnest('{acked,released,short,cancelled,late}'::text[]) what;
-        -- Handed out again at an earlier time than it was given back: by a clock that was set back, or by who had begun before.
+        -- Handed out again at an earlier time than it was given back: the clock was set back, or who took it had begun
+        -- before.
         select ojs.push('test.job', '["turned"]', queue => 'kept', priority => 1);
         set ojs.clock_offset = '1 min';
         select ojs.nack(id) from ojs.claim('kept', 'w');
@@ -49,9 +50,9 @@ my $leases = q{select string_agg(format('%s %s %s %s', h.args ->> 0, l.worker, l
     round(extract(epoch from l.lease_expires_at - h.started_at) / 60)), ', ' order by h.args ->> 0)
     from held h join ojs.leases l on l.job_id = h.id where h.args <> '["short"]'};
 
-my $after = 'acked kept completed 1/1, back kept active 2/2, back plain available 1/1, bound kept available 1/1, cancelled kept cancelled 1/1, '
-    . 'first kept active 1/1, first plain available 0/0, late kept available 0/1, over kept active 1/1, released kept available 0/1, '
-    . 'short kept available 1/1, turned kept active 1/2';
+my $after = 'acked kept completed 1/1, back kept active 2/2, back plain available 1/1, bound kept available 1/1, '
+    . 'cancelled kept cancelled 1/1, first kept active 1/1, first plain available 0/0, late kept available 0/1, '
+    . 'over kept active 1/1, released kept available 0/1, short kept available 1/1, turned kept active 1/2';
 
 sub check {
     my ($node, $how) = @_;
@@ -63,7 +64,8 @@ sub check {
     is($node->safe_psql('postgres', $leases), 'back w t 120, first w t 60, over w t 60, turned w t 60',
         "Q-60: with their holders, tokens and deadlines, $how");
     is($node->safe_psql('postgres',
-        "select count(*) from ojs.claim('kept', 'other', max => 9) where args <> '[\"short\"]' and args <> '[\"bound\"]'"), 0, "Q-60: nobody else gets the jobs, $how");
+        "select count(*) from ojs.claim('kept', 'other', max => 9) where args <> '[\"short\"]'
+            and args <> '[\"bound\"]'"), 0, "Q-60: nobody else gets the jobs, $how");
     my $id = q{(select id from held where queue = 'kept' and args = '["back"]')};
     is($node->safe_psql('postgres',
         "select state from ojs.ack($id, lease_id => (select lease_id from held where id = $id), worker => 'w')"),
@@ -72,10 +74,12 @@ sub check {
     is($node->safe_psql('postgres', "select error ->> 'type' from ojs.jobs where args = '[\"short\"]'"),
         'visibility_timeout', "Q-60: a lease that ran out meanwhile counts as one, $how");
     is($node->safe_psql('postgres',
-        q{set ojs.clock_offset = '11 min'; select ojs.tick(); select error ->> 'type' from ojs.jobs where args = '["first"]' and queue = 'kept'}) =~ s/^\{.*\n//r, 'timeout',
+        q{set ojs.clock_offset = '11 min'; select ojs.tick(); select error ->> 'type' from ojs.jobs
+            where args = '["first"]' and queue = 'kept'}) =~ s/^\{.*\n//r, 'timeout',
         "TMO-01: the execution timeout goes on, $how");
     is($node->safe_psql('postgres',
-        q{set ojs.clock_offset = '61 min'; select ojs.tick(); select state from ojs.jobs where args = '["over"]'}) =~ s/^\{.*\n//r, 'discarded',
+        q{set ojs.clock_offset = '61 min'; select ojs.tick(); select state from ojs.jobs where args = '["over"]'})
+            =~ s/^\{.*\n//r, 'discarded',
         "DLV-01: a job that may be delivered once is discarded when its lease runs out, $how");
 }
 

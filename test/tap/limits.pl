@@ -50,7 +50,8 @@ for my $preload (0, 1) {
         my %run = (n => $n, out => '', err => '');
         $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
             '-c',
-                "set application_name = 'claimer $n'", '-c', "call work('w$n', $jobs)"], '<', \undef, '>', \$run{out}, '2>', \$run{err}, IPC::Run::timer(180));
+                "set application_name = 'claimer $n'", '-c', "call work('w$n', $jobs)"], '<', \undef, '>', \$run{out},
+                '2>', \$run{err}, IPC::Run::timer(180));
         return \%run;
     };
     my @runs = map { $start->($_) } 1 .. $claimers;
@@ -93,14 +94,16 @@ for my $preload (0, 1) {
     my $waiter = IPC::Run::start(['psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
         "set application_name = 'waiter'", '-c', q{select count(*) from ojs.claim('one', 'second', wait => '30 s')}],
         '<', \undef, '>', \$out, '2>', \$err, IPC::Run::timer(60));
-    awaits($node, q{select count(*) = 1 from pg_stat_activity where application_name = 'waiter' and query like '%ojs.claim%' and state = 'active'}, 'a claim waits');
+    awaits($node, q{select count(*) = 1 from pg_stat_activity where application_name = 'waiter'
+        and query like '%ojs.claim%' and state = 'active'}, 'a claim waits');
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('one', 'third')}), 0,
         'RL-01: for a place that is taken');
     $node->safe_psql('postgres', "select (ojs.ack('$held')).state");
     $waiter->finish;
     is($out, "1\n", "RL-01: it gets the job when the place is free, $as");
     cmp_ok($node->safe_psql('postgres',
-        "select extract(epoch from (select claimed_at from ojs.leases where worker = 'second') - (select completed_at from ojs.jobs where id = '$held'))"),
+        "select extract(epoch from (select claimed_at from ojs.leases where worker = 'second')
+            - (select completed_at from ojs.jobs where id = '$held'))"),
         '<', 15, 'RL-01: soon, not when its time is over');
     $node->stop;
 }

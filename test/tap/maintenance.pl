@@ -27,7 +27,8 @@ my $stands = sub {
         "ADM-05: no cron entry runs, $when");
     is($node->safe_psql($database, q{select count(*) from ojs.claim(array['ready', 'later'], 'w', max => 10)}), 0,
         "ADM-05: nothing is handed out, $when");
-    is($node->safe_psql($database, q{select ojs.health() #>> '{maintenance,reason}'}), 'a test', "ADM-05: health says why, $when");
+    is($node->safe_psql($database, q{select ojs.health() #>> '{maintenance,reason}'}), 'a test',
+        "ADM-05: health says why, $when");
 };
 $stands->('with a worker');
 
@@ -62,13 +63,15 @@ is($node->safe_psql('target', q{select count(*) from ojs.claim(array['ready', 'l
 my $waits = $node->background_psql('postgres');
 $waits->{stdin} .= "select 'claimed ' || count(*) from ojs.claim('ready', 'w', wait => '30 s');\n";
 $waits->{run}->pump_nb;
-awaits($node, q{select exists (select from pg_stat_activity where state = 'active' and wait_event_type = 'Extension' and query like '%wait =>%')}, 'ADM-05: a claim waits');
+awaits($node, q{select exists (select from pg_stat_activity where state = 'active' and wait_event_type = 'Extension'
+    and query like '%wait =>%')}, 'ADM-05: a claim waits');
 $node->safe_psql('postgres', 'select ojs.set_maintenance(false)');
 like($waits->query_safe(''), qr/claimed 1/, 'ADM-05: and gets its job when maintenance ends');
 awaits($node, q{select state = 'available' from ojs.jobs where queue = 'later'}, 'ADM-05: the worker promotes');
 awaits($node, q{select run_count > 0 from ojs.crons}, 'ADM-05: and runs cron entries');
 is($node->safe_psql('postgres',
-    q{select max(n) from (select count(*) as n from ojs.jobs where queue = 'cron' group by meta ->> 'cron_scheduled_at') c}), 1, 'CRN-09: each occurrence once');
+    q{select max(n) from (select count(*) as n from ojs.jobs where queue = 'cron'
+        group by meta ->> 'cron_scheduled_at') c}), 1, 'CRN-09: each occurrence once');
 $waits->quit;
 
 # A listener that found nothing meanwhile is told of what it may have now.

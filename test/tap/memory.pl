@@ -14,7 +14,8 @@ my $worker = worker_pid($node);
 sub grown {
     my ($body) = @_;
     my $held = q{select sum(used_bytes) from pg_backend_memory_contexts;};
-    my $loop = sub { "do \$do\$ declare c ojs.claimed_job; id uuid; r record; begin for i in 1 .. $_[0] loop $body commit; end loop; end \$do\$;" };
+    my $loop = sub { "do \$do\$ declare c ojs.claimed_job; id uuid; r record;
+        begin for i in 1 .. $_[0] loop $body commit; end loop; end \$do\$;" };
     my ($before, $after) = split /\n/, $node->safe_psql('postgres',
         join("\n", $held =~ s/.*/$loop->(300)/er, $held, $loop->($rounds), $held));
     note("$before bytes, then $after");
@@ -47,7 +48,8 @@ my %rounds = (
         begin perform ojs.push('a.b', retry => '{"max_attempts": "x"}'); exception when others then end;
         begin perform ojs.ack('00000000-0000-0000-0000-000000000000'); exception when others then end;
         begin perform ojs.push('a.b', "unique" => '{"keys": ["type", {"a": 1}]}'); exception when others then end;
-        begin perform ojs.push_job('{"type": "a.b", "args": [1], "queue": "e", "x": 1}'); perform 1 / (i - i); exception when others then end;},
+        begin perform ojs.push_job('{"type": "a.b", "args": [1], "queue": "e", "x": 1}'); perform 1 / (i - i);
+            exception when others then end;},
     'HTTP' => q{
         if i % 10 = 0 then
             perform ojs.http('POST', '/ojs/v1/jobs', '{"content-type": "application/json"}',
@@ -59,9 +61,9 @@ my %rounds = (
         end if;});
 cmp_ok(grown($rounds{$_}), '<', 16 * $rounds, "a session's memory stays flat: $_") for sort keys %rounds;
 
-# Runs the worker through an hour and a half of its clock; jobs of a cron entry fail, expire and are forgotten in it. What it
-# keeps of the catalog has been read in the first hour, but for the plans of duties that it does every few minutes by the
-# system's clock: about 64 kB, once.
+# Runs the worker through an hour and a half of its clock; jobs of a cron entry fail, expire and are forgotten in it.
+# What it keeps of the catalog has been read in the first hour, but for the plans of duties that it does every few
+# minutes by the system's clock: about 64 kB, once.
 my $held = sub {
     my $log = -s $node->logfile;
     $node->safe_psql('postgres', "select pg_log_backend_memory_contexts($worker)");

@@ -1,6 +1,6 @@
-# metrics.pl: the figures in shared memory against the rows: OBS-02, QC-06; and that the log keeps what is in jobs to itself: OBS-03.
-# Many sessions push, claim, ack, fail, give back and cancel jobs, in transactions and savepoints that are rolled back at random. None of them
-# removes a row, so what commits have added up must be what the rows say.
+# metrics.pl: the figures in shared memory against the rows: OBS-02, QC-06; and that the log keeps what is in jobs to
+# itself: OBS-03. Many sessions push, claim, ack, fail, give back and cancel jobs, in transactions and savepoints that
+# are rolled back at random. None of them removes a row, so what commits have added up must be what the rows say.
 #
 # OJS_STRESS_SEED repeats a run.
 use strict;
@@ -19,7 +19,8 @@ my ($sessions, $steps) = (6, 60);
 
 # No lease runs out by itself: the figures and the rows are read one after the other.
 my $node = server('metrics', preload => 1,
-    conf => "max_connections = 40\nfsync = off\nlog_min_messages = info\nlog_statement = none\nojs.tick_interval = 20ms\nojs.default_lease = 1h\n");
+    conf => "max_connections = 40\nfsync = off\nlog_min_messages = info\nlog_statement = none\n"
+        . "ojs.tick_interval = 20ms\nojs.default_lease = 1h\n");
 $node->safe_psql('postgres', q{
     create function one_step(me text) returns void language plpgsql as $$
     declare
@@ -74,7 +75,8 @@ sub run_all {
         my $s = rand() * 2 - 1;
         $run{handle} = IPC::Run::start(['psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
             '-c',
-            "select setseed($s)", '-c', "call steps('w$_', $steps)"], '<', \undef, '>', \my $out, '2>', \$run{err}, IPC::Run::timer(180));
+            "select setseed($s)", '-c', "call steps('w$_', $steps)"], '<', \undef, '>', \my $out, '2>', \$run{err},
+            IPC::Run::timer(180));
         \%run;
     } 1 .. $sessions;
     for my $run (@runs) { $run->{handle}->finish; is($run->{err}, '', "$name: a session ends without an error"); }

@@ -1,5 +1,5 @@
-# The pg_cron recipe of docs/how-to/upkeep.md, with the real pg_cron (PGX-06). pg_cron before 1.5 knows whole minutes only, so
-# this waits for the next one.
+# The pg_cron recipe of docs/how-to/upkeep.md, with the real pg_cron (PGX-06). pg_cron before 1.5 knows whole minutes
+# only, so this waits for the next one.
 # Runs long: pg_cron begins with the minute.
 use strict;
 use warnings;
@@ -22,7 +22,8 @@ $node->safe_psql('postgres', q{select cron.schedule('ojs-tick', '* * * * *', 'se
 awaits($node, "select exists (select from ojs_store.ready where job_id = '$lapsed')",
     'PGX-06: pg_cron reaps a lapsed lease by ojs.tick()');
 awaits($node, "select exists (select from ojs_store.ready where job_id = '$due')", 'PGX-06: and promotes a due job');
-awaits($node, "select exists (select from cron.job_run_details where status = 'succeeded' and command = 'select ojs.tick()')",
+awaits($node, "select exists (select from cron.job_run_details where status = 'succeeded'
+    and command = 'select ojs.tick()')",
     'PGX-06: its run succeeded');
 $node->stop;
 done_testing();

@@ -1,4 +1,4 @@
-# PgBouncer in transaction mode, with two connections to the server: what goes through it, and what a work session does there.
+# PgBouncer in transaction mode, with two connections to the server: what goes through it, and what work sessions do.
 use strict;
 use warnings;
 use Ojs;
@@ -58,7 +58,8 @@ is(pooled('worker', q{select state from ojs.leases l, ojs.ack(l.job_id, worker =
 my $out = '';
 my $waiting = IPC::Run::start(['psql', '-XAtq', '-d', "host=127.0.0.1 port=$port dbname=postgres",
     '-c', q{select count(*) from ojs.claim('soon', 'w', wait => '30 s', missing_ok => true)}], '>', \$out);
-awaits($node, q{select exists (select from pg_stat_activity where query like '%soon%' and state = 'active' and pid <> pg_backend_pid())}, 'a claim waits, and has a connection of the pool meanwhile');
+awaits($node, q{select exists (select from pg_stat_activity where query like '%soon%' and state = 'active'
+    and pid <> pg_backend_pid())}, 'a claim waits, and has a connection of the pool meanwhile');
 is(pooled('app', q{select count(*) from ojs.push('a.b', queue => 'soon')}), '1', 'a push through the other');
 $waiting->finish;
 is($out, "1\n", 'wakes it');

@@ -11,14 +11,16 @@ my $node = server('rebuild', conf => "max_connections = 60\n");
 my $other = $node->background_psql('postgres', on_error_stop => 0);
 $other->query_safe("select from ojs.push('test.job', queue => 'warm')");
 my %job = map { $_ => pushed($node, $_) } qw(once moved ttl plain revived);
-my $event = 'insert into ojs_store.job_history (job_id, at, due_at, kind, attempt, deliveries, started_at, data) values';
+my $event = 'insert into ojs_store.job_history
+    (job_id, at, due_at, kind, attempt, deliveries, started_at, data) values';
 $node->safe_psql('postgres', "update ojs_store.job set flags = flags | 2 where id = '$job{once}'");
 $node->safe_psql('postgres',
     "update ojs_store.job set flags = flags | 4, options = '{\"enqueue_ttl\": 3600}' where id = '$job{ttl}'");
 $node->safe_psql('postgres', "$event ('$job{once}', now(), null, 7, 1, 1, now(), null)");
 $node->safe_psql('postgres', "$event ('$job{moved}', now(), null, 5, 0, 0, null, jsonb_build_object('priority', 7))");
 $node->safe_psql('postgres',
-    "$event ('$job{revived}', now() - interval '1 s', null, 1, 1, 1, now(), '{}'), ('$job{revived}', now(), now() + interval '1 hour', 6, 0, 1, null, '{}')");
+    "$event ('$job{revived}', now() - interval '1 s', null, 1, 1, 1, now(), '{}'),
+        ('$job{revived}', now(), now() + interval '1 hour', 6, 0, 1, null, '{}')");
 is($node->safe_psql('postgres', 'select ojs.ready()'), 't', 'PGX-13: rows that came by SQL are taken in');
 is(health($node, 'hot_set,last_rebuild,cause'), 'restore', 'OBS-01: health says why');
 is($node->safe_psql('postgres', "select state || ' ' || (error ->> 'type') from ojs.jobs where id = '$job{once}'"),
@@ -27,10 +29,12 @@ is($node->safe_psql('postgres', "select state || ' ' || (error ->> 'type') from 
 is($node->safe_psql('postgres', "select npriority from ojs_store.ready where job_id = '$job{moved}'"), -7,
     'a changed priority is kept');
 is($node->safe_psql('postgres',
-    "select extract(epoch from due_at - (select created_at from ojs_store.job where id = job_id))::int from ojs_store.delayed where job_id = '$job{ttl}' and kind = 5"),
+    "select extract(epoch from due_at - (select created_at from ojs_store.job where id = job_id))::int
+        from ojs_store.delayed where job_id = '$job{ttl}' and kind = 5"),
     3600, 'TMO-04: the reminder of a time to live is back');
 is($node->safe_psql('postgres',
-    "select kind || ' ' || attempt || ' ' || deliveries || ' ' || flags from ojs_store.delayed where job_id = '$job{revived}'"), '1 0 1 32',
+    "select kind || ' ' || attempt || ' ' || deliveries || ' ' || flags from ojs_store.delayed
+        where job_id = '$job{revived}'"), '1 0 1 32',
     'SM: a revived job waits for its time');
 is($node->safe_psql('postgres', "select count(*) from ojs_store.ready where job_id = '$job{plain}'"), 1,
     'what stood in its place stands there once');
@@ -40,7 +44,8 @@ is($other->query_safe("select queue from ojs.claim('plain', 'w')"), 'plain', 'a 
 is($node->safe_psql('postgres', q{
     begin;
     insert into ojs_store.job (id, seq, queue, created_at, flags, max_attempts, priority, type, args)
-    select '018f6a10-0000-7000-8000-000000000001', 999999, queue, now(), 0, 3, 0, 'test.job', '[]' from ojs_store.job limit 1;
+    select '018f6a10-0000-7000-8000-000000000001', 999999, queue, now(), 0, 3, 0, 'test.job', '[]'
+        from ojs_store.job limit 1;
     select state from ojs.push('test.job', queue => 'same');
     select count(*) from ojs_store.ready where job_id = '018f6a10-0000-7000-8000-000000000001';
     rollback}), "available\n1", 'PGX-13: and in the transaction that brings them');
@@ -53,9 +58,11 @@ $node->stop('immediate');
 $node->start;
 $node->pgbench('--client=40 --transactions=20 --jobs=2 --no-vacuum', 0, [qr{processed: 800/800}], [qr/^$/],
     'SM: forty sessions push and claim at once after a crash',
-    { '006_many' => "select from ojs.push('test.job', queue => 'many');\nselect from ojs.claim('many', 'w', max => 3);\n" });
+    { '006_many' => "select from ojs.push('test.job', queue => 'many');\n"
+        . "select from ojs.claim('many', 'w', max => 3);\n" });
 is($node->safe_psql('postgres',
-    'select count(*) - count(distinct job_id) from (select job_id from ojs_store.ready union all select job_id from ojs_store.lease) hot'), 0,
+    'select count(*) - count(distinct job_id) from (select job_id from ojs_store.ready
+        union all select job_id from ojs_store.lease) hot'), 0,
     'SM: no job is in two places');
 is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 0,
     'SM: and none in no place');
@@ -81,11 +88,13 @@ is($node->safe_psql('postgres', q{
     select queue from ojs.claim('default', 'w');
     rollback;
     create extension ojs;
-    select state from ojs.push('test.job')}), "available\ndefault\navailable", 'PGX-02: use in the transaction that creates the extension');
+    select state from ojs.push('test.job')}), "available\ndefault\navailable",
+        'PGX-02: use in the transaction that creates the extension');
 $node->stop;
 
-# Through a snapshot from before a rebuild nothing in the hot set is to be seen: then the logged tables say where a job is, also in a
-# session that has seen the rebuild by a newer one. (TRUNCATE empties a table for old snapshots too, as a crash does.)
+# Through a snapshot from before a rebuild nothing in the hot set is to be seen: then the logged tables say where a job
+# is, also in a session that has seen the rebuild by a newer one. (TRUNCATE empties a table for old snapshots too, as a
+# crash does.)
 $node = server('snapshots');
 my $later = pushed($node, 'later', q{delay => '1 hour'});
 my $old = $node->background_psql('postgres', on_error_stop => 0);

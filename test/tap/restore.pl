@@ -32,7 +32,9 @@ $node->command_ok(['pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('postgres
 
 for my $mode ('one by one', 'with triggers disabled', 'in one transaction', 'two at a time') {
     $node->safe_psql('postgres', 'create database target');
-    my @options = $mode eq 'in one transaction' ? '--single-transaction' : $mode eq 'two at a time' ? '--jobs=2' : $mode eq 'with triggers disabled' ? '--disable-triggers' : ();
+    my @options = $mode eq 'in one transaction' ? '--single-transaction'
+        : $mode eq 'two at a time' ? '--jobs=2'
+        : $mode eq 'with triggers disabled' ? '--disable-triggers' : ();
     # Sessions and the worker use the database while it is filled.
     $node->safe_psql('target', 'create extension ojs; select ojs.ready()') if $mode =~ /^one by|triggers/;
     my $extension_there = $mode =~ /^one by|triggers/;
@@ -52,7 +54,8 @@ for my $mode ('one by one', 'with triggers disabled', 'in one transaction', 'two
     is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6,
         "PGX-13: what was available or leased can be claimed, $mode");
     is($node->safe_psql('target',
-        "select count(*) || ' ' || count(extra -> 'checkpoint') from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), '6 1',
+        "select count(*) || ' ' || count(extra -> 'checkpoint')
+            from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), '6 1',
         "PGX-13: once, and DUR-04: with its checkpoint, $mode");
     is($node->safe_psql('target', 'select count(*) from ojs_store.delayed'), 2,
         "PGX-13: what waits still waits, $mode");

@@ -65,7 +65,9 @@ is($node->safe_psql('postgres', q{select count(*) || '/' || count(distinct id) f
     q{select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb,
     'queue', 'batch',
     'id', batch_id) order by case when %d % 2 = 0 then n else -n end) from ids));});
-is(join(' ', sort map { $_->{out} =~ /(\d+)/ ? $1 : $_->{err} =~ /exists already|holds two/ ? 'duplicate' : $_->{err} } @replies), '50 duplicate duplicate duplicate',
+is(join(' ', sort map {
+    $_->{out} =~ /(\d+)/ ? $1 : $_->{err} =~ /exists already|holds two/ ? 'duplicate' : $_->{err}
+} @replies), '50 duplicate duplicate duplicate',
     'ENV-04: of batches with the same ids in opposite orders one wins, with no deadlock');
 
 # OP-25: with 100,000 finished jobs, a call touches as many pages as with none.
@@ -130,7 +132,8 @@ my $ready = $node->safe_psql('postgres',
     q{select count(*) from ojs_store.ready r join ojs.jobs j on j.id = r.job_id where j.queue = 'ticks'});
 is($promoted, $ready, 'PGX-05: what they report is what was done');
 is($node->safe_psql('postgres',
-    q{select count(*) from (select job_id from ojs_store.ready union all select job_id from ojs_store.delayed where kind <> 5) x group by job_id having count(*) > 1}), '',
+    q{select count(*) from (select job_id from ojs_store.ready
+        union all select job_id from ojs_store.delayed where kind <> 5) x group by job_id having count(*) > 1}), '',
     'PGX-05: no job was promoted twice');
 $node->stop;
 done_testing();

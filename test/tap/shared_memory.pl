@@ -1,5 +1,6 @@
-# shared_memory.pl: shared memory is bounded, and shared by databases that know nothing of each other: what happens where there
-# is no room, who pays for it, what comes back when a database is dropped, and that ojs.health and ojs.metrics say so.
+# shared_memory.pl: shared memory is bounded, and shared by databases that know nothing of each other: what happens
+# where there is no room, who pays for it, what comes back when a database is dropped, and that ojs.health and
+# ojs.metrics say so.
 use strict;
 use warnings;
 use Ojs;
@@ -17,7 +18,9 @@ my $metric = sub { my ($database, $line) = @_; return $in->($database,
     "select line from string_to_table(ojs.metrics(), e'\\n') line where line like '$line%'") };
 my $push_to_each = sub {
     my ($database, $from, $to) = @_;
-    $in->($database, "select count(*) from generate_series($from, $to, 1000) k, lateral ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue', 'q' || i))
+    $in->($database, "select count(*) from generate_series($from, $to, 1000) k,
+        lateral ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb,
+            'queue', 'q' || i))
         from generate_series(k, least(k + 999, $to)) i))");
 };
 $in->('postgres', 'create database model');
@@ -43,8 +46,10 @@ my $buffers = sub {
             plan json;
         begin
             for i in 1 .. 20 loop
-                execute 'explain (analyze, buffers, timing off, format json) select ojs.push(''test.job'', queue => ''q1'')' into plan;
-                insert into seen values ((plan -> 0 -> 'Plan' ->> 'Shared Hit Blocks')::int + (plan -> 0 -> 'Plan' ->> 'Shared Read Blocks')::int);
+                execute 'explain (analyze, buffers, timing off, format json)
+                    select ojs.push(''test.job'', queue => ''q1'')' into plan;
+                insert into seen select "Shared Hit Blocks" + "Shared Read Blocks"
+                    from json_to_record(plan -> 0 -> 'Plan') as p ("Shared Hit Blocks" int, "Shared Read Blocks" int);
             end loop;
         end $$;
         select min(n) from seen});
@@ -85,15 +90,17 @@ my $blocks = sub {
         create temp table plans (n int);
         do $$ declare plan json; begin
             for i in 1 .. 3 loop
-                execute 'explain (analyze, buffers, timing off, format json) select ojs.queue_info(''q8999'')' into plan;
-                insert into plans values ((plan -> 0 -> 'Plan' ->> 'Shared Hit Blocks')::int + (plan -> 0 -> 'Plan' ->> 'Shared Read Blocks')::int);
+                execute 'explain (analyze, buffers, timing off, format json) select ojs.queue_info(''q8999'')'
+                    into plan;
+                insert into plans select "Shared Hit Blocks" + "Shared Read Blocks"
+                    from json_to_record(plan -> 0 -> 'Plan') as p ("Shared Hit Blocks" int, "Shared Read Blocks" int);
             end loop; end $$;
         select min(n) from plans});
 };
 my $few = $blocks->();
 $in->('big', q{select count(*) from generate_series(1, 5),
-    lateral ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb, 'queue',
-    'ends')) from generate_series(1, 1000)))});
+    lateral ojs.push_many((select jsonb_agg(jsonb_build_object('type', 'test.job', 'args', '[]'::jsonb,
+        'queue', 'ends')) from generate_series(1, 1000)))});
 $in->('big', q{select count(*) from ojs.claim('ends', 'w', 1000) c, lateral ojs.ack(c.id)}) for 1 .. 5;
 $in->('big', 'vacuum');
 cmp_ok($blocks->(), '<=', $few + 60, 'and what it costs to ask does not grow with the jobs that are finished');
@@ -123,8 +130,10 @@ is($in->('small', 'select sum(available) from ojs.queue_stats()'), 20, 'and nobo
 # --- refused pushes whose events nobody writes down ---
 my $refuse = sub {
     my ($database, $n) = @_;
-    $in->($database, "select ojs.create_queue('full' || i, '{\"max_size\": 1}'), ojs.push('test.job', queue => 'full' || i) from generate_series(1, $n) i");
-    $in->($database, "do \$\$ begin for i in 1 .. $n loop begin perform ojs.push('test.job', queue => 'full' || i); exception when sqlstate 'OJ601' then null; end; end loop; end \$\$");
+    $in->($database, "select ojs.create_queue('full' || i, '{\"max_size\": 1}'),
+        ojs.push('test.job', queue => 'full' || i) from generate_series(1, $n) i");
+    $in->($database, "do \$\$ begin for i in 1 .. $n loop begin perform ojs.push('test.job', queue => 'full' || i);
+        exception when sqlstate 'OJ601' then null; end; end loop; end \$\$");
 };
 my $told = sub { my ($database, $type) = @_; return $in->($database,
     "select count(distinct subject) from ojs_store.stored_event where type = 'backpressure.$type'") };
@@ -152,7 +161,8 @@ my $grown = $in->('small', q{
             exception when division_by_zero then null;
             end;
             if i in (500, 5000) then
-                insert into sizes select i, sum(total_bytes) from pg_backend_memory_contexts where name = 'TopTransactionContext';
+                insert into sizes select i, sum(total_bytes) from pg_backend_memory_contexts
+                    where name = 'TopTransactionContext';
             end if;
         end loop;
     end $$;
@@ -164,9 +174,11 @@ my $start = sub {
     my ($queues, $worker) = @_;
     my $session = $node->background_psql('small');
     my $pid = $session->query_safe('select pg_backend_pid()');
-    $session->{stdin} .= "select 'got ' || string_agg(id::text, ' ') from ojs.claim($queues, '$worker', wait => '60 s');\n";
+    $session->{stdin} .= "select 'got ' || string_agg(id::text, ' ')
+        from ojs.claim($queues, '$worker', wait => '60 s');\n";
     $session->{run}->pump_nb;
-    awaits($node, "select wait_event = 'OjsClaimWait' or wait_event_type = 'Extension' from pg_stat_activity where pid = $pid", "$worker waits", 'small');
+    awaits($node, "select wait_event = 'OjsClaimWait' or wait_event_type = 'Extension' from pg_stat_activity
+        where pid = $pid", "$worker waits", 'small');
     return { session => $session, pid => $pid };
 };
 my $all = q{array(select 'w' || i from generate_series(1, 20) i)};

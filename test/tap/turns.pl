@@ -19,7 +19,8 @@ $node->safe_psql($_, q{
     select count(*) from ojs.claim('lapsing', 'w', lease => '1 s');
     select ojs.schedule('tick', '@every 1s', '{"type": "t", "args": [], "queue": "cron"}',
         '{"overlap_policy": "allow"}')}) for @databases;
-awaits($node, q{select count(*) = 2 from ojs_store.ready r join ojs_store.job j on j.id = r.job_id where j.queue in (select id from ojs_store.queue where name in ('late', 'lapsing'))},
+awaits($node, q{select count(*) = 2 from ojs_store.ready r join ojs_store.job j on j.id = r.job_id
+    where j.queue in (select id from ojs_store.queue where name in ('late', 'lapsing'))},
     "what falls due is found in $_", $_) for @databases;
 awaits($node, q{select count(*) > 0 from ojs_store.cron where run_count > 1}, "cron entries run in $_",
     $_) for @databases;
@@ -27,7 +28,8 @@ awaits($node, q{select count(*) > 0 from ojs_store.cron where run_count > 1}, "c
 is($node->safe_psql('postgres', q{select count(*) <= 4 from pg_stat_activity where backend_type = 'ojs worker'}), 't',
     'by default at most half of max_worker_processes are workers');
 is($node->safe_psql('db7', q{select ojs.health() ->> 'status'}), 'ok', 'health is ok while a database has its turns');
-like($node->safe_psql('db7', q{select ojs.health() #>> '{worker,state}'}), qr/^(running|between turns|starting)$/, 'and says what it gets');
+like($node->safe_psql('db7', q{select ojs.health() #>> '{worker,state}'}), qr/^(running|between turns|starting)$/,
+    'and says what it gets');
 
 # None may run: a database that is due says so.
 $node->append_conf('postgresql.conf', "ojs.max_workers = 0\n");
@@ -35,10 +37,12 @@ $node->reload;
 awaits($node, q{select count(*) = 0 from pg_stat_activity where backend_type = 'ojs worker'},
     'workers leave when fewer may run');
 $node->safe_psql('db3', q{select ojs.push('t', queue => 'late', delay => '1 s')});
-awaits($node, q{select ojs.health() ->> 'status' = 'degraded' and ojs.health() #>> '{worker,state}' = 'waiting'}, 'a database that nothing serves is degraded', 'db3');
+awaits($node, q{select ojs.health() ->> 'status' = 'degraded' and ojs.health() #>> '{worker,state}' = 'waiting'},
+    'a database that nothing serves is degraded', 'db3');
 $node->append_conf('postgresql.conf', "ojs.max_workers = 1\n");
 $node->reload;
-awaits($node, q{select count(*) = 2 from ojs_store.ready r join ojs_store.job j on j.id = r.job_id where j.queue in (select id from ojs_store.queue where name = 'late')}, "one worker serves $_", $_) for 'db3';
+awaits($node, q{select count(*) = 2 from ojs_store.ready r join ojs_store.job j on j.id = r.job_id
+    where j.queue in (select id from ojs_store.queue where name = 'late')}, "one worker serves $_", $_) for 'db3';
 awaits($node, q{select ojs.health() ->> 'status' = 'ok'}, 'and all is well again', 'db3');
 
 # A database that goes is not looked for any more.

@@ -106,7 +106,8 @@ if ($node->can('background_psql') && PostgreSQL::Test::BackgroundPsql->can('quer
         answer($b);
         is($node->safe_psql('postgres',
             "select string_agg(state, ' ' order by seq) from ojs.jobs where type = '$name'"),
-            $states =~ /active/ ? 'cancelled available' : 'active available', "a job that is claimed while it is replaced, for $states");
+            $states =~ /active/ ? 'cancelled available' : 'active available',
+            "a job that is claimed while it is replaced, for $states");
     }
     $_->quit for $a, $b;
 }
@@ -138,7 +139,8 @@ begin
         exception when sqlstate 'OJ301' then
             get stacked diagnostics detail = pg_exception_detail;
             insert into stress.log (kind, key, job, policy, state, before, after, since) values ('rejected', key,
-                (detail #>> '{details,existing_job_id}')::uuid, policy, detail #>> '{details,existing_job_state}', before, pg_current_snapshot(), since);
+                (detail #>> '{details,existing_job_id}')::uuid, policy, detail #>> '{details,existing_job_state}',
+                before, pg_current_snapshot(), since);
             return;
         end;
     end if;
@@ -154,7 +156,8 @@ declare
     answers jsonb := (select jsonb_agg(to_jsonb(r) order by index) from ojs.push_many(jobs) r);
 begin
     insert into stress.log (kind, key, job, policy, state, before, after, since)
-    select case r ->> 'status' when 'created' then 'new' else 'ignored' end, j ->> 'type', (r ->> 'id')::uuid, j -> 'unique', null,
+    select case r ->> 'status' when 'created' then 'new' else 'ignored' end, j ->> 'type', (r ->> 'id')::uuid,
+        j -> 'unique', null,
         before, pg_current_snapshot(), since
     from jsonb_array_elements(jobs) with ordinality as j(j, n), jsonb_array_elements(answers) with ordinality as r(r, m)
     where m = n order by n;
@@ -169,7 +172,8 @@ declare
     held record;
     job ojs.job;
 begin
-    select * into held from ojs.leases where worker = name and lease_expires_at > clock_timestamp() order by random() limit 1;
+    select * into held from ojs.leases where worker = name and lease_expires_at > clock_timestamp()
+        order by random() limit 1;
     if not found then return; end if;
     case how
         when 'ack' then job := ojs.ack(held.job_id, worker => name);
@@ -300,11 +304,13 @@ for my $round (1 .. 2 * $rounds)
     for my $file (@files)
     {
         open(my $in, '<', "$file.err") or die $!;
-        while (<$in>) { $errors{$long ? 'long' : 'single'}{ $1 // $_ }++ if /(?:ERROR|FATAL|PANIC): +(\w{5})|connection/; }
+        while (<$in>) {
+            $errors{$long ? 'long' : 'single'}{ $1 // $_ }++ if /(?:ERROR|FATAL|PANIC): +(\w{5})|connection/;
+        }
     }
     note sprintf 'round %d took %.1f s', $round, time - $started;
 }
-# A worker whose job was replaced hears OJ303 and the like; a session whose transaction has failed hears 25P02 and 3B001.
+# A worker whose job was replaced hears OJ303 and the like; a session whose transaction failed hears 25P02 and 3B001.
 my %expected = (single => { map { $_ => 1 } qw(OJ303 OJ302 OJ311 OJ105) },
     long => { map { $_ => 1 } qw(OJ303 OJ302 OJ311 OJ105 40001 40P01 25P02 3B001) });
 for my $kind ('single', 'long')
@@ -339,7 +345,8 @@ for (rows(q{select seq, kind, key, job, coalesce(policy, '{}')::text, state, xid
     # Above read committed, pg_current_snapshot() is that of the transaction: what came later may have been seen too.
     $row{after} = $row{isolation} eq 'read committed' ? snapshot($row{after}) : undef;
     $row{strategy} = $row{policy} =~ /"on_conflict": "(\w+)"/ ? $1 : 'reject';
-    my $list = $row{policy} =~ /"states": \[(.*?)\]/ ? $1 : '"scheduled", "available", "pending", "active", "retryable"';
+    my $list = $row{policy} =~ /"states": \[(.*?)\]/ ? $1
+        : '"scheduled", "available", "pending", "active", "retryable"';
     $row{states} = { map { $_ => 1 } $list =~ /"(\w+)"/g };
     $row{period} = $row{policy} =~ /"period": "PT([\d.]+)S"/ ? $1 : undef;
     push @pushes, \%row;
@@ -352,7 +359,8 @@ sub problem { push @problems, join(' ', @_) }
 # What the truth says: creation, lapsed leases, ends.
 my ($stored, %cancelled_by) = (0);
 for (rows(q{select j.id, extract(epoch from j.created_at), extract(epoch from j.scheduled_at), d.state, d.xmin, v.state
-        from ojs_store.job j left join ojs_store.finished d on d.job_id = j.id left join ojs.jobs v on v.id = j.id where j.type ~ '^[kf][0-9]'}))
+        from ojs_store.job j left join ojs_store.finished d on d.job_id = j.id left join ojs.jobs v on v.id = j.id
+        where j.type ~ '^[kf][0-9]'}))
 {
     my ($id, $created_at, $scheduled_at, $end, $end_xid, $state) = @$_;
     $stored++;
@@ -363,7 +371,8 @@ for (rows(q{select j.id, extract(epoch from j.created_at), extract(epoch from j.
 for (keys %job) { problem("job $_ was pushed and is lost") unless $job{$_}{id}; }
 is($stored, scalar(keys %job), 'as many jobs as pushes that made one');
 for (rows(q{select e.job_id, e.deliveries,
-    e.xmin from ojs_store.job_history e join ojs_store.job j on j.id = e.job_id where e.kind = 3 and j.type ~ '^[kf][0-9]'}))
+    e.xmin from ojs_store.job_history e join ojs_store.job j on j.id = e.job_id where e.kind = 3
+        and j.type ~ '^[kf][0-9]'}))
 {
     push @{ $moves{ $_->[0] } }, { state => 'available', deliveries => $_->[1], xid => $_->[2], seq => 1e18,
         lapse => 1 };
@@ -373,7 +382,8 @@ for (rows(q{select e.job_id, e.deliveries,
 my %last_xid;
 for my $id (keys %moves)
 {
-    @{ $moves{$id} } = sort { $a->{deliveries} <=> $b->{deliveries} || ($b->{state} eq 'active') <=> ($a->{state} eq 'active') } @{ $moves{$id} };
+    @{ $moves{$id} } = sort { $a->{deliveries} <=> $b->{deliveries}
+        || ($b->{state} eq 'active') <=> ($a->{state} eq 'active') } @{ $moves{$id} };
     $last_xid{$id} = max map { $_->{xid} } @{ $moves{$id} };
 }
 
@@ -411,7 +421,8 @@ sub states_at
     if ($by)
     {
         # Who holds the key's lock has seen what the holders before it did; a look without the lock may not have.
-        my $sure = $p->{kind} eq 'new' ? $by->{seq} < $p->{seq} : $by->{xid} == $p->{xid} ? $by->{seq} < $p->{seq} : sees($p->{before}, $by->{xid});
+        my $sure = $p->{kind} eq 'new' || $by->{xid} == $p->{xid} ? $by->{seq} < $p->{seq}
+            : sees($p->{before}, $by->{xid});
         my $maybe = $by->{seq} < $p->{seq};
         %possible = () if $sure;
         $possible{cancelled} = 1 if $maybe;
@@ -437,7 +448,10 @@ for my $p (@pushes)
     if ($p->{kind} ne 'new')
     {
         my $j = $job{ $p->{job} };
-        if (!$j || !$j->{id} || $j->{created}{key} ne $p->{key} || $j->{created}{seq} > $p->{seq}) { problem("$named answers with $p->{job}, which is no such job"); next; }
+        if (!$j || !$j->{id} || $j->{created}{key} ne $p->{key} || $j->{created}{seq} > $p->{seq}) {
+            problem("$named answers with $p->{job}, which is no such job");
+            next;
+        }
         my (undef, $maybe, $possible) = in_the_way($j, $p);
         problem("$named was refused for $j->{id}, which was", join('/', sort keys %$possible)) unless $maybe;
         problem("$named was told $p->{state} of a job that was",
@@ -461,7 +475,9 @@ for my $p (@pushes)
     }
     push @{ $of_key{ $p->{key} } }, $job{ $p->{job} };
 }
-for my $j (values %job) { problem("job $j->{id} was cancelled by nobody") if $j->{id} && $j->{replaced} && !$j->{replaced_by}; }
+for my $j (values %job) {
+    problem("job $j->{id} was cancelled by nobody") if $j->{id} && $j->{replaced} && !$j->{replaced_by};
+}
 
 # What the keys name: the newest job, and every open one.
 my $unnamed = $node->safe_psql('postgres', q{select count(*) from (

@@ -1,4 +1,5 @@
-# Duties of upkeep stand alone: one that fails or meets a lock stops no other, and health says so; the worker ends when asked.
+# Duties of upkeep stand alone: one that fails or meets a lock stops no other, and health says so. The worker ends when
+# asked.
 use strict;
 use warnings;
 use Ojs;
@@ -35,8 +36,10 @@ is(worker_pid($node), $pid, 'the worker went on all the time');
 
 # A lock is held on what only some duties need.
 my $locker = $node->background_psql('postgres', on_error_stop => 1);
-$locker->query_safe('begin; lock table ojs_store.event_notify_cursor, ojs_store.stored_event, ojs_store.idempotency in access exclusive mode');
-awaits($node, q{select exists (select from jsonb_array_elements(ojs.health() #> '{upkeep,failing}') f where f ->> 'duty' = 'events' and f ->> 'sqlstate' = '55P03')},
+$locker->query_safe('begin; lock table ojs_store.event_notify_cursor, ojs_store.stored_event, ojs_store.idempotency
+    in access exclusive mode');
+awaits($node, q{select exists (select from jsonb_array_elements(ojs.health() #> '{upkeep,failing}') f
+    where f ->> 'duty' = 'events' and f ->> 'sqlstate' = '55P03')},
     'a duty gives up waiting for a lock');
 promotes('others do not wait for it');
 $locker->query_safe('commit');
@@ -77,7 +80,8 @@ is($node->psql('postgres', 'drop database dropped with (force)'), 0,
 # A fast shutdown while a prepared transaction holds a lock that outlives it.
 $node->safe_psql('postgres',
     q{begin; lock table ojs_store.lease in access exclusive mode; prepare transaction 'stays'});
-awaits($node, q{select exists (select from jsonb_array_elements(ojs.health() #> '{upkeep,failing}') f where f ->> 'duty' = 'reap')}, 'reaping meets the lock');
+awaits($node, q{select exists (select from jsonb_array_elements(ojs.health() #> '{upkeep,failing}') f
+    where f ->> 'duty' = 'reap')}, 'reaping meets the lock');
 $locker->quit;
 $node->stop('fast');
 pass('a fast shutdown does not wait for the lock');
@@ -89,7 +93,8 @@ $node->stop;
 # A session that has opened no table yet prunes dead letters, and nothing else. All have died at the same time.
 $node = server('fresh', conf => "autovacuum = off\n");
 $node->safe_psql('postgres',
-    q{select ojs.push_many((select jsonb_agg('{"type": "t", "args": [], "queue": "dead"}'::jsonb) from generate_series(1, 1000))) is null from generate_series(1, 11) r \g /dev/null
+    q{select ojs.push_many((select jsonb_agg('{"type": "t", "args": [], "queue": "dead"}'::jsonb)
+        from generate_series(1, 1000))) is null from generate_series(1, 11) r \g /dev/null
     select count(*) from generate_series(1, 11) r, lateral (select ojs.fail(id,
         '{"type": "t", "message": "m", "code": "DEAD_LETTER"}') from ojs.claim('dead', 'w' || r, 1000)) f \g /dev/null
     update ojs_store.dead_letter set died_at = now()});
@@ -101,6 +106,14 @@ is($node->safe_psql('postgres', q{select count(*) from ojs_store.job}), '10000',
 is($node->safe_psql('postgres', q{set ojs.clock_offset = '200d'; select ojs.tick(20000) ->> 'jobs_removed'}), '10000',
     'and those that are too old go');
 is($node->safe_psql('postgres', q{select count(*) from ojs_store.job}), '0', 'with all that belongs to them');
+
+# Names of dropped queues go although no job has ever finished.
+$node->safe_psql('postgres', 'create database young');
+is($node->safe_psql('young', q{create extension ojs}), '', 'a database where nothing has finished');
+$node->safe_psql('young', q{select from ojs.create_queue('brief'); select ojs.drop_queue('brief')});
+$node->safe_psql('young', q{set ojs.clock_offset = '200d'; select ojs.tick()});
+is($node->safe_psql('young', q{select count(*) from ojs_store.queue where name = 'brief'}), '0',
+    'forgets a dropped queue (QC-04)');
 
 # Somebody is at what goes with a finished job: retention leaves that job, without waiting, and takes the others.
 my $kept = $node->safe_psql('postgres', q{
@@ -114,7 +127,8 @@ for my $at (q{select from ojs_store.checkpoint for update}, "select from ojs_sto
     my $other = $node->background_psql('postgres', on_error_stop => 1);
     $other->query_safe("begin; $at");
     is($node->safe_psql('postgres',
-        q{begin; set local ojs.clock_offset = '300d'; select t ->> 'jobs_removed' || (t ->> 'failed') from ojs.tick() t; rollback}), '1[]',
+        q{begin; set local ojs.clock_offset = '300d'; select t ->> 'jobs_removed' || (t ->> 'failed') from ojs.tick() t;
+        rollback}), '1[]',
         "retention passes over a job that somebody is at ($at)");
     $other->quit;
 }

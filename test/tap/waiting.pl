@@ -1,6 +1,6 @@
 # Nobody sleeps with a lock: a call that waits for jobs, or that is part of a longer transaction, has written and locked
-# nothing but the jobs that it hands out. What it must leave alone here: an extended lease whose index entry is due, a reminder,
-# what a rate limit counts and says, a due job that may not start.
+# nothing but the jobs that it hands out. What it must leave alone here: an extended lease whose index entry is due, a
+# reminder, what a rate limit counts and says, a due job that may not start.
 use strict;
 use warnings;
 use Ojs;
@@ -11,9 +11,11 @@ for my $preload (1, 0) {
     my $how = $preload ? 'preloaded' : 'not preloaded';
     # Without the worker: it would move the index entry itself.
     my $node = server("waiting$preload", preload => $preload, conf => "ojs.worker = off\n");
-    my $limit = q{options => '{"rate_limit": {"key": "api", "concurrency": 5, "rate": {"limit": 2, "period": "PT1H"}}}'};
+    my $limit = q{options => '{"rate_limit":
+        {"key": "api", "concurrency": 5, "rate": {"limit": 2, "period": "PT1H"}}}'};
     pushed($node, 'limited', $limit) for 1 .. 3;
-    $node->safe_psql('postgres', q{select ojs.ack(id) from ojs.claim('limited', 'w', max => 2)}); # one use of a place is over, and the window full
+    # One use of a place is over, and the window full.
+    $node->safe_psql('postgres', q{select ojs.ack(id) from ojs.claim('limited', 'w', max => 2)});
     $node->safe_psql('postgres', q{select ojs.push('test.job', queue => 'mortal',
         expires_at => now() + interval '1 ms', delay => '1 hour')});
     my $uses = 'select count(*) from ojs_store.limit_use';
@@ -53,10 +55,12 @@ for my $preload (1, 0) {
             my $asleep = "from pg_stat_activity where pid = $pid";
             awaits($node, "select wait_event_type = 'Extension' $asleep", "$form of $queue waits, $how");
             # It looks for work now and then, and has locks while it does.
-            awaits($node, "select wait_event_type = 'Extension' and backend_xid is null and not exists (select from pg_locks l where l.pid = a.pid
+            awaits($node, "select wait_event_type = 'Extension' and backend_xid is null
+                and not exists (select from pg_locks l where l.pid = a.pid
                 and (locktype in ('tuple', 'transactionid', 'object') or mode not in ('AccessShareLock',
                     'ExclusiveLock')
-                    or relation in (select oid from pg_class where relnamespace = 'ojs_store'::regnamespace))) from pg_stat_activity a where pid = $pid",
+                    or relation in (select oid from pg_class where relnamespace = 'ojs_store'::regnamespace)))
+                from pg_stat_activity a where pid = $pid",
                 "$form of $queue that waits has written nothing, and holds no lock that anybody waits for, $how");
             is($extend->(), 'active', "and nobody who extends a lease waits for it, $how");
             $node->safe_psql('postgres', "select pg_cancel_backend($pid)");
@@ -75,7 +79,8 @@ for my $preload (1, 0) {
     # Without preload it has said that somebody may be listening, in rows that nobody waits for.
     is($session->query_safe("select coalesce(string_agg(distinct relation::regclass::text, ' '), '') from pg_locks
         where pid = pg_backend_pid() and mode = 'RowExclusiveLock' and relation::regclass::text ~ 'listener_flag'
-            and pg_current_xact_id_if_assigned() is not null"), $preload ? '' : 'ojs_store.listener_flag ojs_store.listener_flag_queue',
+            and pg_current_xact_id_if_assigned() is not null"),
+            $preload ? '' : 'ojs_store.listener_flag ojs_store.listener_flag_queue',
         "a claim in a transaction that finds nothing has written nothing but a flag, $how");
     is($extend->(), 'active', "and nobody who extends a lease waits for it, $how");
     $session->query_safe('rollback');
@@ -102,7 +107,8 @@ for my $preload (1, 0) {
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('limited', 'w', wait => '30 s')}), 0,
         "a claim that makes a job available and may not start it returns, $how");
     is($node->safe_psql('postgres',
-        q{select count(*) from ojs_store.delayed where kind <> 5 and queue = (select id from ojs_store.queue where name = 'limited')}), 0, "and the job is available, $how");
+        q{select count(*) from ojs_store.delayed where kind <> 5
+            and queue = (select id from ojs_store.queue where name = 'limited')}), 0, "and the job is available, $how");
 
     # A claim of its own that has nothing to wait for does it for all.
     is($node->safe_psql('postgres', q{select count(*) from ojs.claim('long', 'w')}), 0, "the job is held, $how");

@@ -47,7 +47,8 @@ for my $preload (1, 0) {
     $other->query_safe("begin; savepoint s; select from ojs.push('test.job', queue => 'news'); rollback to s; commit");
     ok(!heard($session, 'news', 0.7), "PGX-09: nor after the rollback of a savepoint, $how");
 
-    my $thousand = "begin; savepoint s; select count(ojs.push('test.job', queue => 'news')) from generate_series(1, 1000); release s; commit";
+    my $thousand = "begin; savepoint s; select count(ojs.push('test.job', queue => 'news'))
+        from generate_series(1, 1000); release s; commit";
     cmp_ok(at_best(1, sub { $hears_of->(sub { $other->query_safe($thousand) }) }), '<', 1,
         "PGX-08: a thousand pushes in a released savepoint are heard, $how");
     if (!$preload) {
@@ -119,14 +120,17 @@ for my $preload (1, 0) {
         $waits->{stdin} .= "select 'claimed ' || count(*) from ojs.claim('$queue', 'w', wait => '$time');\n";
         $waits->{run}->pump_nb;
         $node->poll_query_until('postgres',
-            "select exists (select from pg_stat_activity where state = 'active' and wait_event_type = 'Extension' and query like '%wait =>%')")
+            "select exists (select from pg_stat_activity where state = 'active' and wait_event_type = 'Extension'
+                and query like '%wait =>%')")
             or die 'does not wait';
     };
     pushed($node, 'slow');
     $node->safe_psql('postgres', "select from ojs.claim('slow', 'w')");
     $wait->('slow', '20 s');
     is($node->safe_psql('postgres',
-        "select count(*) from pg_locks l join pg_stat_activity a using (pid) where a.wait_event_type = 'Extension' and a.query like '%wait =>%' and l.relation::regclass::text like 'ojs_store.%' and l.mode <> 'AccessShareLock'"),
+        "select count(*) from pg_locks l join pg_stat_activity a using (pid) where a.wait_event_type = 'Extension'
+            and a.query like '%wait =>%' and l.relation::regclass::text like 'ojs_store.%'
+            and l.mode <> 'AccessShareLock'"),
         0, "OP-11: a waiting claim holds no lock on a table, $how");
     pushed($node, 'slow');
     like($waits->query_until(qr/claimed \d/, ''), qr/claimed 1/, "OP-11: a waiting claim gets the job, $how");
@@ -143,7 +147,8 @@ for my $preload (1, 0) {
     cmp_ok(at_best(2, $ends_by->(sub { pushed($node, 'slow') }, qr/claimed 1/)), '<', 2, "OP-11: at once, $how");
     cmp_ok(at_best(3, $ends_by->(sub { pushed($node, 'slow', "delay => '300 ms'") }, qr/claimed 1/)), '<', 3,
         "OP-11: and one that falls due soon after, $how");
-    my $cancel = "select pg_cancel_backend(pid) from pg_stat_activity where query like '%wait =>%' and pid <> pg_backend_pid()";
+    my $cancel = "select pg_cancel_backend(pid) from pg_stat_activity where query like '%wait =>%'
+        and pid <> pg_backend_pid()";
     cmp_ok(at_best(3, $ends_by->(sub { $node->safe_psql('postgres', $cancel); $waits->{stdin} .= "\\echo back\n" },
         qr/back/)), '<', 3, "OP-11: a waiting claim can be cancelled, $how");
     $waits->{stderr} = '';
@@ -156,14 +161,18 @@ for my $preload (1, 0) {
         $waiter->{run}->pump_nb;
     }
     $node->poll_query_until('postgres',
-        "select count(*) = 3 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'") or die;
+        "select count(*) = 3 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'")
+            or die;
     $node->safe_psql('postgres',
-        "select pg_terminate_backend(min(pid)) from pg_stat_activity where query like '%wait =>%' and pid <> pg_backend_pid()");
+        "select pg_terminate_backend(min(pid)) from pg_stat_activity where query like '%wait =>%'
+            and pid <> pg_backend_pid()");
     $node->poll_query_until('postgres',
-        "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'") or die;
+        "select count(*) = 2 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'")
+            or die;
     pushed($node, 'slow') for 1 .. 2;
     $node->poll_query_until('postgres',
-        "select count(*) = 2 from ojs.leases where queue = 'slow' and claimed_at > now() - interval '10 s' and worker = 'w' and lease_expires_at > now()") ;
+        "select count(*) = 2 from ojs.leases where queue = 'slow' and claimed_at > now() - interval '10 s'
+            and worker = 'w' and lease_expires_at > now()");
     ok($node->poll_query_until('postgres',
         "select count(*) = 0 from pg_stat_activity where wait_event_type = 'Extension' and query like '%wait =>%'"),
         "OP-11: both other waiters got theirs, $how");

@@ -50,7 +50,8 @@ comes_back('clean', sub {
 }, 'a clean end gives them back');
 comes_back('terminated', sub {
     $node->safe_psql('postgres',
-        q{select pg_terminate_backend(pid) from pg_stat_activity where query like '%work_next%' and pid <> pg_backend_pid()});
+        q{select pg_terminate_backend(pid) from pg_stat_activity where query like '%work_next%'
+            and pid <> pg_backend_pid()});
 }, 'a terminated session gives them back');
 comes_back('killed', sub { $_[0]->kill_kill(grace => 0) }, 'a client killed with -9 loses them');
 
@@ -127,7 +128,7 @@ like($flow->query_until(qr/next [0-9a-f-]{36}/, ''), qr/next (?!$first)/,
     'Q-62: and gives the next job after an ack by another session');
 $flow->quit;
 
-# A lease of its own that has run out is no longer in its hands, though nobody has taken it back; and it may take it back itself.
+# A lease of its own that has run out is no longer in its hands, though nobody has taken it back; it may do so itself.
 my $lapses = $node->background_psql('postgres');
 pushed($node, 'lapses');
 $lapses->query_safe(q{select ojs.work_open('lapses', 'lapses', 1, '100 ms'); select count(*) from ojs.work_next()});
@@ -147,7 +148,7 @@ is($node->safe_psql('postgres', q{begin; savepoint s; select from ojs.work_open(
     'done'); release s; commit; select from ojs.work_next(); select 'open'}) =~ s/\n//gr, 'open',
     'Q-67: open after a commit');
 
-# No exit hook runs where the server process itself is killed; a lease of work mode does not outlive its session even so.
+# No exit hook runs where the server process itself is killed; even so no lease of work mode outlives its session.
 $node->safe_psql('postgres', q{select ojs.create_queue('kept', '{"leases_durable": true}'),
     count(ojs.push('test.job', queue => 'kept')) from generate_series(1, 2)});
 ($session, $in, $out) = session(q{

@@ -10,10 +10,11 @@ import sys
 from collections import defaultdict
 
 from history import Claim, History
+from keys import OrderingKeys
 from limits import CLAIMS, ENDS, EPSILON, LOSSY, PROMISES
 from promises import Promises
 
-class Checker(Promises):
+class Checker(Promises, OrderingKeys):
     def __init__(self, history, limit=20):
         self.h, self.limit = history, limit
         self.violations = []        # (check, message, job ids)
@@ -98,10 +99,11 @@ class Checker(Promises):
         return push.args["q"] if push is not None else claims[0].queue if claims else None
 
     def find_lossy(self):
-        """Pushes, ends and releases in a queue that is not durable, and pushes of what may be lost, which were their own
-        transaction: a crash soon after may have taken them back."""
+        """Pushes, ends and releases in a queue that is not durable, and pushes of what may be lost, which were their
+        own transaction: a crash soon after may have taken them back."""
         for op in self.h.ops:
-            if op.status != "ok" or op.tx is not None or not any(c[0] < op.t1 + LOSSY and c[1] > op.t0 for c in self.h.crashes):
+            if op.status != "ok" or op.tx is not None or not any(
+                    c[0] < op.t1 + LOSSY and c[1] > op.t0 for c in self.h.crashes):
                 continue
             if op.kind in ("push", "push_many"):
                 op.lossy = op.args["q"] == "hasty" or "amo" in op.args
@@ -149,6 +151,7 @@ class Checker(Promises):
         self.check_dedup()
         self.check_pauses()
         self.check_places()
+        self.check_ordering_keys()
         self.check_pace()
         self.check_hooks()
         self.check_audits()

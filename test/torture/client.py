@@ -36,9 +36,24 @@ APART = {
     "paced": {"rate_limit": {"rate": {"limit": 5, "period": "PT1S"}}},
     "shared": {"claim_jitter_ms": 20},
     "hooked": {},
+    "ordered": {},
     "long": {},
     "tuned": {},
 }
+# The queue "hooked" has its jobs marked when they are pushed, and their ends written down; other jobs stay as they are.
+HOOKS = """
+create table torture.ended (job_id uuid, state text);
+create function torture.mark(job jsonb) returns jsonb language sql as $$
+    select case when $1 ->> 'queue' = 'hooked'
+        then $1 || jsonb_build_object('meta', coalesce($1 -> 'meta', '{}') || '{"hooked": 1}') else $1 end
+$$;
+create function torture.note(job jsonb) returns void language sql as $$
+    insert into torture.ended select ($1 ->> 'id')::uuid, $1 ->> 'state' where $1 ->> 'queue' = 'hooked'
+$$;
+select ojs.register_hook('mark', 'enqueue', 'torture.mark(jsonb)'),
+    ojs.register_hook('note', 'after_execute', 'torture.note(jsonb)');
+"""
+
 SPECIAL = {"unique": "uniq", "dedup": "uniq"}
 CLAIMED = ("id, lease_id, attempt, deliveries, extract(epoch from started_at), extract(epoch from lease_expires_at),"
            " priority, seq, queue, state, type")
@@ -300,7 +315,7 @@ class Calls(Session):
     # --- producing ---
 
     def push(self, queue, **o):
-        """Options: pr, delay, sched, exp, retry, uniq, key, ttl, id, timeout, pending, keyval."""
+        """Options: pr, delay, sched, exp, retry, uniq, key, ttl, id, timeout, pending, keyval, okey, ordering."""
         tag = o["tag"] = self.tag()
         args = json.dumps([{"tag": tag, "k": o["keyval"]}] if "keyval" in o else [{"tag": tag}])
         names, values = ["type", "args", "queue"], ["t." + o.get("retry", "default"), args, queue]
@@ -322,8 +337,11 @@ class Calls(Session):
             give("timeout", "interval", f"{o['timeout']} seconds")
         if o.get("pending"):
             give("pending", "boolean", "true")
-        if o.get("amo"):
-            give("options", "jsonb", '{"delivery": "at_most_once"}')
+        options = {"delivery": "at_most_once"} if o.get("amo") else {}
+        if "okey" in o:
+            options |= {"ordering_key": o["okey"], "ordering": o["ordering"]}
+        if options:
+            give("options", "jsonb", json.dumps(options))
         if RETRIES[o.get("retry", "default")][0]:
             give("retry", "jsonb", json.dumps(RETRIES[o["retry"]][0]))
         if "uniq" in o:
@@ -345,6 +363,8 @@ class Calls(Session):
         tags = [self.tag() for _ in range(n)]
         pr = o.get("pr", 0)
         jobs = [dict(type="t.default", queue=queue, priority=pr, args=[{"tag": t}]) for t in tags]
+        if "okey" in o:
+            jobs = [dict(job, ordering_key=o["okey"], ordering=o["ordering"]) for job in jobs]
         rows = self.call("push_many", dict(o, q=queue, tags=tags),
                          "select index, id, status from ojs.push_many($1::jsonb) order by index", json.dumps(jobs))
         if rows is not None:

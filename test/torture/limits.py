@@ -79,6 +79,8 @@ PROMISES = (
     "a durable lease survives a crash",
     "no more jobs are held than the queue's concurrency",
     "no more jobs start within a window than the queue's rate",
+    "one job of an ordering key is handed out at a time",
+    "jobs of an ordering key are handed out in order of push",
     "an enqueue hook sees each push",
     "an execution hook runs with the end of the job",
 )

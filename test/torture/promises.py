@@ -252,7 +252,8 @@ class Promises(Wholes):
             if kind in ("nack", "nack_many") or (kind == "fail" and op.args.get("requeue")):
                 if op.possible and self.affected(op, id) and a.op.t0 <= (op.t1 or self.horizon) and op.t0 <= b.op.t1:
                     n += 1
-        return n + sum(1 for op in self.unknown_claims if op.kind == "work_next") + (b.op.kind == "work_next") \
+        # A work session that ends gives back what it holds.
+        return n + sum(1 for op in self.unknown_claims if op.kind == "work_next") + (a.op.kind == "work_next") \
             + (a.op.era != b.op.era)
 
     def check_times(self, id, known, push):

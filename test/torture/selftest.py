@@ -68,8 +68,9 @@ class Story:
     def row(self, job, lease, t, until, attempt=1, deliveries=1, priority=0, seq=1, queue="q", retry="default"):
         return [job, lease, attempt, deliveries, t, until, priority, seq, queue, "active", retry]
 
-    def claim(self, t, who, *rows, queue="q", tx=0, n=10, **args):
-        return self.call(t, who, "claim", dict({"q": queue, "n": n, "w": who}, **args), [list(r) for r in rows], tx=tx)
+    def claim(self, t, who, *rows, queue="q", tx=0, n=10, took=0.01, **args):
+        return self.call(t, who, "claim", dict({"q": queue, "n": n, "w": who}, **args), [list(r) for r in rows], tx=tx,
+            took=took)
 
     def give(self, t, who, job, lease, seconds=10, tx=0, **o):
         return self.claim(t, who, self.row(job, lease, t, t + seconds, **o), tx=tx, queue=o.get("queue", "q"))
@@ -190,6 +191,27 @@ def six_in_a_second(s):
             f"m{i}")
 
 
+def five_then_the_clock(s, *later):
+    """Five start, the clock is moved, then others start. Those that name no clock of their own go by the new one."""
+    for i in range(5 + len(later)):
+        s.push(1, f"p{i}", q="paced").ack(9, "w1", f"p{i}", f"m{i}")
+    for i in range(5):
+        s.give(2, "w1", f"p{i}", f"m{i}", queue="paced")
+    s.clock(2.1, 3)
+    for i, (t, started) in enumerate(later, 5):
+        s.claim(t, f"w{i}", s.row(f"p{i}", f"m{i}", started, started + 10, queue="paced"), queue="paced", took=0.2)
+
+
+@story(None)
+def one_with_the_old_clock(s):
+    five_then_the_clock(s, (2.12, 5.15), (2.05, 2.06))
+
+
+@story("no more jobs start within a window than the queue's rate")
+def six_by_the_new_clock(s):
+    five_then_the_clock(s, *((2.2 + i / 100, 5.2 + i / 100) for i in range(6)))
+
+
 @story("no more jobs are held than the queue's concurrency")
 def four_of_three(s):
     for i in range(4):
@@ -206,6 +228,63 @@ def one_of_four_cancelled(s):
         s.give(t, "w1", f"f{i}", f"m{i}", 60, queue="few")
     for i in (0, 1, 3):
         s.ack(9, "w1", f"f{i}", f"m{i}")
+
+
+def ordered(s, t, job, key="k", ordering="strict", **o):
+    return s.push(t, job, q="ordered", okey=key, ordering=ordering, **o)
+
+
+@story(None)
+def in_line(s):
+    """One by one: an end, an end and a claim in one transaction, a lapse that is the end; relaxed ones pass."""
+    ordered(s, 1, "a"), ordered(s, 1.1, "b"), ordered(s, 1.2, "c", retry="once"), ordered(s, 1.3, "d")
+    s.give(2, "w1", "a", "l1", queue="ordered").fail(3, "w1", "a", "l1", due=4.0)
+    s.give(4.5, "w1", "a", "l2", attempt=2, deliveries=2, queue="ordered")
+    tx = s.begin(5, "w1")
+    s.ack(5.1, "w1", "a", "l2", tx=tx).give(5.2, "w1", "b", "l3", tx=tx, queue="ordered").end(6, "w1", tx)
+    s.ack(7, "w1", "b", "l3").give(8, "w1", "c", "l4", 1, queue="ordered").done("c", "discarded", 9)
+    s.give(10, "w2", "d", "l5", queue="ordered").ack(11, "w2", "d", "l5")
+    ordered(s, 1.4, "e", "r", "relaxed"), ordered(s, 1.5, "f", "r", "relaxed")
+    s.give(2, "w3", "e", "l6", queue="ordered").fail(3, "w3", "e", "l6", due=4.0)
+    s.give(3.5, "w3", "f", "l7", queue="ordered").ack(4, "w3", "f", "l7")
+    s.give(5, "w3", "e", "l8", attempt=2, deliveries=2, queue="ordered").ack(6, "w3", "e", "l8")
+
+
+@story("one job of an ordering key is handed out at a time")
+def two_of_a_key(s):
+    ordered(s, 1, "a", ordering="relaxed"), ordered(s, 1.1, "b", ordering="relaxed")
+    s.give(2, "w1", "a", "l1", 60, queue="ordered").give(3, "w2", "b", "l2", 60, queue="ordered")
+    s.ack(4, "w1", "a", "l1").ack(4, "w2", "b", "l2")
+
+
+@story("jobs of an ordering key are handed out in order of push")
+def past_a_retry(s):
+    ordered(s, 1, "a"), ordered(s, 1.1, "b")
+    s.give(2, "w1", "a", "l1", queue="ordered").fail(3, "w1", "a", "l1", due=4.0)
+    s.give(3.5, "w2", "b", "l2", queue="ordered").ack(3.6, "w2", "b", "l2")
+    s.give(4.5, "w1", "a", "l3", attempt=2, deliveries=2, queue="ordered").ack(5, "w1", "a", "l3")
+
+
+@story("jobs of an ordering key are handed out in order of push")
+def before_the_commit_of_the_end(s):
+    ordered(s, 1, "a"), ordered(s, 1.1, "b")
+    tx = s.begin(2.9, "w1")
+    s.give(2, "w1", "a", "l1", queue="ordered").ack(3, "w1", "a", "l1", tx=tx)
+    s.give(3.5, "w2", "b", "l2", queue="ordered").end(4, "w1", tx).ack(4.5, "w2", "b", "l2")
+
+
+@story("jobs of an ordering key are handed out in order of push")
+def past_a_fresh_one(s):
+    ordered(s, 1, "a", ordering="relaxed"), ordered(s, 1.1, "b", ordering="relaxed")
+    s.crash(2).give(4, "w2", "b", "l2", queue="ordered").ack(5, "w2", "b", "l2")
+    s.give(6, "w1", "a", "l1", queue="ordered").ack(7, "w1", "a", "l1")
+
+
+@story("jobs of an ordering key are handed out in order of push")
+def behind_a_later_push(s):
+    ordered(s, 1, "a", seq=20), ordered(s, 2, "b", seq=10)
+    s.give(3, "w2", "b", "l2", queue="ordered").ack(5, "w2", "b", "l2")
+    s.give(6, "w1", "a", "l1", queue="ordered").ack(7, "w1", "a", "l1")
 
 
 def with_hooks(s, mark, *ended):
@@ -470,6 +549,19 @@ def extended_late(s):
     s.push(1, "a", q="long").give(2, "keeper1", "a", "l1", 4, queue="long").extend(5, "keeper1", "a", "l1", 4, took=6)
 
 
+def refused_at(s, t, ahead=0):
+    """The lease was extended for 4 s at 3."""
+    s.push(1, "a", q="long").give(2, "keeper1", "a", "l1", 4, queue="long").extend(3, "keeper1", "a", "l1", 4)
+    s.claim(t, "w2", s.row("a", "l2", t + ahead, t + ahead + 60, attempt=2, deliveries=2, queue="long"), queue="long")
+    s.call(t + 0.1, "keeper1", "extend", {"id": "a", "l": "l1", "w": "keeper1", "my": "l1", "for": 4}, error="OJ311")
+    s.ack(9, "w2", "a", "l2")
+
+
+# The second one was extended by a session that had not heard yet that the clock had moved.
+STORIES += [("lapsed_too_early", "who extends in time keeps its job", lambda s: refused_at(s, 4.5)),
+            ("lapsed_by_the_new_clock", None, lambda s: refused_at(s.clock(2.9, 10), 3.4, 10))]
+
+
 @story("statistics agree with the rows")
 def miscounted(s):
     s.final["differences"].append("queue q: counted 1, said 2")
@@ -493,7 +585,8 @@ def main():
             fine = expected in result.by_check
         if not fine:
             failures += 1
-            print(f"not ok - the checker judges: {name} (expected {expected or 'nothing'}, got {dict(result.by_check)})")
+            print(f"not ok - the checker judges: {name} "
+                  f"(expected {expected or 'nothing'}, got {dict(result.by_check)})")
             result.report()
         else:
             print(f"ok - the checker judges: {name}")

@@ -236,6 +236,39 @@ class Hooked(Apart):
     """Its jobs pass through hooks."""
 
 
+class Ordered(Apart):
+    """One of its jobs of a key is handed out at a time: three quarters of the keys are strict, the others relaxed."""
+
+    AHEAD = 60      # jobs of one session that nobody has begun, at most
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.ahead = 0
+
+    def take(self):
+        n = self.rng.choice((1, 1, 2, 5))
+        rows = self.claim("ordered", n, self.rng.choice((0.4, 0.4, 1, 2)))
+        self.ahead = max(0, self.ahead - len(rows or ()))
+
+    def produce(self):
+        r = self.rng
+        if self.ahead >= self.AHEAD:
+            return
+        n = r.randrange(self.world.keys)
+        o = {"okey": f"https://example.org/{n}", "ordering": "relaxed" if n % 4 == 3 else "strict"}
+        if r.random() < 0.15:
+            self.ahead += len(self.push_many("ordered", r.choice((2, 5)), **o) or ())
+            return
+        if r.random() < 0.06:
+            o["delay"] = round(r.uniform(0.1, 1), 2)
+        elif r.random() < 0.03:
+            o["exp"] = int(Clock.now() + self.world.offset() + r.randrange(2, 5))
+        elif r.random() < 0.03:
+            o["amo"] = True
+        o["retry"] = r.choice(("fast", "exp", "once"))
+        self.ahead += len(self.push("ordered", pr=r.choice((0, 0, 1)), **o) or ())
+
+
 class Keeper(Calls):
     """Holds a job of "long" for longer than its lease lasts, and extends that in time."""
 
@@ -302,7 +335,7 @@ class Waiter(Calls):
 
 
 class Waker(Calls):
-    """Pushes to "wake" now and then, mostly after something was rolled back. Alone: others would hide what it is late for."""
+    """Pushes to "wake" now and then, mostly after something was rolled back. Alone: others would hide its lateness."""
 
     def step(self):
         r = self.rng
@@ -354,7 +387,7 @@ class Working(Calls):
 
 
 class Auditor(Session):
-    """Looks at the whole store in one snapshot, again and again: each open job in one place, each finished one in none."""
+    """Looks at the whole store in one snapshot, again and again: each open job in one place, no finished one."""
 
     def step(self):
         c = self.connection
@@ -390,7 +423,8 @@ wrong as (
     union all
     select p.job_id, p.n, -1 from place p where not exists (select from ojs_store.job j where j.id = p.job_id)
     limit 20)
-select exists (select from ojs_store.hot_set_state), w.id, w.places, w.ends from (values (1)) v(x) left join wrong w on true
+select exists (select from ojs_store.hot_set_state), w.id, w.places, w.ends from (values (1)) v(x)
+left join wrong w on true
 """
 
 TWINS = """

@@ -30,19 +30,6 @@ FAULTS = {"kill client": 18, "terminate": 20, "cancel": 8, "kill -9": 6, "immedi
           "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10, "dead letters": 4, "prepare": 6}
 
 
-# The queue "hooked" has its jobs marked when they are pushed, and their ends written down; other jobs stay as they are.
-HOOKS = """
-create table torture.ended (job_id uuid, state text);
-create function torture.mark(job jsonb) returns jsonb language sql as $$
-    select case when $1 ->> 'queue' = 'hooked' then $1 || jsonb_build_object('meta', coalesce($1 -> 'meta', '{}') || '{"hooked": 1}') else $1 end
-$$;
-create function torture.note(job jsonb) returns void language sql as $$
-    insert into torture.ended select ($1 ->> 'id')::uuid, $1 ->> 'state' where $1 ->> 'queue' = 'hooked'
-$$;
-select ojs.register_hook('mark', 'enqueue', 'torture.mark(jsonb)'), ojs.register_hook('note', 'after_execute', 'torture.note(jsonb)');
-"""
-
-
 class World:
     """What the sessions of a round share."""
 
@@ -54,7 +41,7 @@ class World:
         self.clock_offset = fork.Value("d", 0.0, lock=False)
         self.calls = fork.Array("q", 256, lock=False)
         self.slot = 0
-        self.features, self.extra = set(), []
+        self.features, self.extra, self.keys = set(), [], 12
 
     def connect(self, application):
         # A session that was forked before the last standby was made does not have it in its list.
@@ -100,6 +87,7 @@ class Round:
         server.create(settings)
         server.start()
         self.world = World(self.directory, [server])
+        self.world.keys = self.options.keys
         c = self.control = server.connect("torture control")
         c.execute("create extension ojs")
         c.execute("create schema torture; create unlogged table torture.era (n int);"
@@ -119,7 +107,7 @@ class Round:
 
     def discover(self, c):
         """Leaves out what the extension does not have yet."""
-        names = {r[0] for r in c.execute("select distinct proname from pg_proc where pronamespace = 'ojs'::regnamespace")}
+        names = {r[0] for r in c.execute("select proname from pg_proc where pronamespace = 'ojs'::regnamespace")}
         self.world.features |= names
         for feature, call in (("unique", "ojs.push('probe', queue => 'probe', \"unique\" => '{}')"),
                               ("dedup", "ojs.push('probe', queue => 'probe', deduplication_key => 'x')")):
@@ -145,7 +133,7 @@ class Round:
                 self.world.features.discard("create_queue")
         self.world.hooks = "register_hook" in names and self.number % 2 == 1     # all pushes pay for them
         if self.world.hooks:
-            c.execute(HOOKS)
+            c.execute(client.HOOKS)
         known = {"unique", "dedup", "work_open", "pause_queue", "create_queue", "queue_stats", "tick", "beat"}
         self.missing = sorted(known - self.world.features)
 
@@ -182,7 +170,9 @@ class Round:
             kinds += [sessions.Working] * 2
         if self.world.has("create_queue"):
             kinds += [sessions.Kept] * 2 + [sessions.Hasty] * 2 + [sessions.Few] * 4 + [sessions.Paced] * 2 \
-                + [sessions.Shared] * 3 + [sessions.Hooked] + [sessions.Keeper] + [sessions.Patient] * 2 + [sessions.Tuner] * 2
+                + [sessions.Shared] * 3 + [sessions.Hooked] + [sessions.Keeper] + [sessions.Patient] * 2 \
+                + [sessions.Tuner] * 2
+            kinds += [sessions.Ordered] * (self.options.clients if self.options.sessions else 3)
         kinds += [sessions.Mixed] * self.options.clients
         if self.options.sessions:
             kinds = [k for k in kinds if k.__name__.lower() in self.options.sessions.split(",")]
@@ -363,15 +353,16 @@ class Round:
         return seconds
 
     def fault_prepare(self, t0):
-        """A prepared transaction that has acked, claimed and pushed stays open, over crashes too, then ends either way."""
+        """A prepared transaction that has acked, claimed and pushed stays open, over crashes too, and then ends."""
         seconds, verb = self.rng.uniform(1, 10), self.rng.choice(("commit", "rollback"))
         name = f"torture {getattr(self, 'sides', 0)}"
 
         def body(session):
             session.claim(self.rng.choice(client.QUEUES), 2, 20)
+            session.claim("ordered", 1, 20)
             session.begin("read committed")
-            if session.held:
-                session.ack(next(iter(session.held.values())))
+            for held in list(session.held.values())[-2:]:
+                session.ack(held)
             session.claim(self.rng.choice(client.QUEUES), 2, 20)
             session.push_many(self.rng.choice(client.QUEUES), 4)
             session.connection.execute(f"prepare transaction '{name}'")
@@ -392,9 +383,10 @@ class Round:
     def fault_dead_letters(self, t0):
         """Dead letters that have been kept long enough: upkeep removes them with all that is theirs."""
         self.control.execute("""select ojs.configure_queue('dead', '{"dead_letter_ttl": "PT1S"}');
-            select from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't.dead', 'args', '[]'::jsonb, 'queue', 'dead',
-                'retry', '{"max_attempts": 1, "on_exhaustion": "dead_letter"}'::jsonb)) from generate_series(1, 40)));
-            select count(ojs.fail(id, '{"type": "t", "message": "m"}', lease_id => lease_id)) from ojs.claim('dead', 'dead', 40)""")
+            select from ojs.push_many((select jsonb_agg('{"type": "t.dead", "args": [], "queue": "dead",
+                "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}'::jsonb) from generate_series(1, 40)));
+            select count(ojs.fail(id, '{"type": "t", "message": "m"}', lease_id => lease_id))
+                from ojs.claim('dead', 'dead', 40)""")
         return True
 
     def side(self, body):
@@ -486,12 +478,20 @@ class Round:
         # what the fault maker's own side processes leave open ends with the server's statement
         for row in self.control.execute("select gid from pg_prepared_xacts"):
             self.control.execute(f"rollback prepared '{row[0]}'")
+        self.settle()
         differences = self.statistics()
         self.drain()
         differences += self.statistics()
         self.dump(differences)
         for server in self.world.servers[self.world.primary.value:]:
             server.stop("fast")
+
+    def settle(self):
+        """What a crash has emptied is rebuilt. What a prepared transaction had in doubt over one is decided: a worker
+        finds that at once, others within five minutes."""
+        self.control.execute("select ojs.tick()")
+        sessions.audit_once(self.control, self.log)
+        self.control.execute("set client_min_messages = error; select ojs_store.reconcile('0')")
 
     def drain(self):
         drain = client.Calls("drain", self.world, "drain")
@@ -504,10 +504,7 @@ class Round:
         if self.world.has("resume_queue"):
             for queue in self.world.extra:
                 drain.simple("resume_queue", queue)
-        drain.tick()    # whatever must be rebuilt is, before the pending ones are looked up
-        # What a prepared transaction had in doubt over a crash: a worker finds it at once, others within five minutes.
-        sessions.audit_once(self.control, drain.log)
-        self.control.execute("set client_min_messages = error; select ojs_store.reconcile('0')")
+        drain.tick()
         idle = 0
         while idle < 5:
             for row in self.control.execute("select job_id from ojs_store.delayed where kind = 3"):
@@ -529,8 +526,8 @@ class Round:
         drain.connection.close()
 
     def statistics(self):
-        """What queue_stats says, where nothing moves but the time, against the rows. A lease may run out between the two looks,
-        so what differs must differ again."""
+        """What queue_stats says, where nothing moves but the time, against the rows. A lease may run out between the
+        two looks, so what differs must differ again."""
         if not self.world.has("queue_stats"):
             return []
         for _ in range(3):
@@ -544,12 +541,13 @@ class Round:
         try:
             self.control.execute("select ojs.tick()")   # what a crash has emptied is rebuilt before it is counted
             rows = self.control.execute(
-                "select 'said', queue, " + ", ".join(columns) + " from ojs.queue_stats() union all select 'counted', queue, "
+                "select 'said', queue, " + ", ".join(columns) + " from ojs.queue_stats() "
+                "union all select 'counted', queue, "
                 + ", ".join(f"count(*) filter (where state = '{c}')" for c in columns)
                 + " from ojs.jobs group by queue order by 2, 1")
         except pq.SqlError as e:
             return [] if e.sqlstate == "OJ700" else [str(e)]
-        # jobs fall due while the rows are looked at: those that wait for a time and those that may be claimed are one sum
+        # jobs fall due while the rows are looked at: those that wait for a time and those to be claimed are one sum
         def sums(row):
             available, active, scheduled, retryable, *rest = [int(n) for n in row[2:]]
             return [available + scheduled + retryable, active] + rest
@@ -562,17 +560,19 @@ class Round:
         # entries that claims have marked dead hide rows from indexes, and only from them: look at the tables
         c.execute("set statement_timeout = 0; set enable_indexscan = off; set enable_indexonlyscan = off;"
                   " set enable_bitmapscan = off")
-        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority, meta ->> 'hooked' from ojs_store.job where type <> 't.dead'")
+        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority, meta ->> 'hooked' "
+                         "from ojs_store.job where type <> 't.dead'")
         done = c.execute("select job_id, state, attempt, deliveries, extract(epoch from finished_at), error ->> 'type'"
                          " from ojs_store.finished")
-        events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, deliveries,"
-                           " worker from ojs_store.job_history order by at")
+        events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, "
+                           "deliveries, worker from ojs_store.job_history order by at")
         effects = c.execute("select * from torture.effects")
         places = c.execute("select job_id, 'ready', position::text, xmin, ctid from ojs_store.ready union all"
                            " select job_id, 'lease', token::text, xmin, ctid from ojs_store.lease union all"
                            " select job_id, 'later ' || kind, due_at::text, xmin, ctid"
                            " from ojs_store.delayed limit 200")
-        left = {t: int(c.execute(f"select count(*) from ojs_store.{t}")[0][0]) for t in ("ready", "lease", "delayed")}
+        left = {t: int(c.execute(f"select count(*) from ojs_store.{t}")[0][0])
+                for t in ("ready", "lease", "delayed", "ordering_line")}
         complaints = []
         for server in self.world.servers:
             if os.path.exists(server.log):

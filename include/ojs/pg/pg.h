@@ -79,6 +79,8 @@ extern "C" {
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "nodes/pathnodes.h"
+#include "nodes/supportnodes.h"
 #include "pgstat.h"
 #include "port/atomics.h"
 #include "portability/instr_time.h"

@@ -36,4 +36,6 @@ Right right_named(const text *name);
 bool calling_role_may(int64 queue, Right right);
 [[noreturn]] void raise_job_denied(const pg_uuid_t &job_id, Right right);
 
+void access_init(); /* once, at load */
+
 } // namespace ojs

@@ -15,6 +15,7 @@ enum class QueueState { active, paused, draining, deleted }; /* deleted: kept fo
 /* What a role may do with a queue and its jobs (access.h). */
 enum class Right { produce, work, read, cancel, administer };
 constexpr int n_rights = 5;
+constexpr const char *role_settings[n_rights] = {"producers", "workers", "readers", "cancellers", "administrators"};
 
 enum class Overflow { reject, drop_oldest, block }; /* what becomes of a push to a full queue */
 

@@ -38,6 +38,11 @@ bool cancel_in(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now,
 bool cancel_open(Tables &tables, const pg_uuid_t &id, TimestampTz now, JobRow &job, Status &status, bool &exists,
                  State &was);
 
+/* Takes the row of a job that waits, if that stands for one of `states`, waiting for a transaction that has it;
+ * `position`, where it could be claimed. Returns false if the job is in none of them, or does not exist. */
+bool take_waiting_job(Tables &tables, const pg_uuid_t &id, int states, TimestampTz now, Location &location,
+                      std::optional<int64> &position);
+
 /* Cancels a job that waits, if no other transaction has it: for who may not wait. Returns false if another transaction
  * is moving it. */
 bool cancel_unless_busy(Tables &tables, const pg_uuid_t &id, TimestampTz now);
@@ -50,7 +55,8 @@ void hold_open(Tables &tables, const pg_uuid_t &id, TimestampTz now);
  * and `wait` is false. */
 bool hold_in(Tables &tables, const pg_uuid_t &id, int states, bool wait);
 
-/* As hold_open(), and from then on its hot rows bear `flag`. Returns false if the job has ended, or does not exist. */
+/* As hold_open(), and from then on its hot rows bear `flag`. Raises unless the caller may work on its queue. Returns
+ * false if the job has ended, or does not exist. */
 bool flag_open(Tables &tables, const pg_uuid_t &id, int32 flag, TimestampTz now);
 
 /* Where the job stands by a snapshot of this moment. */

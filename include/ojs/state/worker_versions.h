@@ -1,7 +1,6 @@
 /*
  * worker_versions.h: which versions of job types a worker takes, by what it said when it registered or sent a
- * heartbeat:
- * {"handlers": [{"type": "invoice.generate", "versions": ">=1.0 <3.0"}]}.
+ * heartbeat: {"handlers": [{"type": "invoice.generate", "versions": ">=1.0 <3.0"}]}.
  */
 #pragma once
 
@@ -13,8 +12,8 @@ namespace ojs
 
 struct WorkerVersions;
 
-/* Null: the worker takes every version of every type. A copy for this call. Most often no worker has named versions,
- * and no table is read. */
+/* Null: the worker takes every version of every type. A copy for this call. Where no worker
+ * names versions, that is all that a session knows, until the table of workers says that it changed. */
 const WorkerVersions *versions_of_worker(const text *worker);
 bool names_versions(const text *worker);
 

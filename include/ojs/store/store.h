@@ -77,6 +77,7 @@ enum class Idx {
     ordering_line_order,
     ordering_line_job,
     ordering_due_key,
+    worker_pkey,
     count
 };
 

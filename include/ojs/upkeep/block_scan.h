@@ -25,6 +25,7 @@ struct Stretch {
     BlockNumber first;
     BlockNumber n; /* 0: nothing is to be done now, or another session is at it */
     BlockNumber of;
+    bool empty; /* the table has no rows at all */
 };
 
 /* The blocks that are to be looked at now; until the end of the transaction no other session gets any of this scan. */
