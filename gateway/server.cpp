@@ -270,10 +270,7 @@ Server::end_stream(Exchange &exchange)
     if (!std::exchange(exchange.streams, false))
         return;
     streams--;
-    try {
-        release_jobs(pool, call_of(exchange), exchange.answer);
-    } catch (...) { /* their leases run out */
-    }
+    release_jobs(pool, call_of(exchange), exchange.answer);
 }
 
 /* Every failure leaves as a Refusal. */
@@ -288,10 +285,13 @@ Server::answer(Client &client, RequestReader &reader, Exchange &exchange)
         }
         admit(client, reader, exchange);
         read_body(client, reader, exchange);
+        /* A stream holds its connection: half of them are for others. One that finds no place is leased no job. */
+        const size_t places = std::max<size_t>(options.connections / 2, 1);
+        if (asks_for_stream(exchange.request) && streams >= places)
+            throw too_busy("too many event streams are open");
         exchange.answer = ask(client, exchange);
-        /* A stream holds its connection: half of them are for others. */
         exchange.streams = is_stream(exchange.answer) && exchange.request.method == "GET";
-        if (exchange.streams && ++streams > std::max<size_t>(options.connections / 2, 1))
+        if (exchange.streams && ++streams > places)
             throw too_busy("too many event streams are open");
     } catch (const Unavailable &unavailable) {
         complain(unavailable.why);

@@ -20,6 +20,13 @@ constexpr size_t small_page = 65536; /* needs no room of those that all share */
 constexpr seconds write_time(30);    /* for a page; a slower client is cut off */
 
 bool
+asks_for_stream(const Request &request)
+{
+    const std::string *accept = request.header("Accept");
+    return request.method == "GET" && accept && accept->find("text/event-stream") != std::string::npos;
+}
+
+bool
 is_stream(const Answer &answer)
 {
     return answer.status == 200 && header_of(answer, "OJS-Stream").has_value();
@@ -54,8 +61,12 @@ void
 release_jobs(Pool &pool, const Call &call, const Answer &last)
 {
     std::string_view held = header_of(last, "OJS-Last-Event-ID").value_or("");
-    if (!held.empty() && header_of(last, "OJS-Stream-Queue"))
+    if (held.empty() || !header_of(last, "OJS-Stream-Queue"))
+        return;
+    try {
         pool.call({call.method, call.target, headers_after(call, "end", held), {}, call.role});
+    } catch (...) { /* their leases run out */
+    }
 }
 
 void

@@ -8,10 +8,13 @@
 
 #include "clients.h"
 #include "database.h"
+#include "http.h"
 #include "waiting.h"
 
 namespace gateway
 {
+
+bool asks_for_stream(const Request &request);
 
 /* Whether an answer is the beginning of a stream. */
 bool is_stream(const Answer &answer);
@@ -23,7 +26,7 @@ bool is_stream(const Answer &answer);
 void send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, const Call &call, Answer &answer,
                  const std::function<void()> &check);
 
-/* Gives back the jobs that the connection was leased up to `last`, and that are held still. */
+/* Gives back the jobs that the connection was leased up to `last`, and that are held still; else their leases end. */
 void release_jobs(Pool &pool, const Call &call, const Answer &last);
 
 } // namespace gateway
