@@ -185,21 +185,6 @@ remark_of(Tables &tables, const pg_uuid_t &id, TimestampTz at)
     return remark;
 }
 
-void
-record_revival(Tables &tables, const FinishedRow &row, TimestampTz at)
-{
-    HistoryRow event = {};
-    event.job_id = row.job_id;
-    event.at = at;
-    event.kind = HistoryKind::revived;
-    event.attempt = 0;
-    event.deliveries = row.deliveries;
-    event.started_at = row.started_at;
-    event.worker = row.worker;
-    event.data = row.error;
-    store::insert(tables.job_history(), form(tables.job_history().rel, event));
-}
-
 /* A cancelled job goes on as one that was activated: nothing had failed. */
 void
 record_return(Tables &tables, const FinishedRow &row, TimestampTz at)
@@ -207,9 +192,14 @@ record_return(Tables &tables, const FinishedRow &row, TimestampTz at)
     HistoryRow event = {};
     event.job_id = row.job_id;
     event.at = at;
-    event.kind = HistoryKind::activated;
+    event.kind = row.state == State::cancelled ? HistoryKind::activated : HistoryKind::revived;
     event.attempt = 0;
     event.deliveries = row.deliveries;
+    if (event.kind == HistoryKind::revived) {
+        event.started_at = row.started_at;
+        event.worker = row.worker;
+        event.data = row.error;
+    }
     store::insert(tables.job_history(), form(tables.job_history().rel, event));
 }
 
@@ -250,10 +240,7 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
                     changes.retry != nullptr;
     row.queue = queue;
     if (!retryable) {
-        if (done.state == State::cancelled)
-            record_return(tables, done, at);
-        else
-            record_revival(tables, done, at);
+        record_return(tables, done, at);
         no_dead_letter(tables, id);
     }
     if (rewrites) {

@@ -374,16 +374,12 @@ OJS_FUNCTION(ojs_start_worker)
               "no background process is free for a worker");
     int64 until_us = steady_us() + patience_us;
     while (steady_us() < until_us) {
-        constexpr long poll_ms = 10;
         pid_t pid;
         if (worker_present())
             PG_RETURN_BOOL(true);
         if (GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED)
             break;
-        (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms,
-                        wait_event("OjsWorkerStart", &event));
-        ResetLatch(MyLatch);
-        CHECK_FOR_INTERRUPTS();
+        sleep_ms(10, "OjsWorkerStart", &event);
     }
     PG_RETURN_BOOL(false);
 }

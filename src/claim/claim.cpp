@@ -7,8 +7,6 @@
 #include "ojs/pg/settings.h"
 #include "ojs/job/envelope.h"
 #include "ojs/hot_set/hot_set.h"
-#include "ojs/state/members.h"
-#include "ojs/store/index_locks.h"
 
 using namespace ojs;
 
@@ -35,26 +33,11 @@ claim(FunctionCallInfo fcinfo, const std::string_view *queues, int n)
     int64 wait_ms = wait != nullptr ? std::min(interval_ms(wait), longest_wait_ms) : 0;
     text *worker = text_or_null(fcinfo, p_worker);
     Interval *lease = interval_or_null(fcinfo, p_lease);
-    int64 until_us = wait_ms > 0 ? steady_us() + wait_ms * 1000 : 0;
-    bool admitted = false;
-
-    for (int round = 0;; round++) {
-        Tables tables;
-        Request request =
-            read_admitted(tables, admitted, [&] { return read_request(queues, n, worker, max, lease, missing_ok); });
-        request.may_wait = wait_ms > 0 && request.max > 0 && steady_us() < until_us;
-        HandedOut out = hand_out(tables, request, now(), set);
-        /* Nobody sleeps with a lock: a call that has written something and found no job lets go of it by returning. */
-        if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) {
-            tables.close();
-            store::end_write();
-            advance_after_ends();
-            return (Datum)0;
-        }
-        tables.close_and_unlock();
-        store::unlock_indexes();
-        await_jobs(request, out, until_us, round);
-    }
+    int64 until_us = wait_ms > 0 && max > 0 ? steady_us() + wait_ms * 1000 : 0;
+    hand_out_until(
+        until_us, false, before, set, [&](Tables &) { return read_request(queues, n, worker, max, lease, missing_ok); },
+        [](const HandedOut &) {});
+    return (Datum)0;
 }
 
 } // namespace

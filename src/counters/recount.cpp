@@ -121,12 +121,8 @@ add_changes(HTAB *to, int sign)
 void
 rest()
 {
-    constexpr long poll_ms = 2;
     static uint32 event;
-    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms,
-                    wait_event("OjsRecountWait", &event));
-    ResetLatch(MyLatch);
-    CHECK_FOR_INTERRUPTS();
+    sleep_ms(2, "OjsRecountWait", &event);
 }
 
 template <typename Body>

@@ -19,16 +19,7 @@ namespace
 
 SessionCache checked;
 
-void
-rest()
-{
-    constexpr long poll_ms = 10;
-    static uint32 event;
-    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, poll_ms,
-                    wait_event("OjsRebuildWait", &event));
-    ResetLatch(MyLatch);
-    CHECK_FOR_INTERRUPTS();
-}
+uint32 rebuild_wait_event;
 
 /*
  * Another process does it; in a caller's open transaction it would hold up everybody until that ends. The worker does,
@@ -60,7 +51,7 @@ have_it_rebuilt()
                 continue;
             }
         }
-        rest();
+        sleep_ms(10, "OjsRebuildWait", &rebuild_wait_event);
     }
 }
 

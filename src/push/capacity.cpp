@@ -278,23 +278,30 @@ first_in_line(Tables &tables, Line &line, int64 queue, int16 npriority, int64 fr
     store::end(scan);
 }
 
+bool
+first_ready(Tables &tables, ScanKeyData *keys, int n, ReadyRow &row)
+{
+    store::Scan scan;
+    store::begin(scan, tables.ready(), store::Idx::ready_order, keys, n, true);
+    bool found = store::next(scan) != store::Row::none;
+    if (found)
+        read(tables.ready().slot, row);
+    store::end(scan);
+    return found;
+}
+
 /* The lowest priority number above another that a job in line has. */
 bool
 next_priority(Tables &tables, int64 queue, int16 *npriority)
 {
     ScanKeyData keys[2];
-    store::Scan scan;
     ReadyRow row;
     ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
     ScanKeyInit(&keys[1], 2, BTGreaterStrategyNumber, F_INT2GT, Int16GetDatum(*npriority));
-    store::begin(scan, tables.ready(), store::Idx::ready_order, keys, 2, true);
-    bool found = store::next(scan) != store::Row::none;
-    if (found) {
-        read(tables.ready().slot, row);
-        *npriority = row.npriority;
-    }
-    store::end(scan);
-    return found;
+    if (!first_ready(tables, keys, 2, row))
+        return false;
+    *npriority = row.npriority;
+    return true;
 }
 
 /* The line of jobs that a limit holds back at or behind `from`, where it begins. */
@@ -302,19 +309,14 @@ bool
 next_line(Tables &tables, int64 queue, int16 npriority, int64 *from)
 {
     ScanKeyData keys[3];
-    store::Scan scan;
     ReadyRow row;
     ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
     ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(npriority));
     ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(*from));
-    store::begin(scan, tables.ready(), store::Idx::ready_order, keys, 3, true);
-    bool found = store::next(scan) != store::Row::none;
-    if (found) {
-        read(tables.ready().slot, row);
-        *from = line_at(row.position);
-    }
-    store::end(scan);
-    return found;
+    if (!first_ready(tables, keys, 3, row))
+        return false;
+    *from = line_at(row.position);
+    return true;
 }
 
 /*

@@ -219,7 +219,6 @@ OJS_FUNCTION(ojs_work_next)
     int64 wait_ms = wait != nullptr ? std::min(interval_ms(wait), longest_wait_ms) : 0;
     int64 until_us = steady_us() + wait_ms * 1000;
     std::string_view name(work.queue);
-    bool admitted = true;
 
     const Queue *found = find_queue(name);
     if (found != nullptr && found->claim_rate > 0) {
@@ -229,30 +228,19 @@ OJS_FUNCTION(ojs_work_next)
             return (Datum)0;
         }
     }
-    for (int round = 0;; round++) {
-        Tables tables;
-        Request request = read_admitted(tables, admitted, [&] {
-            Request again = read_request(&name, 1, work.worker, work.max, nullptr, false);
-            again.lease_ms = work.lease_ms;
-            again.session = MyProcPid;
-            forget_finished(tables);
-            again.max = std::max(work.max - work.n, 0); /* a close that was rolled back may have left more */
-            return again;
-        });
-        request.may_wait = steady_us() < until_us;
-        HandedOut out = hand_out(tables, request, now(), set);
+    auto read = [&](Tables &tables) {
+        Request again = read_request(&name, 1, work.worker, work.max, nullptr, false);
+        again.lease_ms = work.lease_ms;
+        again.session = MyProcPid;
+        forget_finished(tables);
+        again.max = std::max(work.max - work.n, 0); /* a close that was rolled back may have left more */
+        return again;
+    };
+    hand_out_until(until_us, true, before, set, read, [](const HandedOut &out) {
         for (int i = 0; i < out.jobs; i++)
             work.given[work.n++] = out.deliveries[i];
-        if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) { /* nobody sleeps with a lock */
-            tables.close();
-            store::end_write();
-            advance_after_ends();
-            return (Datum)0;
-        }
-        tables.close_and_unlock();
-        store::unlock_indexes();
-        await_jobs(request, out, until_us, round);
-    }
+    });
+    return (Datum)0;
 }
 
 OJS_CHANGE(ojs_work_close, "ojs.work_close()")

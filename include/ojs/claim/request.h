@@ -5,6 +5,9 @@
 #pragma once
 
 #include "ojs/claim/scan.h"
+#include "ojs/hot_set/hot_set.h"
+#include "ojs/pg/settings.h"
+#include "ojs/store/index_locks.h"
 
 namespace ojs
 {
@@ -47,6 +50,33 @@ read_admitted(Tables &tables, bool &admitted, Read read)
     request = read();
     request.share = share;
     return request;
+}
+
+/*
+ * Hands out jobs to `set`, or waits for them until `until_us`; ends the write that began at `before`. `note` gets what
+ * was handed out. Nobody sleeps with a lock: a call that has written something and found no job lets go of it by
+ * returning.
+ */
+template <typename Read, typename Note>
+void
+hand_out_until(int64 until_us, bool admitted, const store::WriteMark &before, ReturnSetInfo *set, Read read, Note note)
+{
+    for (int round = 0;; round++) {
+        Tables tables;
+        Request request = read_admitted(tables, admitted, [&] { return read(tables); });
+        request.may_wait = until_us > 0 && steady_us() < until_us;
+        HandedOut out = hand_out(tables, request, now(), set);
+        note(out);
+        if (out.jobs > 0 || !request.may_wait || !(store::write_mark() == before)) {
+            tables.close();
+            store::end_write();
+            advance_after_ends();
+            return;
+        }
+        tables.close_and_unlock();
+        store::unlock_indexes();
+        await_jobs(request, out, until_us, round);
+    }
 }
 
 } // namespace ojs
