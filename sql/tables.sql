@@ -16,6 +16,10 @@ create table ojs_store.name_key (
 alter table ojs_store.name_key replica identity full;
 insert into ojs_store.name_key values (gen_random_uuid(), clock_timestamp());
 
+-- Of what a queue's configuration says, in ms; null where it says nothing.
+create function ojs_store.shortest_retention(config jsonb) returns bigint
+language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_shortest_retention';
+
 -- What queues there are. Two first pushes to a new queue do not wait for each other, so a name may stand here twice
 -- for a while, with the same id (name_hash of the name); the newest revision counts, and the tick removes the other.
 create table ojs_store.queue (
@@ -29,6 +33,10 @@ create table ojs_store.queue (
 create index queue_name on ojs_store.queue (name);
 create index queue_id on ojs_store.queue (id);
 alter table ojs_store.queue replica identity full;
+-- For the tick, which must not read all of them: dropped ones, and how long the shortest retention is.
+create index queue_dropped on ojs_store.queue (revised_at) where state = 'deleted';
+create index queue_retention on ojs_store.queue (ojs_store.shortest_retention(config))
+    where config ? 'retention' and state <> 'deleted';
 
 -- How many jobs each queue has moved to its dead-letter queue. A move inserts a row, the tick adds them up.
 create table ojs_store.queue_count (
@@ -36,6 +44,7 @@ create table ojs_store.queue_count (
     dead_lettered bigint not null
 );
 alter table ojs_store.queue_count replica identity full;
+create index queue_count_queue on ojs_store.queue_count (queue);
 
 -- LOGGED TRUTH -----------------------------------------------------------------------------------------------------
 

@@ -9,16 +9,22 @@ comment on function ojs.tick(int)
 -- Removes events that have rows of their own and are too old, and with `count` the oldest of too many. And tokens
 -- of ojs.once after their 30 days. Returns the number of events removed.
 create function ojs_store.prune_records(most int, count boolean) returns int
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+set enable_seqscan = off -- plans are kept, and nothing may have counted the rows yet
+set jit = off as $$
 #variable_conflict use_variable
 declare
     before timestamptz := ojs_store.now() - extract(epoch
         from current_setting('ojs.event_retention')::interval) * interval '1 second';
     acts_before timestamptz := before;
+    audit_before timestamptz := ojs_store.now() - extract(epoch
+        from current_setting('ojs.audit_retention')::interval) * interval '1 second';
+    tokens_before timestamptz := ojs_store.now() - interval '30 days';
     newest timestamptz;
     n int := 0;
 begin
-    if count then
+    -- Only where there may be so many: a row and what points to it take 60 bytes and more.
+    if count and pg_relation_size('ojs_store.stored_event') / 60 > current_setting('ojs.max_events')::int then
         before := greatest(before, (select r.at from ojs_store.stored_event r where not ojs_store.is_act(r.type)
             order by r.at desc offset current_setting('ojs.max_events')::int limit 1));
         acts_before := greatest(acts_before, (select r.at from ojs_store.stored_event r where ojs_store.is_act(r.type)
@@ -42,12 +48,10 @@ begin
         end if;
     end if;
     delete from ojs_store.audit where ctid = any (array(
-        select a.ctid from ojs_store.audit a
-        where a.at <= ojs_store.now() - extract(epoch from current_setting('ojs.audit_retention')::interval) * interval
-            '1 second'
+        select a.ctid from ojs_store.audit a where a.at <= audit_before
         order by a.at limit most for update skip locked));
     delete from ojs_store.once_token where ctid = any (array(
-        select o.ctid from ojs_store.once_token o where o.at <= ojs_store.now() - interval '30 days' order by o.at
-            limit most for update skip locked));
+        select o.ctid from ojs_store.once_token o where o.at <= tokens_before order by o.at limit most
+            for update skip locked));
     return n;
 end $$;

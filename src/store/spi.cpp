@@ -93,6 +93,14 @@ set_for_body(const char *name, const char *value)
     (void)set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
+void
+plan_by_index()
+{
+    /* What is left of these costs so much to the planner that it would have it compiled. */
+    for (const char *way : {"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"})
+        set_for_body(way, "off");
+}
+
 SpiScope
 enter_spi()
 {

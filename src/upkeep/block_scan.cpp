@@ -6,7 +6,9 @@
  */
 #include "ojs/upkeep/block_scan.h"
 
+#include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/job/attributes.h"
 #include "ojs/job/envelope.h"
 #include "ojs/pg/json.h"
 #include "ojs/queue/queue.h"
@@ -31,26 +33,26 @@ constinit Statement move_it = {
     {TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID},
     nullptr};
 
-constinit Statement stated_retentions = {
-    "select config -> 'retention' from ojs_store.queue where config ? 'retention' and state <> 'deleted'", {}, nullptr};
+/* From one end of the index queue_retention. */
+constinit Statement shortest_stated = {R"sql(
+    select min(ojs_store.shortest_retention(config)) from ojs_store.queue
+    where config ? 'retention' and state <> 'deleted'
+)sql",
+                                       {},
+                                       nullptr};
 
-/* The shortest that any queue or the default policy asks for. Completed jobs that are not kept are removed by their
- * ack. */
+/* The shortest that any queue or the default policy asks for. */
 int64
 shortest_retention_ms()
 {
     int64 shortest = std::min({kept_completed_ms, kept_discarded_ms, kept_cancelled_ms});
     with_spi([&] {
-        uint64 n = execute_latest(stated_retentions);
-        for (uint64 i = 0; i < n; i++) {
-            bool null;
-            const Jsonb *retention = DatumGetJsonbP(cell(i, 1, &null));
-            each_member(root_of(retention), [&](std::string_view key, const JsonbValue &value) {
-                int64 ms = parse_duration_ms(text_of(value), Code::invalid_payload, "retention");
-                if (ms > 0 || key != "completed")
-                    shortest = std::min(shortest, ms);
-            });
-        }
+        bool none;
+        plan_by_index();
+        execute_latest(shortest_stated);
+        Datum stated = cell(0, 1, &none);
+        if (!none)
+            shortest = std::min(shortest, DatumGetInt64(stated));
     });
     return shortest;
 }
@@ -162,3 +164,24 @@ note_removed(const char *what, TimestampTz newest, TimestampTz now)
 }
 
 } // namespace ojs
+
+using namespace ojs;
+
+/* ojs_store.shortest_retention(config jsonb) returns bigint: in ms, null where none is stated. Completed jobs that are
+ * not kept are removed by their ack. */
+OJS_FUNCTION(ojs_shortest_retention)
+{
+    const Jsonb *config = PG_GETARG_JSONB_P(0);
+    std::optional<int64> shortest;
+    JsonbValue retention;
+    if (find_member(root_of(config), "retention", retention) && is_object(retention))
+        each_member(retention.val.binary.data, [&](std::string_view key, const JsonbValue &value) {
+            int64 ms = parse_duration_ms(text_value(value, Code::invalid_payload, "retention"), Code::invalid_payload,
+                                         "retention");
+            if (ms > 0 || key != "completed")
+                shortest = std::min(shortest.value_or(ms), ms);
+        });
+    if (!shortest)
+        PG_RETURN_NULL();
+    PG_RETURN_INT64(*shortest);
+}

@@ -167,7 +167,7 @@ find_rules()
     MemoryContext caller = CurrentMemoryContext;
     with_spi([&] {
         bool none = true;
-        set_for_body("enable_seqscan", "off"); /* the plan is saved when tables may still be empty */
+        plan_by_index();
         Datum policy = execute_latest(policy_rules) > 0 ? cell(0, 1, &none) : 0;
         all.n = execute_latest(queues_with_rules, {none ? SpiArg(nullptr) : SpiArg(policy)});
         MemoryContext inner = MemoryContextSwitchTo(caller);

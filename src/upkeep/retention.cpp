@@ -28,14 +28,6 @@ constinit BlockScan lease_log = {"lease_log", store::Rel::lease_log, 128, 0, 0, 
 constexpr const char *dead_letters = "dead_letter";
 constexpr int64 dead_letters_every_us = 60 * USECS_PER_SEC;
 
-/* Plans are saved when tables may still be empty. */
-void
-by_index()
-{
-    for (const char *way : {"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"})
-        set_for_body(way, "off");
-}
-
 /* --- jobs --- */
 
 bool
@@ -117,8 +109,10 @@ struct Round {
 constinit Round forgetting = {};
 
 constinit Statement dropped_queues = {R"sql(
-    select q.id from ojs_store.queue q
-    where q.state = 'deleted' and q.revised_at < $1 and not exists (select from ojs_store.ready r where r.queue = q.id)
+    select q.id from (
+        select id from ojs_store.queue where state = 'deleted' and revised_at < $1 offset 0 -- by its index
+    ) q
+    where not exists (select from ojs_store.ready r where r.queue = q.id)
         and not exists (select from ojs_store.lease l where l.queue = q.id)
         and not exists (select from ojs_store.delayed l where l.queue = q.id)
     limit $2
@@ -150,6 +144,8 @@ begin_round(TimestampTz now)
 {
     forgetting.n = 0;
     with_spi([&] {
+        for (const char *way : {"enable_seqscan", "jit"})
+            set_for_body(way, "off");
         auto n = static_cast<int>(
             execute_latest(dropped_queues, {TimestampTzGetDatum(dropped_before(now)), Int32GetDatum(Round::most)}));
         for (int i = 0; i < n; i++) {
@@ -285,7 +281,7 @@ find_old(int64 queue_id, int limit, TimestampTz now)
     MemoryContext caller = CurrentMemoryContext;
     Old old = {};
     with_spi([&] {
-        by_index();
+        plan_by_index();
         old.n = execute_latest(old_dead_letters, {Int64GetDatum(queue_id), TimestampTzGetDatum(now - kept_ms * 1000),
                                                   Int64GetDatum(most), Int32GetDatum(limit)});
         old.ids =
@@ -332,7 +328,7 @@ find_queues_of_dead_letters(int64 **ids)
     MemoryContext caller = CurrentMemoryContext;
     uint64 n = 0;
     with_spi([&] {
-        by_index();
+        plan_by_index();
         uint64 found = execute_latest(queues_of_dead_letters);
         *ids = static_cast<int64 *>(MemoryContextAlloc(caller, sizeof(int64) * std::max<uint64>(found, 1)));
         for (uint64 i = 0; i < found; i++) {
@@ -448,7 +444,7 @@ prune_unique_keys(TimestampTz now)
     uint64 changed = 0;
     with_spi([&] {
         bool none;
-        by_index();
+        plan_by_index();
         execute_latest(lock_keys_of_none, {PointerGetDatum(&range.from), PointerGetDatum(&range.to)});
         Datum tids = cell(0, 1, &none);
         if (none)

@@ -10,7 +10,7 @@
 #include "ojs/push/idempotency.h"
 #include "ojs/limits/rate_limits.h"
 #include "ojs/counters/pressure.h"
-#include "ojs/queue/push_rules.h"
+#include "ojs/queue/tidy.h"
 #include "ojs/upkeep/records.h"
 #include "ojs/upkeep/replay.h"
 #include "ojs/upkeep/retention.h"

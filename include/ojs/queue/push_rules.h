@@ -1,5 +1,5 @@
 /*
- * push_rules.h: what a queue's settings mean to a push, and keeping the table of queues in order.
+ * push_rules.h: what a queue's settings mean to a push.
  */
 #pragma once
 
@@ -16,9 +16,5 @@ void check_push(const Envelope &envelope);
 /* For a queue with push_rules: refuses a type or a role that it does not allow, and fills in what the job leaves to the
  * queue. */
 void apply_push_rules(const Queue &queue, Envelope &envelope);
-
-/* Now and then, in a tick: merges rows of one name, adds up counters, revives a dropped queue that was pushed to while
- * it was being dropped. Waits for nobody. */
-void tidy_queues(TimestampTz now);
 
 } // namespace ojs

@@ -54,6 +54,10 @@ cell(uint64 row, int column, bool *null)
 /* A setting for the rest of the body. */
 void set_for_body(const char *name, const char *value);
 
+/* For the rest of the body: plans go by indexes, row by row. They are saved when tables may still be empty, and nothing
+ * may have counted the rows of a table that has grown. */
+void plan_by_index();
+
 struct SpiScope {
     Oid user;
     int security_context;

@@ -1,0 +1,260 @@
+/*
+ * tidy.cpp: see tidy.h.
+ *
+ * What is to be put in order has no index of its own: queues that are there twice, moves that were not added up. It is
+ * found by going through the ids, a stretch at a time. A session begins somewhere, so that many short ones get
+ * everywhere too. Ids are hashes, so the width of a stretch says which part of the table it was, and how soon the next
+ * one is due for the whole of it to be seen once a minute.
+ */
+#include "ojs/queue/tidy.h"
+
+#include "ojs/pg/error.h"
+#include "ojs/store/spi.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr int64 round_us = 60 * USECS_PER_SEC;
+constexpr int64 shortest_pause_us = USECS_PER_SEC; /* with very many queues a round takes longer */
+constexpr int most_dropped = 200;                  /* of the newest, and of older ones */
+
+struct Walk {
+    Statement stretch; /* ids from $1 on, $2 of them */
+    int most;
+    bool begun;
+    int64 next;
+    TimestampTz looked_at, look_at;
+};
+
+constinit Walk queues = {
+    {"select id from ojs_store.queue where id >= $1 order by id limit $2", {INT8OID, INT4OID}, nullptr},
+    200,
+    false,
+    0,
+    0,
+    0};
+constinit Walk counts = {
+    {"select queue from ojs_store.queue_count where queue >= $1 order by queue limit $2", {INT8OID, INT4OID}, nullptr},
+    2000,
+    false,
+    0,
+    0,
+    0};
+
+/* Ids; in memory of the caller's. */
+struct Ids {
+    Datum *all;
+    int n;
+
+    explicit Ids(int most) : all(static_cast<Datum *>(palloc(sizeof(Datum) * most))), n(0) {}
+    Datum array() const
+    {
+        return PointerGetDatum(construct_array(all, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+    }
+};
+
+int64
+id_in(uint64 row)
+{
+    bool null;
+    return DatumGetInt64(cell(row, 1, &null));
+}
+
+/* Notes those of the stretch from walk.next on that are there twice, and moves walk.next. Returns how many rows it saw;
+ * adds to `part` which part of all ids that was. */
+int
+look(Walk &walk, int most, Ids &twice, double &part)
+{
+    int64 first = walk.next;
+    auto n = static_cast<int>(execute_latest(walk.stretch, {Int64GetDatum(first), Int32GetDatum(most)}));
+    for (int i = 1; i < n; i++)
+        if (id_in(i) == id_in(i - 1) && (twice.n == 0 || DatumGetInt64(twice.all[twice.n - 1]) != id_in(i)))
+            twice.all[twice.n++] = Int64GetDatum(id_in(i));
+    int64 last = n < most ? PG_INT64_MAX : id_in(n - 1);
+    part += (static_cast<double>(last) - static_cast<double>(first)) / 0x1p64;
+    /* The last id again, of which there may be more. */
+    walk.next = n < most ? PG_INT64_MIN : last == first ? last + 1 : last;
+    return n;
+}
+
+bool
+is_due(const Walk &walk, TimestampTz now)
+{
+    return now < walk.looked_at || now >= walk.look_at;
+}
+
+/* The ids in the next stretch that are there twice. Goes on at the other end once. */
+Ids
+next_twice(Walk &walk, TimestampTz now)
+{
+    Ids twice(walk.most);
+    if (!walk.begun)
+        walk.next = static_cast<int64>(random64());
+    walk.begun = true;
+    double part = 0;
+    int n = look(walk, walk.most, twice, part);
+    if (n < walk.most)
+        (void)look(walk, walk.most - n, twice, part);
+    walk.looked_at = now;
+    walk.look_at =
+        now + std::clamp(static_cast<int64>(static_cast<double>(round_us) * part), shortest_pause_us, round_us);
+    return twice;
+}
+
+/*
+ * Rows of one name that are older than another of it: two sessions made the queue at once, or it was dropped and made
+ * anew. Only what nobody has locked.
+ */
+constinit Statement merge_rows = {R"sql(
+    delete from ojs_store.queue where ctid = any (array(
+        select q.ctid from ojs_store.queue q
+        where q.id = any ($1) and exists (select from ojs_store.queue newer
+            where newer.id = q.id and newer.name = q.name
+                and (newer.revised_at, newer.ctid) > (q.revised_at, q.ctid))
+        for update skip locked))
+)sql",
+                                  {INT8ARRAYOID},
+                                  nullptr};
+
+constinit Statement merge_counts = {R"sql(
+    with taken as (
+        delete from ojs_store.queue_count where ctid = any (array(
+            select c.ctid from ojs_store.queue_count c where c.queue = any ($1) for update skip locked))
+        returning queue, dead_lettered
+    )
+    insert into ojs_store.queue_count (queue, dead_lettered)
+    select queue, sum(dead_lettered) from taken group by queue having sum(dead_lettered) <> 0
+)sql",
+                                    {INT8ARRAYOID},
+                                    nullptr};
+
+/* Queues that share an id: rows put in by hand or merged from two databases, since new_queue_id refuses one. */
+constinit Statement same_ids = {R"sql(
+    select format('%s and %s', min(q.name), max(q.name))
+    from ojs_store.queue q where q.id = any ($1) group by q.id having min(q.name) <> max(q.name) limit 1
+)sql",
+                                {INT8ARRAYOID},
+                                nullptr};
+
+void
+report_same_ids(Datum ids)
+{
+    if (execute_latest(same_ids, {ids}) == 0)
+        return;
+    bool null;
+    char *names = TextDatumGetCString(cell(0, 1, &null));
+    ereport(WARNING,
+            (errmsg("queues %s have the same id, so each sees the jobs of the other", names),
+             errhint("Drop one of them with ojs.drop_queue(name, 'move', target), and push to another name.")));
+}
+
+/* Dropped queues, the newest first. */
+constinit Statement dropped = {R"sql(
+    select id, revised_at from ojs_store.queue where state = 'deleted' and revised_at < $1
+    order by revised_at desc limit $2
+)sql",
+                               {TIMESTAMPTZOID, INT4OID},
+                               nullptr};
+
+/* Those of them that have jobs. */
+constinit Statement with_ready = {R"sql(
+    select of.id from unnest($1) as of(id)
+    cross join lateral (select from ojs_store.ready r where r.queue = of.id limit 1) r
+)sql",
+                                  {INT8ARRAYOID},
+                                  nullptr};
+constinit Statement with_delayed = {R"sql(
+    select distinct d.queue from ojs_store.delayed d where d.kind <> 5 and d.queue in (select unnest($1))
+)sql",
+                                    {INT8ARRAYOID},
+                                    nullptr};
+
+/* A push that looked the queue up just before it was dropped: the queue comes back with its settings. */
+constinit Statement revive = {R"sql(
+    update ojs_store.queue set state = 'active', revised_at = clock_timestamp() where ctid = any (array(
+        select q.ctid from ojs_store.queue q
+        where q.id = any ($1) and q.state = 'deleted'
+            and not exists (select from ojs_store.queue newer where newer.id = q.id and newer.name = q.name
+                and newer.revised_at > q.revised_at)
+        for update skip locked))
+)sql",
+                              {INT8ARRAYOID},
+                              nullptr};
+
+constinit Statement say_changed = {"select ojs_store.changed('ojs_store.queue')", {}, nullptr};
+
+/* Adds the ids that a statement finds. */
+void
+add_found(Ids &ids, Statement &statement, std::initializer_list<SpiArg> args)
+{
+    uint64 n = execute_latest(statement, args);
+    for (uint64 i = 0; i < n; i++)
+        ids.all[ids.n++] = Int64GetDatum(id_in(i));
+}
+
+/* Returns the time of the oldest, or infinity if there are no more. */
+TimestampTz
+find_dropped(TimestampTz before, Ids &ids)
+{
+    int had = ids.n;
+    bool null;
+    add_found(ids, dropped, {TimestampTzGetDatum(before), Int32GetDatum(most_dropped)});
+    return ids.n - had < most_dropped ? DT_NOEND : DatumGetTimestampTz(cell(most_dropped - 1, 2, &null));
+}
+
+/* The newest, and some more of the others each time. */
+void
+revive_dropped()
+{
+    static TimestampTz older = DT_NOEND;
+    Ids ids(2 * most_dropped), pushed_to(4 * most_dropped);
+    TimestampTz newest = find_dropped(DT_NOEND, ids);
+    if (newest != DT_NOEND)
+        older = find_dropped(std::min(newest, older), ids);
+    if (ids.n == 0)
+        return;
+    add_found(pushed_to, with_ready, {ids.array()});
+    /* No index has the queues of delayed jobs: one pass over all of them. */
+    for (const char *way : {"enable_seqscan", "enable_hashjoin"})
+        set_for_body(way, "on");
+    set_for_body("enable_nestloop", "off");
+    add_found(pushed_to, with_delayed, {ids.array()});
+    if (pushed_to.n > 0 && execute_latest(revive, {pushed_to.array()}) > 0)
+        (void)execute_latest(say_changed);
+}
+
+} // namespace
+
+void
+tidy_queues(TimestampTz now)
+{
+    if (is_due(queues, now))
+        with_spi([now] {
+            plan_by_index();
+            Ids twice = next_twice(queues, now);
+            if (twice.n > 0) {
+                (void)execute_latest(merge_rows, {twice.array()});
+                report_same_ids(twice.array());
+            }
+        });
+    if (is_due(counts, now))
+        with_spi([now] {
+            plan_by_index();
+            Ids twice = next_twice(counts, now);
+            if (twice.n > 0)
+                (void)execute_latest(merge_counts, {twice.array()});
+        });
+    static TimestampTz revived_at;
+    if (now >= revived_at && now - revived_at < round_us)
+        return;
+    with_spi([] {
+        plan_by_index();
+        revive_dropped();
+    });
+    revived_at = now;
+}
+
+} // namespace ojs
