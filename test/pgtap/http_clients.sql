@@ -361,5 +361,41 @@ select is(pg_temp.history('queue=nowhere'), '404', 'ADM-02: of a queue that is n
 select is(pg_temp.as_role('ojs_observer', 'GET', '/ojs/v1/admin/stats/history',
     null) || pg_temp.as_role('ojs_observer', 'GET', '/ojs/v1/crons', null), '200200', 'PGX-12: observers may look');
 
+-- WORKFLOWS AS STEPS -----------------------------------------------------------------------------------------------
+
+create function pg_temp.graph(steps text, more jsonb default '{}') returns text language plpgsql as $$
+declare
+    r jsonb := pg_temp.http('POST', '/ojs/v1/workflows', more || jsonb_build_object('steps', (
+        select jsonb_agg(jsonb_build_object('id', s[1], 'type', 't.' || replace(s[1], '-', '_'), 'args', '[]'::jsonb)
+            || case when s[2] is null then '{}' else jsonb_build_object('depends_on',
+                to_jsonb(string_to_array(s[2], '+'))) end
+            || case when s[3] is null then '{}' else jsonb_build_object('options',
+                jsonb_build_object('queue', s[3], 'callback_type', s[1])) end order by place)
+        from regexp_split_to_table(steps, ' ') with ordinality as t(step, place),
+            string_to_array(step, '/') s)));
+begin
+    return coalesce(r #>> '{body,error,code}', concat_ws(' ', r ->> 'status', r #>> '{body,workflow,type}',
+        r #>> '{body,workflow,name}', (select string_agg(queue || ':' || type, ',' order by seq) from ojs.jobs
+            where extra ->> 'workflow_id' = r #>> '{body,workflow,id}')));
+end $$;
+select is(pg_temp.graph('a/ b/a c/b', '{"name": "n"}'), '201 chain n default:t.a',
+    'R-56: steps of which each needs the one before it are a chain');
+select is(pg_temp.graph('a//one b/', '{"options": {"queue": "two"}}'), '201 group one:t.a,two:t.b',
+    'R-56: steps that need nothing are a group, each with its options and those of all');
+select is(pg_temp.graph('a/ b/ on-success/a+b on_failure/a+b/three'), '201 batch default:t.a,default:t.b',
+    'R-56: what needs all others and is named after a callback is one of a batch');
+select is((select string_agg(key || ':' || (value ->> 'type'), ' ' order by key) from ojs.jobs j,
+        jsonb_each(ojs.workflow((j.extra ->> 'workflow_id')::uuid) -> 'callbacks')
+    where j.id = (select id from ojs.jobs where type = 't.b' order by seq desc limit 1)),
+    'on_failure:t.on_failure on_success:t.on_success', 'R-56: which it keeps');
+select is(pg_temp.graph(steps), 'unsupported', format('R-56: any other graph is refused: %s', steps))
+from unnest(array['a/ b/a c/a', 'a/ b/ c/a+b', 'a/ b/a c/b+a', 'a/b b/a', 'a/a', 'a/ on_complete/b',
+    'a/ on-complete/a on_complete/a', 'a/ b/a on-finish/a+b']) steps;
+select is(pg_temp.error('POST', '/ojs/v1/workflows', body::jsonb), want, format('R-56: no graph at all: %s', body))
+from (values ('{"steps": [{"type": "a.b", "args": [], "depends_on": []}, 1]}', '422 unsupported'),
+    ('{"steps": [{"type": "a.b", "args": [], "depends_on": [], "options": 1}]}', '422 unsupported'),
+    ('{"steps": [{"type": "a.b", "args": [], "depends_on": []}], "options": 1}', '400 invalid_request'),
+    ('{"steps": {"type": "a.b", "args": [], "depends_on": []}}', '400 invalid_workflow')) c (body, want);
+
 select * from finish();
 rollback;
