@@ -19,7 +19,7 @@ Clients::admit(Socket &socket, const Peer &peer)
     auto of_address = by_address.find(peer.network);
     if (limits.per_address > 0 && of_address != by_address.end() && of_address->second >= limits.per_address)
         return nullptr; /* before anybody gives way for it */
-    if (leaving > 0) /* their threads are bounded, too, and gone in a moment */
+    if (leaving > 0)    /* their threads are bounded, too, and gone in a moment */
         room.wait_for(lock, time_to_leave, [this] { return clients.size() < limits.connections * 2 + reserve; });
     auto staying = clients.size() - leaving;
     bool full = staying >= limits.connections && !cut_off(oldest({Stage::head}, Clock::now(), nullptr)) &&

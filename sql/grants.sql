@@ -164,7 +164,7 @@ grant execute on function
         ojs_http.batch_ttl,
         ojs_http.batch_headers,
     ojs_http.take_push_key, ojs_http.keep_push_answer, ojs_http.forget_push_key,
-    ojs_http.create_workflow, ojs_http.extend_workflow, ojs_http.cancel_workflow,
+    ojs_http.create_workflow, ojs_http.workflow_of_steps, ojs_http.extend_workflow, ojs_http.cancel_workflow,
     ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results, ojs_http.record_job, ojs_http.topic_produce
 to ojs_producer, ojs_admin;
 

@@ -24,8 +24,8 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
             where key in ('id', 'type', 'name', 'state', 'metadata')), '{}')
 $$;
 
--- The HTTP binding writes a workflow as steps with names that depend on each other. Those that are a chain, a group or a
--- batch are read as one; any other graph stays as it is, and is refused.
+-- The HTTP binding writes a workflow as steps with names that depend on each other. Those that are a chain, a group or
+-- a batch are read as one; any other graph stays as it is, and is refused.
 create function ojs_http.workflow_of_steps(def jsonb) returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     with step as (
