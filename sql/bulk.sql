@@ -184,6 +184,9 @@ declare
 begin
     perform ojs_store.now(); -- loads the library, and with it its settings
     perform ojs_store.check_filter(filter, confirm);
+    -- At once what it will take: who reads first and asks for more later can meet REINDEX in a deadlock.
+    lock table ojs_store.job, ojs_store.job_history, ojs_store.finished, ojs_store.ready, ojs_store.lease,
+        ojs_store.delayed, ojs_store.progress in row exclusive mode;
     most := current_setting('ojs.max_batch_size')::int;
     if filter ? 'ids' then
         ids := array(select a.id::uuid from jsonb_array_elements_text(filter -> 'ids') with ordinality as a(id, n)

@@ -292,6 +292,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 declare
     cursor_now text := ojs_store.cursor_now();
 begin
+    lock table ojs_store.event_notify_cursor in row exclusive mode; -- not first to be read, as in bulk.sql
     if not enabled then
         delete from ojs_store.event_notify_cursor;
     elsif not exists (select from ojs_store.event_notify_cursor) then

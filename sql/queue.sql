@@ -437,7 +437,7 @@ begin
     if strategy = 'move' then
         perform ojs_store.wake(target);
     end if;
-    -- It keeps its settings: a push that comes too late brings it back as it was (src/queue/push_rules.cpp).
+    -- It keeps its settings: a push that comes too late brings it back as it was (src/queue/tidy.cpp).
     update ojs_store.queue q set state = 'deleted', revised_at = greatest(clock_timestamp(),
         q.revised_at + interval '1 microsecond')
     where q.name = name;

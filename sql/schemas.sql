@@ -126,9 +126,9 @@ begin
         perform ojs_store.raise('INVALID_PAYLOAD', 'uri must be a URI of at most 400 bytes, without a fragment',
             '{"field": "uri"}', 'Give one such as urn:ojs:schema:email.send:v1.');
     end if;
-    perform ojs_store.check_schema(schema);
     -- one registers after the other, so that each sees what there is
     lock table ojs_store.job_schema in share row exclusive mode;
+    perform ojs_store.check_schema(schema);
     select s.type || '@' || s.version into existing from ojs_store.job_schema s where s.type = type and s.key = new_key
         or s.uri = uri;
     if found then

@@ -77,6 +77,7 @@ begin
     if set_worker_state.worker is not null then
         perform ojs_store.check_worker(set_worker_state.worker);
     end if;
+    lock table ojs_store.worker in row exclusive mode; -- not first to be read, as in bulk.sql
     perform ojs_store.record_audit('worker_directed', coalesce(set_worker_state.worker, '*'), null, null,
         jsonb_build_object('state', wanted));
     -- In the order of their names: two calls for all workers do not wait for each other crosswise.
@@ -113,6 +114,7 @@ declare
     at timestamptz := ojs_store.now();
     stopped boolean;
 begin
+    lock table ojs_store.worker in row exclusive mode; -- not first to be read, as in bulk.sql
     perform ojs_store.check_worker(register_worker.worker);
     perform ojs_store.check_owner(register_worker.worker);
     if jsonb_typeof(register_worker.info) is distinct from 'object' then
@@ -160,6 +162,7 @@ declare
     known boolean;
     held uuid[];
 begin
+    lock table ojs_store.worker, ojs_store.lease in row exclusive mode; -- not first to be read, as in bulk.sql
     perform ojs_store.check_worker(deregister_worker.worker);
     perform ojs_store.check_owner(deregister_worker.worker);
     delete from ojs_store.worker w where w.name = deregister_worker.worker

@@ -438,6 +438,8 @@ OJS_FUNCTION(ojs_lock_setting)
     constexpr int most_names = 256;
     static TransactionId locked_by;
     static int n_locked; /* by this transaction */
+    /* At once what the change will take: who reads first and asks for more later can meet REINDEX in a deadlock. */
+    LockRelationOid(PG_GETARG_OID(0), RowExclusiveLock);
     TransactionId xid = GetTopTransactionId();
     n_locked = xid == locked_by ? n_locked + 1 : 1;
     locked_by = xid;

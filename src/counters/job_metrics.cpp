@@ -317,7 +317,7 @@ series_by_envelope(const FinishedRow &row)
 {
     int series = 0;
     ItemPointerData tid;
-    store::Table jobs = store::open(store::Rel::job, AccessShareLock);
+    store::Table jobs = store::open(store::Rel::job, RowExclusiveLock);
     if (store::find(jobs, store::Idx::job_id, row.job_id, &tid) != store::Row::none) {
         JobRow job;
         read(jobs.slot, job);

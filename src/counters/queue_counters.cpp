@@ -281,7 +281,7 @@ sized(store::Rel rel, HeapTupleHeader row, SizedJob &job)
 static int64
 size_now(const SizedJob &job)
 {
-    store::Table jobs = store::open(store::Rel::job, AccessShareLock);
+    store::Table jobs = store::open(store::Rel::job, RowExclusiveLock);
     ItemPointerData tid = job.tid;
     int64 size = 0;
     bool null;

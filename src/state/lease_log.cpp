@@ -56,7 +56,7 @@ keep(Tables &tables, const LeaseRow &lease, TimestampTz now)
 int64
 seq_of(const LeaseRow &lease)
 {
-    Tables own(AccessShareLock);
+    Tables own;
     JobRow job;
     read_job(own, lease.job_id, lease.job_tid, job);
     int64 seq = job.seq;

@@ -79,7 +79,7 @@ stated_key(int64 queue, const Jsonb *options)
 int64
 key_of_job(const HotRow &row)
 {
-    store::Table jobs = store::open(store::Rel::job, AccessShareLock);
+    store::Table jobs = store::open(store::Rel::job, RowExclusiveLock);
     ItemPointerData tid = row.job_tid;
     int64 key = key_in(row.queue, {});
     bool null;

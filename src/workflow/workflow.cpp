@@ -64,6 +64,16 @@ workflow_arg(FunctionCallInfo fcinfo)
     return *PG_GETARG_UUID_P(0);
 }
 
+constinit Statement lock_tables = {
+    "lock table ojs_store.workflow, ojs_store.workflow_open in row exclusive mode", {}, nullptr};
+
+/* At once what the call will take: who reads first and asks for more later can meet REINDEX in a deadlock. */
+void
+lock_workflows()
+{
+    with_spi([] { (void)execute(lock_tables); });
+}
+
 /* The caller must be allowed to use all queues that jobs of the workflow may go to. */
 void
 check_use(const pg_uuid_t &id, Right right)
@@ -325,6 +335,7 @@ OJS_FUNCTION(ojs_cancel_workflow)
 {
     store::begin_write("ojs.cancel_workflow()");
     ensure_hot_set();
+    lock_workflows();
     const pg_uuid_t &id = workflow_arg(fcinfo);
     check_use(id, Right::cancel);
     store::end_write();
@@ -340,6 +351,7 @@ OJS_FUNCTION(ojs_extend_workflow)
 {
     store::begin_write("ojs.extend_workflow()");
     ensure_hot_set();
+    lock_workflows();
     const pg_uuid_t &id = workflow_arg(fcinfo);
     if (PG_ARGISNULL(1))
         raise_field(Code::invalid_workflow, "def", "Give the new steps or jobs.", "def must not be null");
