@@ -124,8 +124,8 @@ send_events(Client &client, Clients &clients, Pool &pool, WaitingRoom &room, con
             if (!is_stream(*found))
                 return;
             answer = std::move(*found);
-            milliseconds again =
-                header_of(answer, "OJS-Stream") == "idle" ? std::min(pause * 2, longest_pause) : shortest_pause;
+            std::string_view now = *header_of(answer, "OJS-Stream");
+            milliseconds again = now == "idle" || now == "slow" ? std::min(pause * 2, longest_pause) : shortest_pause;
             pause = std::max(again, took);
         }
     }

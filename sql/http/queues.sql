@@ -454,7 +454,7 @@ begin
         if stage is null or problem.status >= 500 then
             raise;
         end if;
-        goes_on := case when problem.status = 429 then 'on' else 'end' end;
+        goes_on := case when problem.status = 429 then 'slow' else 'end' end;
         content := e'event: error\ndata: ' || jsonb_build_object('code', problem.status, 'error',
             problem.body #> '{error,code}',
             'message', problem.body #> '{error,message}', 'retryable', problem.status = 429)::text || e'\n\n';
