@@ -191,10 +191,10 @@ store_held(Walk &walk)
     control.hcxt = CurrentMemoryContext;
     HTAB *lines = hash_create("ojs lines of held jobs", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
     store::Table &ready = walk.tables.ready();
-    ScanKeyData key;
+    ScanKeyData keys[4];
     store::Scan scan;
-    ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(0));
-    store::begin(scan, ready, store::Idx::ready_order, &key, 1, true);
+    set_position_keys(keys, 0, 0, 0, 0); /* as many as each look gives */
+    store::begin(scan, ready, store::Idx::ready_order, keys, 4, true);
     for (int i = 0; i < walk.n_held; i++) {
         HeldJob &job = walk.held[i];
         decltype(Line::key) name = {job.row.queue, job.row.npriority, job.limit};

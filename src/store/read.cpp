@@ -39,6 +39,15 @@ unlock_indexes()
             UnlockRelationOid(locks.index, AccessShareLock);
 }
 
+/* A scan keeps as many keys as it was begun with; more would be left out without a word. */
+static void
+set_keys(IndexScanDesc desc, ScanKey keys, int n)
+{
+    if (n != desc->numberOfKeys)
+        elog(ERROR, "an index scan of %d keys was begun anew with %d", desc->numberOfKeys, n);
+    index_rescan(desc, keys, n, nullptr, 0);
+}
+
 void
 begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead)
 {
@@ -56,7 +65,7 @@ void
 rescan(Scan &scan, ScanKey keys, int n)
 {
     scan.saw_dead = false;
-    index_rescan(scan.desc, keys, n, nullptr, 0);
+    set_keys(scan.desc, keys, n);
 }
 
 void
@@ -137,7 +146,7 @@ bool
 first_entry(Scan &scan, ScanKey keys, int n, int column, Datum *value)
 {
     /* Entries that are marked dead count: that is the point. Most often there is none, which this finds cheaply. */
-    index_rescan(scan.desc, keys, n, nullptr, 0);
+    set_keys(scan.desc, keys, n);
     bool ignored = scan.desc->ignore_killed_tuples;
     scan.desc->ignore_killed_tuples = false;
     bool found = index_getnext_tid(scan.desc, ForwardScanDirection) != nullptr;

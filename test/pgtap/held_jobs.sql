@@ -58,6 +58,14 @@ select is((select bool_and(ordered) from (select n > lag(n) over (order by posit
     select (j.args ->> 0)::int as n, r.position from ojs_store.ready r join ojs_store.job j on j.id = r.job_id
     where r.queue = ojs_store.queue_id('other')) x where n between 20 and 99) y), true, 'in the order of its jobs');
 
+select ojs.register_worker('nine', '{"handlers": [{"type": "old.job", "versions": "9"}]}') \g /dev/null
+select ojs.push('old.job', queue => 'passed', options => '{"version": "1.0"}') \g /dev/null
+select pg_temp.limited('passed', n, 'p' || n % 2) from generate_series(0, 9) n \g /dev/null
+select is((select count(*) from ojs.claim('passed', 'nine', 1000, '1 h')), 2::bigint,
+    'one job of each key starts (RL-01)');
+select is(pg_temp.in_lines('passed'), 8::bigint,
+    'the others wait in lines, behind one that the worker passes over (OP-25)');
+
 -- Several limits on a job ---------------------------------------------------------------------------------------------
 
 select pg_temp.limited('two', 1, 'a'), pg_temp.limited('two', 2, 'b') \g /dev/null
