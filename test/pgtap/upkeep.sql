@@ -247,7 +247,8 @@ select pg_temp.pushed('life'), pg_temp.pushed('life', '{"delay_until": "+PT1H", 
     pg_temp.pushed('life', '{"enqueue_ttl": 3600}'), pg_temp.pushed('life',
         '{"enqueue_ttl": 90.5, "total_timeout": 60}'),
         pg_temp.pushed('life', '{"expires_at": "+PT1M", "total_timeout": 7200}') \g /dev/null
-select ojs.fail(pg_temp.held('life2', 'w', '{"total_timeout": 86400}'), '{"type": "t", "message": "m"}'),
+select ojs.fail(pg_temp.held('life2', 'w', '{"total_timeout": 86400}'), '{"type": "t", "message": "m"}',
+        delay => '1 hour'),
     ojs.nack(pg_temp.held('life3'), '1 hour'),
     ojs.nack(pg_temp.held('life4')), ojs.set_priority(pg_temp.pushed('life5'), 9),
         ojs.activate(pg_temp.pushed('life6', '{"pending": true}')),
@@ -255,7 +256,7 @@ select ojs.fail(pg_temp.held('life2', 'w', '{"total_timeout": 86400}'), '{"type"
 select pg_temp.held('life8') as twice, pg_temp.held('life9', 'w', '{"retry": {"max_attempts": 1}}') as revived \gset
 select pg_temp.clock('1 min'), ojs.nack(:'twice'), ojs.fail(:'revived', '{"type": "t", "message": "m"}'),
     pg_temp.clock('0') \g /dev/null
-select count(ojs.fail(id, '{"type": "t", "message": "m"}')),
+select count(ojs.fail(id, '{"type": "t", "message": "m"}', delay => '1 hour')),
     count(ojs.retry(:'revived')) from ojs.claim('life8', 'w') \g /dev/null
 create temp table life as select id from ojs_store.job
     where queue in (select q.id from ojs_store.queue q where q.name like 'life%');
