@@ -62,6 +62,7 @@ insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there, NewEnt
     auto *indexes = makeNode(ResultRelInfo);
     bool conflict = false;
 
+    slot->tts_tableOid = RelationGetRelid(rel); /* which not every slot has been told, and indexes may ask for */
     InitResultRelInfo(indexes, rel, 0, nullptr, 0);
     ExecOpenIndices(indexes, false);
     insert_index_tuples(indexes, slot, state, unless_there ? &conflict : nullptr, unless_there ? keys_of(indexes) : NIL,
