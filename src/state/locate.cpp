@@ -74,7 +74,8 @@ answer_now(Tables &tables, const pg_uuid_t &id, TimestampTz now, const Remark &r
     JobRow job;
     Status status;
     CommandCounterIncrement();
-    (void)read_current_status(tables, id, now, job, status);
+    if (!read_current_status(tables, id, now, job, status)) /* a finished job may be removed at any moment */
+        raise_no_job(id);
     status.previous_state = remark.previous;
     if (remark.twin)
         status.reported = with_twin(status.reported, remark);

@@ -102,13 +102,6 @@ uuid_text(const pg_uuid_t &id)
     return DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));
 }
 
-[[noreturn]] void
-raise_no_job(const pg_uuid_t &id)
-{
-    raise(Code::not_found, Details().add("resource_type", "job").add("resource_id", id).add("job_id", id),
-          "Check the id; finished jobs are removed after their retention.", "job %s does not exist", uuid_text(id));
-}
-
 constexpr int errors_kept = 25;           /* */
 constexpr Size errors_bytes = 512 * 1024; /* as many of the newest as fit */
 
@@ -135,6 +128,13 @@ is_failure(const HistoryRow &event)
 }
 
 } // namespace
+
+void
+raise_no_job(const pg_uuid_t &id)
+{
+    raise(Code::not_found, Details().add("resource_type", "job").add("resource_id", id).add("job_id", id),
+          "Check the id; finished jobs are removed after their retention.", "job %s does not exist", uuid_text(id));
+}
 
 State
 state_of(DelayedKind kind)

@@ -122,7 +122,9 @@ select is((select array_agg(id) from ojs.claim('broken', 'w', 5)), array[:'whole
     'SM-28: under a rate limit, too');
 select pg_temp.lose(pg_temp.held('broken')) as gone \gset
 select is(pg_temp.refusal(format('select ojs.fail(%L, %L)', :'gone', '{"type": "t", "message": "m"}')),
-    'OJ300 NOT_FOUND', 'ERR-06: who names such a job hears that there is none');
+    'OJ300 NOT_FOUND', 'ERR-06: who names such a job hears that there is none'),
+    is(pg_temp.refusal(format('select ojs.cancel(%L)', :'gone')),
+    'OJ300 NOT_FOUND', 'ERR-06: and so who cancels one that goes meanwhile');
 select pg_temp.lose(pg_temp.held('broken', 'beats')) as beaten, pg_temp.held('broken', 'beats') as named \gset
 select ojs.beat('beats', array[:'named']::uuid[], lease => '1 hour') \g /dev/null
 update ojs_store.lease set deadline = deadline + interval '1 hour',
