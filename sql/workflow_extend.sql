@@ -21,7 +21,7 @@ declare
     w ojs_store.workflow;
     around ojs_store.workflow;
 begin
-    select * into w from ojs_store.workflow f where f.id = lock_running.id for update;
+    w := ojs_store.lock_workflow(id);
     around := w;
     loop
         if around.state <> 'running' then
@@ -47,9 +47,7 @@ declare
     all_queues bigint[];
 begin
     select * into root from ojs_store.workflow f where f.id = w.root;
-    if w.type = 'batch' and (exists (select from ojs_store.workflow_open o where o.workflow = id
-            and o.position >= w.members)
-        or exists (select from ojs_store.workflow_end e where e.workflow = id and e.position >= w.members)) then
+    if w.type = 'batch' and ojs_store.callbacks_begun(id, w.members) then
         perform ojs_store.refuse_extension(w, format('the callbacks of workflow %s have begun', id));
     end if;
     select array_agg(distinct q) into all_queues from unnest(root.queues || queues) q;

@@ -44,6 +44,13 @@ constinit Statement queues_of = {R"sql(
 )sql",
                                  {UUIDOID},
                                  nullptr};
+constinit Statement begun = {R"sql(
+    select from ojs_store.workflow_open o where o.workflow = $1 and o.position >= $2
+    union all
+    select from ojs_store.workflow_end e where e.workflow = $1 and e.position >= $2
+)sql",
+                             {UUIDOID, INT4OID},
+                             nullptr};
 constinit Statement tell = {"select ojs_store.workflow_json($1)", {UUIDOID}, nullptr};
 constinit Statement cancel = {"select ojs_store.cancel_workflow($1)", {UUIDOID}, nullptr};
 
@@ -456,6 +463,14 @@ OJS_FUNCTION(ojs_members_left)
     tables.close();
     store::end_write();
     PG_RETURN_INT32(static_cast<int32>(left));
+}
+
+/* ojs_store.callbacks_begun(workflow uuid, members int) returns boolean */
+OJS_FUNCTION(ojs_callbacks_begun)
+{
+    bool any = false;
+    with_spi([&] { any = execute_latest(begun, {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)}) > 0; });
+    PG_RETURN_BOOL(any);
 }
 
 /* ojs_store.cancel_unless_busy(job_id uuid) returns boolean: true if it waits no more; false if somebody has it at the

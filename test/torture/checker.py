@@ -9,12 +9,13 @@ import bisect
 import sys
 from collections import defaultdict
 
+from flows import Flows
 from history import Claim, History
 from keys import OrderingKeys
 from limits import CLAIMS, ENDS, EPSILON, LOSSY, PROMISES
 from promises import Promises
 
-class Checker(Promises, OrderingKeys):
+class Checker(Promises, OrderingKeys, Flows):
     def __init__(self, history, limit=20):
         self.h, self.limit = history, limit
         self.violations = []        # (check, message, job ids)
@@ -29,6 +30,8 @@ class Checker(Promises, OrderingKeys):
         self.tags = {}                      # tag -> (op, index)
         self.last_beat = defaultdict(list)  # worker -> [(t0 of beats)]
         self.unknown_claims = []
+        self.stored_flows = {}              # job of a workflow -> its row
+        self.cancels = defaultdict(list)    # workflow -> calls that cancelled it
         self.horizon = max([op.t1 or op.t0 for op in history.ops], default=0.0)
 
     def bad(self, check, message, *ids):
@@ -77,7 +80,7 @@ class Checker(Promises, OrderingKeys):
                     for id in result:
                         self.pushes[id] = op
                 self.counts["jobs pushed"] += len(args["tags"]) if op.status == "ok" else 0
-            elif kind in ("ack", "fail", "nack", "extend", "cancel", "activate", "effect"):
+            elif kind in ("ack", "fail", "nack", "extend", "cancel", "activate", "effect", "discard", "retry"):
                 self.acts[args["id"]].append((op, kind))
                 self.counts["jobs worked"] += op.status == "ok"
             elif kind in ("ack_many", "nack_many", "extend_many", "ack_and_claim", "beat"):
@@ -85,6 +88,8 @@ class Checker(Promises, OrderingKeys):
                     self.acts[id].append((op, kind))
                 if op.status == "ok":
                     self.counts["jobs worked"] += len(args["ids"])
+            elif kind == "cancel_workflow":
+                self.cancels[args["id"]].append(op)
             if kind == "beat" and op.possible:
                 self.last_beat[args["w"]].append(op.t0)
         for claims in self.claims.values():
@@ -136,6 +141,7 @@ class Checker(Promises, OrderingKeys):
     def check(self):
         self.index()
         self.find_lossy()
+        self.read_flows()
         self.check_answers()
         self.settle_unknown()
         self.check_stored()
@@ -152,6 +158,7 @@ class Checker(Promises, OrderingKeys):
         self.check_pauses()
         self.check_places()
         self.check_ordering_keys()
+        self.check_flows()
         self.check_pace()
         self.check_hooks()
         self.check_audits()

@@ -39,6 +39,7 @@ APART = {
     "ordered": {},
     "long": {},
     "tuned": {},
+    "flows": {},
 }
 # The queue "hooked" has its jobs marked when they are pushed, and their ends written down; other jobs stay as they are.
 HOOKS = """
@@ -274,6 +275,8 @@ class Session:
 class Calls(Session):
     """The calls of ojs, one method each: asks, logs, and keeps the list of held leases."""
 
+    columns = CLAIMED
+
     def __init__(self, *args):
         super().__init__(*args)
         self.held = {}              # job -> Held
@@ -379,12 +382,14 @@ class Calls(Session):
         if rows is not None:
             self.ok([[r[0], r[1], int(r[2]), int(r[3]), float(r[4]), float(r[5]), int(r[6]), int(r[7]), r[8], r[9],
                       r[10][2:]] for r in rows])
+            if rows and len(rows[0]) > 11:
+                self.log.write("told", self.op, {r[1]: json.loads(r[11]) for r in rows if r[11]})
         return rows
 
     def claim(self, queues, n, lease=None, wait=None):
         args = {"q": queues, "n": n, "w": self.worker}
         target = "queue => $1" if isinstance(queues, str) else "queues => $1::text[]"
-        sql = f"select {CLAIMED} from ojs.claim({target}, worker => $2, max => $3::int, lease => $4::interval"
+        sql = f"select {self.columns} from ojs.claim({target}, worker => $2, max => $3::int, lease => $4::interval"
         if wait:
             args["wait"] = wait
             sql += f", wait => '{wait} s'"
@@ -403,7 +408,7 @@ class Calls(Session):
         lease, worker = self.holder(held, how)
         rows = self.call("ack", {"id": held.id, "l": lease, "w": worker, "my": held.lease},
                          "select state, attempt, deliveries from ojs.ack($1::uuid, $2::jsonb, lease_id => $3,"
-                         " worker => $4)", held.id, '{"by": "%s"}' % self.name, lease, worker)
+                         " worker => $4)", held.id, json.dumps(held.lease), lease, worker)
         if rows is not None:
             self.ok([rows[0][0], int(rows[0][1]), int(rows[0][2])])
             self.drop(held.id)
@@ -477,7 +482,7 @@ class Calls(Session):
         args = {"q": queue, "n": n, "w": self.worker, "ids": [h.id for h in helds], "l": [h.lease for h in helds],
                 "my": [h.lease for h in helds]}
         rows = self.logged_claim("ack_and_claim", args,
-                                 f"select {CLAIMED} from ojs.ack_and_claim($1, $2, $3::uuid[], lease_ids => $4::text[],"
+                                 f"select {self.columns} from ojs.ack_and_claim($1, $2, $3::uuid[], lease_ids => $4::text[],"
                                  " max => $5::int, lease => $6::interval)", self.worker, queue, uuid_list(args["ids"]),
                                  uuid_list(args["l"]), str(n), f"{lease} seconds" if lease else None)
         if rows is not None:

@@ -16,11 +16,13 @@ class Tx:
 
 
 class Op:
-    __slots__ = ("client", "number", "tx", "t0", "t1", "kind", "args", "status", "result", "void", "era", "lossy")
+    __slots__ = ("client", "number", "tx", "t0", "t1", "kind", "args", "status", "result", "void", "era", "lossy",
+                 "told")
 
     def __init__(self, client_name, number, tx, t0, kind, args, era):
         self.client, self.number, self.tx, self.t0, self.kind, self.args = client_name, number, tx, t0, kind, args
         self.t1, self.status, self.result, self.void, self.era = None, None, None, False, era
+        self.told = {}          # lease -> what the job was told of its workflow
         self.lossy = False      # its commit was not waited for, and a crash came soon
 
     @property
@@ -90,6 +92,8 @@ class History:
             elif word == "ok":
                 op = ops[line[2]]
                 op.t1, op.status, op.result = line[1], "ok", line[3]
+            elif word == "told":
+                ops[line[1]].told = line[2]
             elif word == "err":
                 op = ops[line[2]]
                 op.t1, op.status, op.result = line[1], "err", line[3:]

@@ -17,6 +17,8 @@ REFUSALS = {
     "push": {"OJ301"}, "ack": NOT_HELD, "fail": NOT_HELD, "nack": NOT_HELD, "extend": NOT_HELD,
     "ack_and_claim": NOT_HELD, "cancel": {"OJ105", "OJ302", "OJ303", "OJ300"}, "activate": {"OJ105", "OJ302", "OJ303",
                                                                                            "OJ300"},
+    "discard": {"OJ105", "OJ302", "OJ303", "OJ300"}, "retry": {"OJ105", "OJ302", "OJ303", "OJ300"},
+    "workflow": {"OJ400"}, "cancel_workflow": {"OJ400", "OJ406"}, "extend_workflow": {"OJ400", "OJ406"},
 }
 ENDS = {"ack", "fail", "nack", "ack_many", "nack_many", "ack_and_claim"}
 CLAIMS = {"claim", "ack_and_claim", "work_next"}
@@ -81,6 +83,14 @@ PROMISES = (
     "no more jobs start within a window than the queue's rate",
     "one job of an ordering key is handed out at a time",
     "jobs of an ordering key are handed out in order of push",
+    "a workflow is stored whole or not at all",
+    "each member of a workflow begins once, when its turn comes",
+    "each callback of a workflow is pushed exactly once",
+    "no member of a workflow begins before those before it have ended",
+    "a member of a workflow ends once, as its job did",
+    "a workflow ends as its members did",
+    "no workflow is left open",
+    "results are handed on",
     "an enqueue hook sees each push",
     "an execution hook runs with the end of the job",
 )

@@ -55,7 +55,7 @@ class Promises(Wholes):
 
     def settle_unknown(self):
         """A transaction without an answer has committed where any of its pushes is there: then all of it is."""
-        stored = {job["tag"]: job for job in self.h.final["jobs"]}
+        stored = {job["tag"]: job for job in self.h.final["jobs"] if not job.get("workflow")}
         self.stored_tags = stored
         for tx in self.h.txs:
             if tx.status != "unknown":
@@ -67,10 +67,11 @@ class Promises(Wholes):
                         tags.append(op.args["tag"])
                     elif op.kind == "push_many":
                         tags.extend(op.args["tags"])
-            there = [t in stored for t in tags]
+            there = [t in stored for t in tags] + [m for op in tx.ops if op.status == "ok" and not op.void
+                                                   for m in self.marks(op)]
             if any(there):
                 if not all(there):
-                    lost = tags[there.index(False)]
+                    lost = (tags + ["a workflow"])[min(len(tags), there.index(False))]
                     self.bad("a transaction commits as a whole", f"{tx.client}, transaction {tx.number}: {lost} is"
                              " missing")
                 tx.status = "ok"
@@ -85,6 +86,8 @@ class Promises(Wholes):
             if tag in seen:
                 self.bad("a push makes one job", f"{tag} is there twice", job["id"])
             seen.add(tag)
+            if job.get("workflow"):
+                continue
             if tag not in self.tags:
                 self.bad("every job was pushed by someone", f"nobody pushed {tag}", job["id"])
                 continue
@@ -204,6 +207,8 @@ class Promises(Wholes):
     def check_counts(self, id, claims, known, push):
         """Attempts and deliveries go up by one with each claim, within the budget; a crash forgets those in flight."""
         limit = None
+        if self.by_hand(id, "retry"):
+            return
         if push is not None:
             limit = max(1, client.MAX_ATTEMPTS[push.args.get("retry", "default")])
         for claim in claims:
@@ -279,6 +284,8 @@ class Promises(Wholes):
                 wait = op.args["delay"] if op.args["delay"] is not None else client.RETRIES[retry][1]
             else:
                 wait = op.args.get("delay") or op.args.get("for") or 0
+            if self.by_hand(id, "retry"):   # which does not wait
+                continue
             # the first handing out that surely came after it
             due = self.clock_min(op.t0) + wait
             if kind == "fail" and not op.args["requeue"] and op.result[2] is not None and op.result[2] < due - 0.01:
@@ -300,7 +307,7 @@ class Promises(Wholes):
         known = [c for c in claims if c.op.answered]
         kept = self.queue_of(id) == "kept"
         for op, kind in acts:
-            if kind in ("cancel", "activate", "effect") or op.status in (None, "dead"):
+            if kind in ("cancel", "activate", "effect", "discard", "retry") or op.status in (None, "dead"):
                 continue
             mine = self.leases.get(self.lease_of(op, id))
             if mine is None:
@@ -353,6 +360,8 @@ class Promises(Wholes):
 
     def check_finish(self, id, claims, acts, done):
         state = done["state"] if done else None
+        if self.by_hand(id, "retry"):
+            return
         acks = [op for op, kind in acts if kind in ("ack", "ack_many", "ack_and_claim") and op.possible
                 and self.affected(op, id)]
         sure = [op for op in acks if op.certain]
@@ -366,12 +375,14 @@ class Promises(Wholes):
         if any(op.certain for op in cancels) and state != "cancelled":
             self.bad("a cancelled job stays so", f"it is {state or 'open'}", id)
         push = self.pushes.get(id)
-        if state == "cancelled" and not cancels and not (push is not None and "uniq" in push.args):
+        if state == "cancelled" and not cancels and not (push is not None and "uniq" in push.args) \
+                and not self.cancelled_with_workflow(id):
             self.bad("a cancelled job was cancelled by someone", "nobody did", id)
         if state == "discarded" and push is not None:
             limit = max(1, client.MAX_ATTEMPTS[push.args.get("retry", "default")])
             fatal = any(kind == "fail" and op.possible and op.args["fatal"] for op, kind in acts)
-            if done["attempt"] < limit and not fatal and "exp" not in push.args and "amo" not in push.args:
+            if done["attempt"] < limit and not fatal and "exp" not in push.args and "amo" not in push.args \
+                    and not self.by_hand(id, "discard"):
                 self.bad("a job is discarded for a reason", f"after attempt {done['attempt']} of {limit}", id)
         fails = [op for op, kind in acts if kind == "fail" and op.certain]
         for op in fails:

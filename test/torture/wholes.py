@@ -351,7 +351,7 @@ class Wholes:
         for id in self.stored:
             if id not in self.done:
                 self.bad("nothing is stuck", "it is open at the end", id)
-        for name in ("ready", "lease", "delayed", "ordering_line"):
+        for name in ("ready", "lease", "delayed", "ordering_line", "workflow_open", "workflow_due"):
             if final["left"].get(name):
                 self.bad("nothing is left of finished jobs", f"{final['left'][name]} rows in {name}")
         for line in final["differences"]:

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -11,10 +10,10 @@ import time
 
 import client
 import cluster
+import flow_sessions
 import pq
 import sessions
-
-fork = multiprocessing.get_context("fork")
+from faults import Faults, fork
 
 SETTINGS = {
     "max_connections": "80", "fsync": "off", "shared_buffers": "128MB", "deadlock_timeout": "200ms",
@@ -25,9 +24,6 @@ SETTINGS = {
 OVERTURE = 7.0
 STATES = ("scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded")
 COMPLAINTS = re.compile(r"PANIC|TRAP|terminated by signal (?!9\b)|C\+\+ exception|leak|corrupt|was in no place", re.I)
-
-FAULTS = {"kill client": 18, "terminate": 20, "cancel": 8, "kill -9": 6, "immediate stop": 3, "restart": 2,
-          "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10, "dead letters": 4, "prepare": 6}
 
 
 class World:
@@ -42,6 +38,8 @@ class World:
         self.calls = fork.Array("q", 256, lock=False)
         self.slot = 0
         self.features, self.extra, self.keys = set(), [], 12
+        self.groups = fork.Value("i", 0, lock=False)      # how many a Grouper has seen ended
+        self.size = 0
 
     def connect(self, application):
         # A session that was forked before the last standby was made does not have it in its list.
@@ -62,7 +60,7 @@ class World:
         self.calls[self.slot] += 1
 
 
-class Round:
+class Round(Faults):
     def __init__(self, number, kind, seed, directory, config, options):
         self.number, self.kind, self.options = number, kind, options
         self.rng = random.Random(f"{seed}/{number}")
@@ -87,7 +85,7 @@ class Round:
         server.create(settings)
         server.start()
         self.world = World(self.directory, [server])
-        self.world.keys = self.options.keys
+        self.world.keys, self.world.size = self.options.keys, self.options.size
         c = self.control = server.connect("torture control")
         c.execute("create extension ojs")
         c.execute("create schema torture; create unlogged table torture.era (n int);"
@@ -173,6 +171,10 @@ class Round:
                 + [sessions.Shared] * 3 + [sessions.Hooked] + [sessions.Keeper] + [sessions.Patient] * 2 \
                 + [sessions.Tuner] * 2
             kinds += [sessions.Ordered] * (self.options.clients if self.options.sessions else 3)
+        if self.world.has("create_workflow"):
+            kinds += [flow_sessions.Flows] * (self.options.clients if self.options.sessions else 4)
+            if self.options.sessions:
+                kinds += [flow_sessions.Grouper] + [flow_sessions.Finisher] * self.options.clients
         kinds += [sessions.Mixed] * self.options.clients
         if self.options.sessions:
             kinds = [k for k in kinds if k.__name__.lower() in self.options.sessions.split(",")]
@@ -221,7 +223,8 @@ class Round:
         return self.options.round_seconds
 
     def enough(self):
-        return self.options.round_operations and sum(self.world.calls) >= self.options.round_operations
+        return self.options.round_operations and sum(self.world.calls) >= self.options.round_operations \
+            or self.options.groups and self.world.groups.value >= self.options.groups
 
     def watch(self):
         """Sessions that ended by themselves, and crashes that nobody ordered."""
@@ -260,166 +263,6 @@ class Round:
 
     def server(self):
         return self.world.servers[self.world.primary.value]
-
-    # --- faults ---
-
-    def fault(self):
-        names, weights = zip(*FAULTS.items())
-        name = self.rng.choices(names, weights)[0]
-        if self.kind == "failover":
-            name = self.rng.choices(("failover", "kill client", "terminate", "hold", "clock", "kill worker"),
-                                    (4, 3, 3, 2, 2, 2))[0]
-        t0 = client.Clock.now()
-        try:
-            done = getattr(self, "fault_" + re.sub(r"\W+", "_", name))(t0)
-        except (pq.Dead, pq.SqlError) as e:
-            self.log.write("note", client.Clock.now(), "57P01", f"fault {name}: {e}")
-            self.control = self.server().wait_ready()
-            done = None
-        if done:
-            self.faults_made[name] = self.faults_made.get(name, 0) + 1
-            if done != "crash":
-                self.log.write("fault", t0, client.Clock.now() + (done if isinstance(done, float) else 0), name)
-
-    def fault_kill_client(self, t0):
-        slot = self.rng.choice(sorted(self.children))
-        process, kind, incarnation = self.children[slot]
-        process.kill()
-        process.join()
-        self.spawn(slot, kind, incarnation + 1)
-        return True
-
-    def pick_backend(self):
-        rows = self.control.execute("select pid from pg_stat_activity where backend_type = 'client backend'"
-                                    " and application_name not like 'torture%' and application_name not like 'aud%'")
-        return self.rng.choice(sorted(rows))[0] if rows else None
-
-    def fault_terminate(self, t0):
-        pid = self.pick_backend()
-        return pid and bool(self.control.execute(f"select pg_terminate_backend({pid})"))
-
-    def fault_cancel(self, t0):
-        pid = self.pick_backend()
-        return pid and bool(self.control.execute(f"select pg_cancel_backend({pid})"))
-
-    def fault_kill_9(self, t0):
-        if self.server().kill_a_backend(self.rng) is None:
-            return None
-        self.new_era(t0, "kill -9")
-        return "crash"
-
-    def fault_immediate_stop(self, t0):
-        self.server().stop("immediate")
-        self.server().start()
-        self.new_era(t0, "immediate stop")
-        return "crash"
-
-    def fault_restart(self, t0):
-        self.server().stop("fast")
-        self.server().start()
-        self.control.close()
-        self.control = self.server().wait_ready()
-        return True
-
-    def fault_kill_worker(self, t0):
-        pid = self.server().background_worker()
-        if pid is None:
-            return None
-        os.kill(pid, signal.SIGTERM)
-        return True
-
-    def fault_snapshot(self, t0):
-        seconds = self.rng.uniform(2, 12)
-        self.side(lambda session: (session.connection.execute("begin isolation level repeatable read;"
-                                                              " select count(*) from pg_class"), time.sleep(seconds),
-                                   session.connection.execute("rollback")))
-        return seconds
-
-    def fault_hold(self, t0):
-        """A transaction that has pushed, claimed and acknowledged stays open, then ends one way or the other."""
-        seconds, commit = self.rng.uniform(1, 12), self.rng.random() < 0.5
-
-        def body(session):
-            def act(i):
-                session.push(self.rng.choice(client.QUEUES + ["fifo"]))
-                session.claim(self.rng.choice(client.QUEUES), 3, 20)
-                if session.held:
-                    session.ack(next(iter(session.held.values())))
-                if i == 2:
-                    time.sleep(seconds)
-                return i < 2
-            session.transaction(act, commit=commit)
-        self.side(body)
-        return seconds
-
-    def fault_prepare(self, t0):
-        """A prepared transaction that has acked, claimed and pushed stays open, over crashes too, and then ends."""
-        seconds, verb = self.rng.uniform(1, 10), self.rng.choice(("commit", "rollback"))
-        name = f"torture {getattr(self, 'sides', 0)}"
-
-        def body(session):
-            session.claim(self.rng.choice(client.QUEUES), 2, 20)
-            session.claim("ordered", 1, 20)
-            session.begin("read committed")
-            for held in list(session.held.values())[-2:]:
-                session.ack(held)
-            session.claim(self.rng.choice(client.QUEUES), 2, 20)
-            session.push_many(self.rng.choice(client.QUEUES), 4)
-            session.connection.execute(f"prepare transaction '{name}'")
-            time.sleep(seconds)
-            session.log.write("commit", client.Clock.now(), session.tx)
-            while True:
-                try:
-                    session.world.connect("torture prepared").execute(f"{verb} prepared '{name}'")
-                    break
-                except (pq.SqlError, pq.Dead) as e:
-                    if getattr(e, "sqlstate", None) == "42704":   # an answer was lost
-                        break
-                    time.sleep(0.1)
-            session.log.write("end", client.Clock.now(), session.tx, "ok" if verb == "commit" else "rb")
-        self.side(body)
-        return seconds
-
-    def fault_dead_letters(self, t0):
-        """Dead letters that have been kept long enough: upkeep removes them with all that is theirs."""
-        self.control.execute("""select ojs.configure_queue('dead', '{"dead_letter_ttl": "PT1S"}');
-            select from ojs.push_many((select jsonb_agg('{"type": "t.dead", "args": [], "queue": "dead",
-                "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}'::jsonb) from generate_series(1, 40)));
-            select count(ojs.fail(id, '{"type": "t", "message": "m"}', lease_id => lease_id))
-                from ojs.claim('dead', 'dead', 40)""")
-        return True
-
-    def side(self, body):
-        self.sides = getattr(self, "sides", 0) + 1
-        name = f"side{self.sides}"
-
-        def run():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self.world.slot = 255
-            session = client.Calls(name, self.world, f"{self.seed}/{name}")
-            try:
-                session.connect()
-                body(session)
-            except (pq.Dead, pq.SqlError, client.Stopped, client.Rollback):
-                pass
-            os._exit(0)
-        process = fork.Process(target=run, daemon=True)
-        process.start()
-
-    def fault_clock(self, t0, seconds=None):
-        seconds = seconds or self.rng.choice((0.3, 1, 3, 10, 40))
-        offset = round(self.world.clock_offset.value + seconds, 3)
-        before = client.Clock.now()
-        for server in self.world.servers:
-            if server.postmaster() is None:
-                continue
-            c = self.control if server is self.server() else server.connect("torture control")
-            c.execute("load 'ojs'")
-            c.execute(f"alter system set ojs.clock_offset = {offset * 1000:.0f}")
-            c.execute("select pg_reload_conf()")
-        self.world.clock_offset.value = offset
-        self.log.write("clock", before, client.Clock.now(), offset)
-        return True
 
     # --- a standby ---
 
@@ -516,8 +359,9 @@ class Round:
                 continue
             for _ in range(3):
                 drain.tick()
-            if self.control.execute("select count(*) from ojs_store.job j where not exists"
-                                    " (select from ojs_store.finished d where d.job_id = j.id)")[0][0] == "0":
+            if self.control.execute("select (select count(*) from ojs_store.job j where not exists"
+                                    " (select from ojs_store.finished d where d.job_id = j.id))"
+                                    " + (select count(*) from ojs_store.workflow where state = 'running')")[0][0] == "0":
                 break
             idle += 1
             if idle == 2:
@@ -560,8 +404,9 @@ class Round:
         # entries that claims have marked dead hide rows from indexes, and only from them: look at the tables
         c.execute("set statement_timeout = 0; set enable_indexscan = off; set enable_indexonlyscan = off;"
                   " set enable_bitmapscan = off")
-        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority, meta ->> 'hooked' "
-                         "from ojs_store.job where type <> 't.dead'")
+        jobs = c.execute("select id, args #>> '{0,tag}', seq, priority, meta ->> 'hooked', type,"
+                         " options ->> 'workflow_id', coalesce(options ->> 'workflow_step',"
+                         " options ->> 'workflow_callback') from ojs_store.job where type <> 't.dead'")
         done = c.execute("select job_id, state, attempt, deliveries, extract(epoch from finished_at), error ->> 'type'"
                          " from ojs_store.finished")
         events = c.execute("select job_id, kind, extract(epoch from at), extract(epoch from due_at), attempt, "
@@ -572,24 +417,38 @@ class Round:
                            " select job_id, 'later ' || kind, due_at::text, xmin, ctid"
                            " from ojs_store.delayed limit 200")
         left = {t: int(c.execute(f"select count(*) from ojs_store.{t}")[0][0])
-                for t in ("ready", "lease", "delayed", "ordering_line")}
+                for t in ("ready", "lease", "delayed", "ordering_line", "workflow_open", "workflow_due")}
         complaints = []
         for server in self.world.servers:
             if os.path.exists(server.log):
                 with open(server.log, errors="replace") as f:
                     complaints += [line.strip() for line in f if COMPLAINTS.search(line)]
         final = {
-            "jobs": [dict(zip(("id", "tag", "seq", "priority", "hooked"), r)) for r in jobs],
+            "jobs": [dict(zip(("id", "tag", "seq", "priority", "hooked", "type", "workflow", "step"), r)) for r in jobs],
             "ended": c.execute("select * from torture.ended") if self.world.hooks else None,
             "done": [dict(job_id=r[0], state=STATES[int(r[1])], attempt=int(r[2]), deliveries=int(r[3]),
                           finished_at=float(r[4]), error=r[5]) for r in done],
             "events": [dict(job_id=r[0], kind=int(r[1]), at=float(r[2]), due_at=r[3], attempt=int(r[4]),
                             deliveries=int(r[5]), worker=r[6]) for r in events],
+            "flows": self.flows(c),
             "effects": [dict(job_id=r[0], attempt=int(r[1]), worker=r[2]) for r in effects],
             "left": left, "places": places, "differences": differences, "server": complaints[:50],
         }
         with open(os.path.join(self.directory, "final.json"), "w") as f:
             json.dump(final, f)
+
+    def flows(self, c):
+        """What is left of workflows, where there are any."""
+        if not self.world.has("create_workflow"):
+            return None
+        return {
+            "workflows": c.execute("select id, root, parent, position, type, state, members from ojs_store.workflow"),
+            "ends": c.execute("select workflow, position, member, state, extract(epoch from ended_at)"
+                              " from ojs_store.workflow_end"),
+            "steps": [r[0] for r in c.execute("select definition #>> '{args,0,tag}' from ojs_store.workflow_member"
+                                              " where definition #>> '{args,0,tag}' is not null")],
+            "mended": int(c.execute("select coalesce(sum(mended), 0) from ojs_store.workflow_check")[0][0]),
+        }
 
     def clean_up(self):
         for process, _, _ in self.children.values():
