@@ -30,7 +30,7 @@ begin
                 key_slot,ready}'::text[]),
             ('{ojs_producer,ojs_admin}',
                 '{push,push_job,push_many,cancel,activate,wait_result,results,info,create_workflow,cancel_workflow,
-                workflow}'),
+                extend_workflow,workflow}'),
             ('{ojs_worker,ojs_admin}',
                 '{claim,ack,ack_many,ack_and_claim,fail,nack,nack_many,extend,extend_many,beat,progress,checkpoint,
                 get_checkpoint,

@@ -35,7 +35,8 @@ begin
             ('get_checkpoint', 'job_id uuid', 'jsonb', true),
             ('delete_checkpoint', 'job_id uuid', 'void', true),
             ('workflow', 'id uuid', 'jsonb', false),
-            ('cancel_workflow', 'id uuid', 'jsonb', false)
+            ('cancel_workflow', 'id uuid', 'jsonb', false),
+            ('extend_workflow', 'id uuid, def jsonb', 'jsonb', false)
         ) v(name, parameters, result, silent)
     loop
         names := '{}';
