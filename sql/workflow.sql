@@ -43,10 +43,6 @@ language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_end_unbegun';
 create function ojs_store.members_left(workflow uuid) returns int
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_members_left';
 
--- Whether a batch whose row is locked has got as far as its callbacks, whatever the caller's snapshot.
-create function ojs_store.callbacks_begun(workflow uuid, members int) returns boolean
-language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_callbacks_begun';
-
 create function ojs_store.cancel_unless_busy(job_id uuid) returns boolean
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_cancel_unless_busy';
 
@@ -471,21 +467,6 @@ begin
 end $$;
 
 -- CANCELLING -------------------------------------------------------------------------------------------------------
-
--- A workflow that the caller has seen, its row locked.
-create function ojs_store.lock_workflow(id uuid) returns ojs_store.workflow
-language plpgsql strict volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    w ojs_store.workflow;
-begin
-    select * into w from ojs_store.workflow f where f.id = lock_workflow.id for update;
-    if not found then
-        raise exception using errcode = 'serialization_failure',
-            message = format('could not serialize access: workflow %s is newer than the transaction''s snapshot', id),
-            hint = 'Try the transaction again.';
-    end if;
-    return w;
-end $$;
 
 create function ojs_store.cancel_workflow(id uuid) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

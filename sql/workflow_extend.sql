@@ -6,6 +6,25 @@ comment on function ojs.extend_workflow(uuid, jsonb)
     is 'Adds steps to a chain, or jobs to a group or a batch, that runs, and returns it; nothing is stored unless all '
        'of it is valid';
 
+-- Whether a batch whose row is locked has got as far as its callbacks, whatever the caller's snapshot.
+create function ojs_store.callbacks_begun(workflow uuid, members int) returns boolean
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_callbacks_begun';
+
+-- A workflow that the caller has seen, its row locked.
+create function ojs_store.lock_workflow(id uuid) returns ojs_store.workflow
+language plpgsql strict volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    w ojs_store.workflow;
+begin
+    select * into w from ojs_store.workflow f where f.id = lock_workflow.id for update;
+    if not found then
+        raise exception using errcode = 'serialization_failure',
+            message = format('could not serialize access: workflow %s is newer than the transaction''s snapshot', id),
+            hint = 'Try the transaction again.';
+    end if;
+    return w;
+end $$;
+
 create function ojs_store.refuse_extension(w ojs_store.workflow, message text) returns void
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select ojs_store.raise('WORKFLOW_ENDED', message,

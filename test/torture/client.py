@@ -482,9 +482,10 @@ class Calls(Session):
         args = {"q": queue, "n": n, "w": self.worker, "ids": [h.id for h in helds], "l": [h.lease for h in helds],
                 "my": [h.lease for h in helds]}
         rows = self.logged_claim("ack_and_claim", args,
-                                 f"select {self.columns} from ojs.ack_and_claim($1, $2, $3::uuid[], lease_ids => $4::text[],"
-                                 " max => $5::int, lease => $6::interval)", self.worker, queue, uuid_list(args["ids"]),
-                                 uuid_list(args["l"]), str(n), f"{lease} seconds" if lease else None)
+                                 f"select {self.columns} from ojs.ack_and_claim($1, $2, $3::uuid[],"
+                                 " lease_ids => $4::text[], max => $5::int, lease => $6::interval)", self.worker,
+                                 queue, uuid_list(args["ids"]), uuid_list(args["l"]), str(n),
+                                 f"{lease} seconds" if lease else None)
         if rows is not None:
             for h in helds:
                 self.drop(h.id)

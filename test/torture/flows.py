@@ -212,8 +212,9 @@ class Flows:
             self.counts["results checked"] += 1
             if not self.results_fit(told.get("parent_results", []), w, upto):
                 self.bad("results are handed on", f"{step} of {workflow} was told {told}", id)
-            if step in CALLBACKS and [e["index"] for e in told["parent_errors"]] != w.failed(upto)[:100]:
-                self.bad("results are handed on", f"{step} of {workflow} was told of {told['parent_errors']}, and"
+            errors = [e["index"] for e in told.get("parent_errors", [{"index": None}])]
+            if step in CALLBACKS and errors != w.failed(upto)[:100]:
+                self.bad("results are handed on", f"{step} of {workflow} was told of {told.get('parent_errors')}, and"
                          f" {w.failed(upto)} failed", id)
 
     def earliest_member_end(self, w, step, id):

@@ -361,7 +361,8 @@ class Round(Faults):
                 drain.tick()
             if self.control.execute("select (select count(*) from ojs_store.job j where not exists"
                                     " (select from ojs_store.finished d where d.job_id = j.id))"
-                                    " + (select count(*) from ojs_store.workflow where state = 'running')")[0][0] == "0":
+                                    " + (select count(*) from ojs_store.workflow where state = 'running')"
+                                    )[0][0] == "0":
                 break
             idle += 1
             if idle == 2:
@@ -424,7 +425,8 @@ class Round(Faults):
                 with open(server.log, errors="replace") as f:
                     complaints += [line.strip() for line in f if COMPLAINTS.search(line)]
         final = {
-            "jobs": [dict(zip(("id", "tag", "seq", "priority", "hooked", "type", "workflow", "step"), r)) for r in jobs],
+            "jobs": [dict(zip(("id", "tag", "seq", "priority", "hooked", "type", "workflow", "step"), r))
+                     for r in jobs],
             "ended": c.execute("select * from torture.ended") if self.world.hooks else None,
             "done": [dict(job_id=r[0], state=STATES[int(r[1])], attempt=int(r[2]), deliveries=int(r[3]),
                           finished_at=float(r[4]), error=r[5]) for r in done],
