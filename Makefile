@@ -42,6 +42,7 @@ SQL_CODE = \
 	sql/replay.sql \
 	sql/audit.sql \
 	sql/hooks.sql \
+	sql/pools.sql \
 	sql/schemas.sql \
 	sql/lease_json.sql \
 	sql/tick.sql \
@@ -66,6 +67,7 @@ SQL_CODE = \
 	sql/http/workflows.sql \
 	sql/http/schemas.sql \
 	sql/http/audit.sql \
+	sql/http/pools.sql \
 	sql/http/admin.sql \
 	sql/http/system.sql
 # What speaks of all of the above: always last, and in every update script.

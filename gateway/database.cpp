@@ -24,8 +24,9 @@ constexpr const char *call_sql = R"sql(
         a.body,
         case when $5::boolean and a.status = 200 then
             case when a.body::jsonb -> 'jobs' = '[]' then
-                (select coalesce(string_agg(queue, e'\n'), '') from (select $4 offset 0) request (body),
-                    jsonb_array_elements_text(request.body::jsonb -> 'queues') queue)
+                (select coalesce('a pool: ' || (request.body::jsonb ->> 'pool'), (select string_agg(queue, e'\n')
+                        from jsonb_array_elements_text(request.body::jsonb -> 'queues') queue), '')
+                    from (select $4 offset 0) request (body))
             end
         end
     from ojs.http($1, $2,

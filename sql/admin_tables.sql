@@ -35,3 +35,13 @@ create table ojs_store.schema_mode (
     type text collate "C" not null primary key,
     mode text not null                  -- strict, warn, off
 );
+
+-- Sets of queues that claims name (src/queue/pool.cpp reads the first four columns).
+create table ojs_store.pool (
+    name text collate "C" not null primary key,
+    queues text[] not null,
+    weights int[],                      -- by queue; null: strictly one after the other
+    concurrency int,                    -- jobs that its claims may hold at once; null: no limit
+    strategy text not null,             -- strict, round-robin, weighted
+    changed_at timestamptz not null
+);

@@ -30,6 +30,7 @@ select pg_catalog.pg_extension_config_dump('ojs_store.workflow_check', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.audit', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.job_schema', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.schema_mode', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.pool', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.hook', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.hook_failure', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.idempotency', '');

@@ -40,7 +40,8 @@ grant select on ojs.workflows to ojs_observer, ojs_admin;
 -- Working
 grant execute on function
     ojs.claim(text, text, int, interval, interval, boolean),
-    ojs.claim(text[], text, int, interval, interval, boolean),
+    ojs.claim(text[], text, int, interval, interval, boolean, text, jsonb),
+    ojs.claim_pool(text, text, int, interval, interval),
     ojs.ack(uuid, jsonb, text, text),
     ojs.ack_many(text, uuid[], jsonb[], text[]),
     ojs.ack_and_claim(text, text, uuid[], text[], jsonb[], int, interval),
@@ -122,6 +123,12 @@ grant execute on function ojs.schedule(text, text, jsonb, jsonb), ojs.unschedule
 grant select on ojs.rate_limits to ojs_observer, ojs_admin;
 grant execute on function ojs_store.rate_limits(text) to ojs_observer, ojs_admin;
 grant execute on function ojs.set_rate_limit(text, jsonb, timestamptz) to ojs_admin;
+
+-- Pools
+grant select on ojs.pools to ojs_observer, ojs_admin;
+grant execute on function ojs.scheduling_stats() to ojs_observer, ojs_admin;
+grant execute on function ojs_store.pool_use() to ojs_observer, ojs_admin;
+grant execute on function ojs.set_pool(text, jsonb), ojs.drop_pool(text) to ojs_admin;
 
 -- Upkeep
 grant execute on function ojs.set_maintenance(boolean, text, interval) to ojs_admin;
@@ -247,6 +254,11 @@ grant execute on function ojs.create_schema(text, text, jsonb, text), ojs.drop_s
     ojs_http.register, ojs_http.register_schema, ojs_http.put_schema, ojs_http.set_schema_validation,
         ojs_http.drop_schema
 to ojs_admin;
+
+-- Pools
+grant execute on function ojs_http.pool_json, ojs_http.pool_named, ojs_http.pools, ojs_http.pool,
+    ojs_http.scheduling_stats to ojs_observer, ojs_admin;
+grant execute on function ojs_http.set_pool, ojs_http.drop_pool to ojs_admin;
 
 -- Audit
 grant select on ojs.audit to ojs_admin;

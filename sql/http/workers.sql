@@ -7,7 +7,10 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 #variable_conflict use_variable
 declare
     body jsonb := ojs_http.object(request);
-    queues text[] := ojs_http.texts_field(body, 'queues', true);
+    pool text := ojs_http.text_field(body, 'pool');
+    queues text[] := ojs_http.texts_field(body, 'queues', pool is null);
+    strategy text := ojs_http.text_field(body, 'strategy');
+    weights jsonb := ojs_http.field(body, 'weights', 'object');
     worker text := coalesce(ojs_http.text_field(body, 'worker_id'), 'anonymous');
     wanted bigint := coalesce(ojs_http.number_field(body, 'count', 0, 1000), 1);
     lease interval := ojs_http.number_field(body, 'visibility_timeout_ms', 0, 86400000) * interval '1 millisecond';
@@ -35,7 +38,13 @@ begin
             -- Without `timeout`, which one SDK reads as milliseconds: timeout_ms says it.
             from (select case when claimed.timeout is null then ojs_http.envelope(claimed)
                 else ojs_http.envelope(claimed) - 'timeout' end as job
-                from ojs.claim(queues, worker, least(wanted, portion)::int, lease, missing_ok => true) claimed) c;
+                from ojs.claim(queues, worker, least(wanted, portion)::int, lease, missing_ok => true,
+                    strategy => coalesce(strategy, 'strict'), weights => weights) claimed
+                where pool is null
+                union all
+                select ojs_http.envelope(claimed) - 'timeout'
+                from ojs.claim_pool(pool, worker, least(wanted, portion)::int, lease) claimed
+                where pool is not null) c;
         exception when sqlstate 'OJ600' then
             exit when jobs <> '[]'; -- what was claimed counts, whatever the queue's claim_rate says of more
             raise;

@@ -91,7 +91,8 @@ constexpr const char *throttled_hint = "Claim again in %lld ms, or claim more jo
 } // namespace
 
 Request
-read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok)
+read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok,
+             const int32 *weights)
 {
     Request request = {};
     require_worker(worker, "Name the worker that claims, such as 'mailer-1'.");
@@ -99,10 +100,13 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
         raise_field(Code::invalid_payload, "max", "Give a number from 0 to 1000.", "max must not be negative");
     request.worker = worker;
     request.share.quota = -1;
+    request.pool_limit = no_limit;
     request.max = std::min(max, max_claim);
     if (lease != nullptr)
         request.lease_ms = clamp_lease(interval_ms(lease));
     request.queues = static_cast<Queue *>(palloc(sizeof(Queue) * std::max(n, 1)));
+    int32 *own_weights = weights == nullptr ? nullptr : static_cast<int32 *>(palloc(sizeof(int32) * std::max(n, 1)));
+    request.weights = own_weights;
     for (int i = 0; i < n; i++) {
         const Queue *queue = find_queue(queues[i]);
         if (queue == nullptr) {
@@ -123,6 +127,8 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
         request.queues[request.n] = *queue;
         if (in_maintenance())
             request.queues[request.n].state = QueueState::paused;
+        if (own_weights != nullptr)
+            own_weights[request.n] = weights[i];
         request.n++;
         request.claim_rules |= queue->claim_rules;
     }

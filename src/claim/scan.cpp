@@ -16,6 +16,7 @@
 #include "ojs/claim/scan.h"
 
 #include "ojs/claim/delivery.h"
+#include "ojs/claim/shares.h"
 #include "ojs/shared/claim_window.h"
 #include "ojs/state/dead_letter.h"
 #include "ojs/counters/job_metrics.h"
@@ -231,16 +232,39 @@ most_with(const Walk &walk, int queue_position)
 {
     const Request &request = walk.request;
     if (request.share.quota < 0 || request.queues[queue_position].id != request.share.queue)
-        return request.max;
+        return walk.max;
     auto of_queue = [&](const ClaimedJob &taken) { return taken.queue_position == queue_position; };
     int had = static_cast<int>(std::count_if(walk.taken, walk.taken + walk.n, of_queue));
-    return std::min(request.max, walk.n + request.share.quota - had);
+    return std::min(walk.max, walk.n + request.share.quota - had);
+}
+
+/*
+ * Each queue gives its part of what the claim may still have. What a queue has too few jobs for is divided again among
+ * the others, until the claim is full or none has more: each round but the last ends a queue.
+ */
+void
+walk_by_weight(Walk &walk, bool from_start)
+{
+    Shares shares = shares_of(walk.request);
+    while (walk.n < walk.max && share_out(shares, walk.request, walk.max - walk.n))
+        for (int i = 0; i < shares.n; i++) {
+            int wanted = walk.n + shares.part[i];
+            walk.most = std::min(wanted, most_with(walk, shares.queue[i]));
+            if (walk.n < walk.most)
+                walk_queue(walk, shares.queue[i], from_start);
+            if (walk.n < wanted)
+                shares.weight[i] = 0;
+        }
 }
 
 void
 walk_queues(Walk &walk, bool from_start)
 {
     walk.arriving = nullptr;
+    if (walk.request.weights != nullptr) {
+        walk_by_weight(walk, from_start);
+        return;
+    }
     for (int i = 0; i < walk.request.n; i++) {
         walk.most = most_with(walk, i);
         if (walk.n < walk.most && walk.request.queues[i].state != QueueState::paused)
@@ -264,7 +288,7 @@ void
 mind_arriving(Walk &walk, bool may_sleep)
 {
     static uint32 event;
-    if (walk.n == walk.request.max || walk.arriving == nullptr || worker_running())
+    if (walk.n == walk.max || walk.arriving == nullptr || worker_running())
         return;
     for (int64 ms = 1; may_sleep && walk.n == 0 && walk.arriving != nullptr && ms <= 8; ms *= 2) {
         sleep_ms(ms, "OjsClaimArriving", &event);
@@ -359,6 +383,8 @@ emit(Walk &walk, ReturnSetInfo *set)
             return a.queue_position < b.queue_position;
         return a.ready.npriority != b.ready.npriority ? a.ready.npriority < b.ready.npriority : a.seq < b.seq;
     });
+    if (walk.request.weights != nullptr)
+        take_turns(walk.taken, walk.n, walk.request.weights);
     bool careful = showing;
     int shown = 0;
     if (careful)
@@ -402,12 +428,16 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         return {};
     }
     walk.taken = static_cast<ClaimedJob *>(palloc(sizeof(ClaimedJob) * request.max));
+    walk.max = request.max;
 
     bool upkeep_due = now - last_upkeep > upkeep_every_us || now < last_upkeep;
     bool upkept = upkeep_due && !shares;
     store::WriteMark before = store::write_mark();
     if (upkept)
         do_upkeep(walk, true);
+    LimitOnJob place = {};
+    if (!request.pool_limit.key.empty() && request.n > 0)
+        walk.max = std::min(walk.max, places_left(walk.limits, request.queues[0], request.pool_limit, &place));
     walk_queues(walk, false);
     if (walk.n < request.max) {
         bool waits = request.may_wait && walk.n == 0;
@@ -431,6 +461,8 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     HandedOut out = {0, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))), std::nullopt};
     if (walk.limits.free_at != DT_NOEND)
         out.free_in_us = std::max<int64>(walk.limits.free_at - now, 0);
+    for (int i = 0; place.used != nullptr && i < walk.n; i++)
+        take_place(walk.limits, place, walk.taken[i].lease);
     if (walk.n > 0)
         store_leases(walk);
     /* A claim that waits writes only if that is worth coming back for. */

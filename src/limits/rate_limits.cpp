@@ -352,6 +352,27 @@ starts(Limits &limits, LeaseRow &lease)
     }
 }
 
+int
+places_left(Limits &limits, const Queue &queue, const LimitPolicy &policy, LimitOnJob *place)
+{
+    take_turn(limits);
+    limits.n_current = 0;
+    apply(limits, queue, policy);
+    *place = limits.current[0];
+    LimitUsed &used = *place->used;
+    if (place->policy.concurrency < 0 || used.held < place->policy.concurrency)
+        return place->policy.concurrency < 0 ? PG_INT32_MAX : place->policy.concurrency - used.held;
+    see_closed(used.sight, place->policy, used.held, used.started, false);
+    limits.free_at = std::min(limits.free_at, limits.now + unknown_wait_us);
+    return 0;
+}
+
+void
+take_place(Limits &limits, const LimitOnJob &place, LeaseRow &lease)
+{
+    take_slot(limits, place, lease);
+}
+
 void
 retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease)
 {

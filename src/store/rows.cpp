@@ -47,6 +47,7 @@ constexpr Oid job_schema_types[] = {TEXTOID, BYTEAOID, TEXTOID, TEXTOID, JSONBOI
 constexpr Oid ordering_line_types[] = {INT8OID, INT8OID, INT8OID, UUIDOID};
 constexpr Oid ordering_due_types[] = {INT8OID, INT8OID};
 constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
+constexpr Oid pool_types[] = {TEXTOID, TEXTARRAYOID, INT4ARRAYOID, INT4OID, TEXTOID, TIMESTAMPTZOID};
 
 /* Fills values and nulls one column after the other. */
 template <int n> struct Columns {
@@ -187,6 +188,7 @@ const Shape shapes[static_cast<int>(store::Rel::count)] = {{lengthof(job_types),
                                                            {lengthof(progress_types), progress_types},
                                                            {lengthof(dead_letter_types), dead_letter_types},
                                                            {lengthof(maintenance_types), maintenance_types},
+                                                           {lengthof(pool_types), pool_types},
                                                            {lengthof(name_key_types), name_key_types},
                                                            {lengthof(deduplication_types), deduplication_types},
                                                            {lengthof(idempotency_types), idempotency_types},

@@ -23,16 +23,17 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
      'key_held',
         'p'),
     ('info workflow', 'po'),
-    ('claim ack ack_many ack_and_claim fail nack nack_many extend extend_many beat work_open work_next work_close '
-     'progress checkpoint get_checkpoint '
+    ('claim claim_pool ack ack_many ack_and_claim fail nack nack_many extend extend_many beat '
+     'work_open work_next work_close progress checkpoint get_checkpoint '
         || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker',
             'w'),
     ('ready', 'pwo'), ('waiting', 'wo'),
-    ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs held_slots', 'o'),
+    ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs held_slots '
+     'scheduling_stats', 'o'),
     ('tick start_worker retry discard set_priority delete_job cancel_many retry_many delete_many create_queue '
      'configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events '
-           'register_hook unregister_hook set_rate_limit schedule unschedule '
+           'register_hook unregister_hook set_pool drop_pool set_rate_limit schedule unschedule '
         || 'create_schema drop_schema set_schema_validation skip_ordering_key reset', ''),
     ('http', 'pwo'),
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities key_slot node_of',
@@ -69,7 +70,8 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters '
            'dead_letter_stats crons cron cron_json no_such_cron '
-        || 'rate_limits rate_limit rate_limit_json job_list explain job_history events_of workflows', 'o'),
+        || 'rate_limits rate_limit rate_limit_json pools pool pool_named pool_json scheduling_stats '
+           'job_list explain job_history events_of workflows', 'o'),
     ('trigger_cron cron_job retry discard delete_job '
      'selection filter_times changed_job change_job retry_ended change_cron take_back_jobs '
      'do_many do_bulk bulk take_key keep_answer free_key cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk '
@@ -81,7 +83,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker '
            'resume_worker terminate_worker forget_worker '
         || 'schedule unschedule set_maintenance reset audit register register_schema put_schema set_schema_validation '
-           'drop_schema', '')) list (names, callers);
+           'drop_schema set_pool drop_pool', '')) list (names, callers);
 
 create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema,
     coalesce(calls.callers, http_calls.callers) as callers

@@ -12,8 +12,9 @@
 namespace ojs
 {
 
-/* Reads the parameters that claims have in common; raises on bad ones. */
-Request read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok);
+/* Reads the parameters that claims have in common; raises on bad ones. `weights` are by queue, or null. */
+Request read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok,
+                     const int32 *weights = nullptr);
 
 /* Counts a claim against the claim_rate of its queues; RATE_LIMITED beyond. */
 void admit(const Request &request);

@@ -18,9 +18,11 @@ struct Share {
 struct Request {
     Queue *queues; /* copies: the cache may change under a call */
     int n;
+    const int32 *weights; /* by queue (shares.h); null: strictly one after the other */
     text *worker;
     int max;
-    bool may_wait; /* if nothing comes of it: then as little as possible is written */
+    LimitPolicy pool_limit; /* of the pool that the claim names, with its places */
+    bool may_wait;          /* if nothing comes of it: then as little as possible is written */
     std::optional<int64> lease_ms;
     int32 session;    /* the work session that the leases are bound to, or 0 */
     bool claim_rules; /* of one of the queues at least */

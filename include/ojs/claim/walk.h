@@ -17,6 +17,7 @@ struct ClaimedJob {
     HeapTuple job;
     int queue_position;
     int64 seq;
+    int rank; /* among the jobs of its queue, where they are put into turns */
 };
 
 /* A job that the walk has passed over, and the name of the limit that it waits for. */
@@ -35,6 +36,7 @@ struct Walk {
     int n = 0;
     int left = 0; /* rows it has met and not taken */
     int most = 0; /* n may come to this in the queue at hand */
+    int max = 0;  /* and to this in all */
     Limits limits;
     HeldBack held_back = {};       /* that this walk is in */
     Bitmapset *arriving = nullptr; /* positions of the queues where it met jobs of open transactions */

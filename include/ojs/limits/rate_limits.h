@@ -51,6 +51,11 @@ void starts(Limits &limits, LeaseRow &lease);
  * started then, not now: rates are not asked. */
 void retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease);
 
+/* A limit of the claim as a whole, such as that of a pool: how many jobs it may start now. Each that it starts takes a
+ * place by take_place(), before its lease is stored. */
+int places_left(Limits &limits, const Queue &queue, const LimitPolicy &policy, LimitOnJob *place);
+void take_place(Limits &limits, const LimitOnJob &place, LeaseRow &lease);
+
 /* At the end of the claim, its leases stored: writes down what they use, and lets others go on. Without `writes` (the
  * claim has started nothing and will wait) it only does the latter. */
 void store_limit_uses(Limits &limits, bool writes = true);

@@ -38,6 +38,7 @@ enum class Rel {
     progress,
     dead_letter,
     maintenance,
+    pool,
     name_key,
     deduplication,
     idempotency,
