@@ -31,6 +31,7 @@ select ojs.push('t.a', '["SECRET"]', queue => 'vault', options => '{"ordering_ke
 insert into jobs select 'asleep', id from ojs.push('t.a', '["SECRET"]', queue => 'vault', delay => '1 hour');
 insert into jobs select 'pending', id from ojs.push('t.a', '["SECRET"]', queue => 'vault', pending => true);
 select ojs.schedule('vault-clock', '0 0 1 1 *', '{"type": "t.a", "args": ["SECRET"], "queue": "vault"}') \g /dev/null
+select ojs.set_pool('vault-pool', '{"queues": ["vault"]}') \g /dev/null
 insert into jobs select 'flow',
     (ojs.create_workflow('{"type": "chain", "name": "SECRET",
         "steps": [{"type": "t.a", "args": ["SECRET"], "queue": "vault"}]}') ->> 'id')::uuid;
@@ -48,7 +49,8 @@ create function pg_temp.vault() returns text language sql as $$
         (select string_agg(x::text, '' order by x::text) from ojs_store.checkpoint x),
         (select string_agg(x::text, '' order by x::text) from ojs_store.cron x),
         (select string_agg(x::text, '' order by x::text) from ojs_store.workflow x),
-        (select string_agg(x::text, '' order by x::text) from ojs_store.rate_limit x), null))
+        (select string_agg(x::text, '' order by x::text) from ojs_store.rate_limit x),
+        (select string_agg(x::text, '' order by x::text) from ojs_store.pool x), null))
     from ojs_store.queue_id('vault') q
 $$;
 
@@ -146,6 +148,10 @@ insert into calls values
     ('create_schema', null), ('drop_schema', null), ('set_schema_validation', null), ('set_maintenance', null),
         ('register_hook', null), ('unregister_hook', null),
         ('set_rate_limit', $$ojs.set_rate_limit('queue:vault', '{"concurrency": 1}')$$),
+    ('claim_pool', $$ojs.claim_pool('vault-pool', 'w')$$), ('drop_pool', $$ojs.drop_pool('vault-pool')$$),
+        ('set_pool', $$ojs.set_pool('vault-pool', '{"queues": ["other"]}')$$),
+        ('set_pool', $$ojs.set_pool('other', '{"queues": ["vault"]}')$$),
+        ('scheduling_stats', $$'SECRET' from ojs.scheduling_stats() where queue = 'vault'$$),
     ('schedule', $$ojs.schedule('vault-clock', '@daily', null)$$),
         ('schedule', $$ojs.schedule('other', '@daily', '{"type": "t.a", "queue": "vault"}')$$),
         ('unschedule', $$ojs.unschedule('vault-clock')$$),
@@ -170,7 +176,8 @@ insert into views values ('jobs', $$v from ojs.jobs v$$), ('dead_letters', $$v f
         ('workers', $$'SECRET' from ojs.workers where active_jobs > 0$$), ('events', $$v from ojs.events v$$),
         ('crons', $$v from ojs.crons v$$),
     ('workflows', $$v from ojs.workflows v$$), ('deduplication_keys', $$v from ojs.deduplication_keys v$$),
-        ('hooks', null), ('rate_limits', null), ('schemas', null), ('audit', null);
+        ('hooks', null), ('rate_limits', null), ('schemas', null), ('audit', null),
+    ('pools', $$'SECRET' from ojs.pools where name = 'vault-pool'$$);
 select is((select string_agg(relname, ' ') from pg_class where relnamespace = 'ojs'::regnamespace and relkind = 'v'
     and relname not in (select name from views)), null, 'SEC-01: each view stands in the matrix');
 select is(pg_temp.attempt('outsider', shown), 'answers', 'SEC-01: nothing of another''s queue in ojs.' || name)
