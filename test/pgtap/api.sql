@@ -9,10 +9,10 @@ create function pg_temp.called(oid) returns text language sql as $$ select $1::r
 -- would cost more than their look-ups. A new one belongs here only after a look at its code.
 create temp table resolves_no_name (name text);
 insert into resolves_no_name values
-    ('push'), ('push_job'), ('push_many'), ('claim'), ('ack'), ('ack_many'), ('ack_and_claim'), ('fail'), ('nack'),
-    ('nack_many'), ('extend'), ('extend_many'), ('beat'), ('progress'), ('checkpoint'), ('get_checkpoint'), ('cancel'),
-        ('activate'), ('info'), ('create_workflow'), ('workflow'), ('cancel_workflow'), ('extend_workflow'), ('tick'),
-            ('version'),
+    ('push'), ('push_job'), ('push_many'), ('claim'), ('claim_pool'), ('ack'), ('ack_many'), ('ack_and_claim'),
+    ('fail'), ('nack'), ('nack_many'), ('extend'), ('extend_many'), ('beat'), ('progress'), ('checkpoint'),
+    ('get_checkpoint'), ('cancel'), ('activate'), ('info'), ('create_workflow'), ('workflow'), ('cancel_workflow'),
+    ('extend_workflow'), ('tick'), ('version'),
     ('canonical_json'), ('fingerprint'), ('fingerprint_input'), ('envelope'), ('health'), ('metrics'), ('ready'),
         ('start_worker'),
     ('retry'), ('set_priority'), ('discard'), ('delete_job'), ('work_open'), ('work_next'), ('work_close'),
