@@ -15,15 +15,13 @@
  * The row of the first job is there as long as it is not finished, so a rollback, or a crash of a session, brings
  * everything back as it was. A crash of the server empties both tables, and a rebuild lines the jobs up again.
  */
-#include "ojs/state/ordering.h"
+#include "ojs/state/ordering_line.h"
 
 #include "ojs/pg/args.h"
-#include "ojs/pg/json.h"
 #include "ojs/pg/uuid.h"
 #include "ojs/queue/queue.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/state/transitions.h"
-#include "ojs/store/name_hash.h"
 
 namespace ojs
 {
@@ -32,136 +30,6 @@ int lines_left;
 
 namespace
 {
-
-/* --- the lock of a key --- */
-
-LOCKTAG
-lock_of(int64 key)
-{
-    LOCKTAG tag;
-    auto bits = static_cast<uint64>(key);
-    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::ordering_line),
-                       static_cast<uint32>(bits ^ (bits >> 32)), 3);
-    return tag;
-}
-
-/* What `body` does takes microseconds and waits for nothing: the tables are opened before. */
-template <typename Body>
-void
-with_line(Tables &tables, int64 key, Body body)
-{
-    for (store::Rel rel : {store::Rel::ordering_line, store::Rel::ordering_due, store::Rel::ready, store::Rel::delayed})
-        (void)tables.get(rel);
-    LOCKTAG tag = lock_of(key);
-    (void)LockAcquire(&tag, ExclusiveLock, false, false);
-    body();
-    LockRelease(&tag, ExclusiveLock, false);
-}
-
-/* --- lines --- */
-
-int64
-key_in(int64 queue, std::string_view key)
-{
-    return name_hash(psprintf(INT64_FORMAT ":%.*s", queue, static_cast<int>(key.size()), key.data()));
-}
-
-/* Of a job whose flags say that there is one. */
-int64
-stated_key(int64 queue, const Jsonb *options)
-{
-    JsonbValue value;
-    bool found = options != nullptr && find_member(root_of(options), "ordering_key", value) && value.type == jbvString;
-    return key_in(queue, found ? text_of(value) : std::string_view());
-}
-
-/* By a table of its own: callers hold on to what is in theirs. */
-int64
-key_of_job(const HotRow &row)
-{
-    store::Table jobs = store::open(store::Rel::job, RowExclusiveLock);
-    ItemPointerData tid = row.job_tid;
-    int64 key = key_in(row.queue, {});
-    bool null;
-    bool there = store::read_at(jobs, &tid) && same(*DatumGetUUIDP(slot_getattr(jobs.slot, 1, &null)), row.job_id);
-    if (there || store::find(jobs, store::Idx::job_id, row.job_id, &tid) != store::Row::none) {
-        JobRow job;
-        read(jobs.slot, job);
-        key = stated_key(row.queue, job.options);
-    }
-    store::close(jobs);
-    return key;
-}
-
-bool
-find_in_line(Tables &tables, const pg_uuid_t &id, LineRow &line, ItemPointer tid = nullptr)
-{
-    ItemPointerData found;
-    store::Table &table = tables.get(store::Rel::ordering_line);
-    if (store::find(table, store::Idx::ordering_line_job, id, &found) == store::Row::none)
-        return false;
-    read(table.slot, line);
-    if (tid != nullptr)
-        *tid = found;
-    return true;
-}
-
-void
-insert_in_line(Tables &tables, const LineRow &line)
-{
-    store::Table &table = tables.get(store::Rel::ordering_line);
-    store::insert(table, form(table.rel, line));
-}
-
-/* Somebody has to look at the line when open transactions have ended. One row says so as well as many. */
-void
-note_due(Tables &tables, int64 queue, int64 key)
-{
-    store::Table &table = tables.get(store::Rel::ordering_due);
-    ScanKeyData keys[2];
-    store::Scan scan;
-    store::Row seen;
-    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
-    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(key));
-    store::begin(scan, table, store::Idx::ordering_due_key, keys, 2, true);
-    while ((seen = store::next(scan)) != store::Row::none && seen != store::Row::live)
-        ;
-    store::end(scan);
-    if (seen == store::Row::none)
-        store::insert(table, form(table.rel, DueLineRow{queue, key}));
-}
-
-enum class Ahead { nobody, somebody, unsure };
-
-/* A job ahead whose row is committed will, when it ends, find who is behind it. Only where there is none does it matter
- * what becomes of those of open transactions. */
-Ahead
-who_is_ahead(Tables &tables, int64 key, int64 position)
-{
-    constexpr int most = 100; /* of open transactions */
-    ScanKeyData keys[2];
-    store::Scan scan;
-    store::Row seen = store::Row::none;
-    int undecided = 0;
-    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(key));
-    ScanKeyInit(&keys[1], 2, BTLessStrategyNumber, F_INT8LT, Int64GetDatum(position));
-    store::begin(scan, tables.get(store::Rel::ordering_line), store::Idx::ordering_line_order, keys, 2, true);
-    scan.direction = BackwardScanDirection;
-    while (undecided < most && (seen = store::next(scan)) != store::Row::none && seen != store::Row::live)
-        undecided++;
-    store::end(scan);
-    return seen == store::Row::live ? Ahead::somebody : undecided > 0 ? Ahead::unsure : Ahead::nobody;
-}
-
-/* Under the lock of the key. Returns whether it is the turn of the job in this place. */
-bool
-is_first(Tables &tables, const LineRow &line)
-{
-    Ahead ahead = who_is_ahead(tables, line.key, line.position);
-    if (ahead == Ahead::unsure)
-        note_due(tables, line.queue, line.key);
-    return ahead == Ahead::nobody;
-}
 
 enum class Next { none, blocked, unsure };
 
@@ -230,8 +98,10 @@ advance(Tables &tables, int64 key)
 DueLineRow *left; /* in TopMemoryContext */
 int room;
 
+} // namespace
+
 void
-note_left(int64 queue, int64 key)
+note_left_line(int64 queue, int64 key)
 {
     if (lines_left == room) {
         int wider = std::max(16, room * 2);
@@ -242,6 +112,9 @@ note_left(int64 queue, int64 key)
     }
     left[lines_left++] = {queue, key};
 }
+
+namespace
+{
 
 /* A subtransaction that is rolled back leaves its lines here: to look at one too many does no harm. */
 extern "C" void
@@ -332,7 +205,7 @@ leave_line(Tables &tables, const pg_uuid_t &id)
         LineRow line;
         read(table.slot, line);
         if (seen == store::Row::live && store::take(table, &scan.tid) == store::Outcome::ok)
-            note_left(line.queue, line.key);
+            note_left_line(line.queue, line.key);
     }
     store::end(scan);
 }
@@ -429,6 +302,14 @@ advance_due_lines(Tables &tables, Scope scope, int limit)
 }
 
 bool
+first_is_sure(Tables &tables, int64 key)
+{
+    DelayedRow row;
+    ItemPointerData tid;
+    return blocked_first(tables, key, row, &tid) != Next::unsure;
+}
+
+bool
 advance_line(Tables &tables, int64 queue, int64 key)
 {
     Next next = Next::none;
@@ -438,38 +319,6 @@ advance_line(Tables &tables, int64 queue, int64 key)
             note_due(tables, queue, key);
     });
     return next == Next::blocked;
-}
-
-void
-move_in_line(Tables &tables, const pg_uuid_t &id, int64 queue)
-{
-    LineRow line;
-    ItemPointerData tid;
-    DelayedRow first;
-    HotRow row = {};
-    bool moves = find_in_line(tables, id, line, &tid);
-    if (!moves)
-        return;
-    int64 from = line.key;
-    with_line(tables, from, [&] {
-        moves = blocked_first(tables, from, first, &row.job_tid) != Next::unsure &&
-                store::take(tables.get(store::Rel::ordering_line), &tid) == store::Outcome::ok;
-        if (moves)
-            note_due(tables, line.queue, from); /* not at the end of this call: those behind it come next */
-    });
-    if (!moves)
-        return;
-    bool runs = store::find(tables.ready(), store::Idx::ready_job, id, &tid) != store::Row::none ||
-                store::find(tables.lease(), store::Idx::lease_job, id, &tid) != store::Row::none;
-    row.job_id = id;
-    row.queue = line.queue = queue;
-    ItemPointerSet(&row.job_tid, 0, 1); /* unknown */
-    line.key = key_of_job(row);
-    with_line(tables, line.key, [&] {
-        line.position = runs ? -store::next_seq() : store::next_seq();
-        insert_in_line(tables, line);
-    });
-    note_left(line.queue, line.key);
 }
 
 void

@@ -224,12 +224,53 @@ select is(count(pg_temp.put(n, queue => 'k3')), 2::bigint, 'the same key in anot
     from unnest('{d,e}'::text[]) n;
 select is(pg_temp.claimed(), 'a', 'the first is held');
 select is(ojs.drop_queue('k', 'move', 'k3'), 3::bigint, 'the queue is dropped, and its jobs go to the other one');
-select is(pg_temp.claimed(queue => 'k3'), 'd', 'what could be claimed there can be claimed');
-select is(pg_temp.acked('a') || pg_temp.claimed(queue => 'k3'), 'completed',
-    'the end of one lets nobody go while the other is held');
-select is(pg_temp.acked('d') || pg_temp.claimed(queue => 'k3'), 'completede', 'the others follow');
-select is(pg_temp.acked('e') || pg_temp.claimed(queue => 'k3') || pg_temp.acked('b') || pg_temp.claimed(queue => 'k3'),
-    'completedbcompletedc', 'in their order');
+select is(pg_temp.claimed(queue => 'k3'), '', 'what could be claimed there waits for the one that is held');
+create function pg_temp.all_in_turn(queue text) returns text language plpgsql as $$
+declare
+    n text;
+    found text := '';
+begin
+    loop
+        n := pg_temp.claimed(queue => queue);
+        exit when n = '';
+        found := concat_ws(' ', nullif(found, ''), n);
+        perform pg_temp.acked(n);
+    end loop;
+    return found;
+end $$;
+select is(pg_temp.acked('a') || ' ' || pg_temp.all_in_turn('k3'), 'completed b c d e',
+    'all of the key follow, one at a time, in order of push');
+select ojs.tick() \g /dev/null
+select is(pg_temp.emptied('k3'), '0/0/0', 'no line is left');
+
+select ojs.create_queue('k') \g /dev/null
+select pg_temp.put('a', queue => 'k3'), pg_temp.put('b'), pg_temp.put('c', queue => 'k3'), pg_temp.put('d') \g /dev/null
+select ojs.drop_queue('k', 'move', 'k3') \g /dev/null
+select is(pg_temp.all_in_turn('k3'), 'a b c d', 'lines that could both go on become one in order of push');
+select ojs.create_queue('k') \g /dev/null
+select pg_temp.put('a'), pg_temp.put('b', queue => 'k3'), pg_temp.put('c'), pg_temp.put('d', queue => 'k3') \g /dev/null
+select ojs.drop_queue('k', 'move', 'k3') \g /dev/null
+select is(pg_temp.all_in_turn('k3'), 'a b c d', 'also where the first of them moves');
+select ojs.create_queue('k') \g /dev/null
+select pg_temp.put('a'), pg_temp.put('b', queue => 'k3'), pg_temp.put('c') \g /dev/null
+select is(pg_temp.claimed(queue => 'k3'), 'b', 'one is held there');
+select ojs.drop_queue('k', 'move', 'k3') \g /dev/null
+select is(pg_temp.claimed(queue => 'k3'), '', 'what moves waits for it');
+select is((ojs.nack(pg_temp.named('b'))).state || ' ' || pg_temp.all_in_turn('k3'), 'available b a c',
+    'it stands before all others until its end');
+select ojs.create_queue('k') \g /dev/null
+select pg_temp.put('a', options => '{"scheduled_at": "2200-01-01T00:00:00Z"}'),
+    pg_temp.put('b', queue => 'k3') \g /dev/null
+select ojs.drop_queue('k', 'move', 'k3') \g /dev/null
+select is(pg_temp.claimed(queue => 'k3'), '', 'a scheduled job that moves holds back what was pushed after it');
+select is((ojs.cancel(pg_temp.named('a'))).state || ' ' || pg_temp.all_in_turn('k3'), 'cancelled b', 'until its end');
+select ojs.create_queue('k') \g /dev/null
+select pg_temp.put('a'), pg_temp.put('b', queue => 'k3'), pg_temp.put('c', 'L') \g /dev/null
+select is(pg_temp.claimed() || ' ' || pg_temp.claimed(queue => 'k3'), 'a c b', 'one is held in each');
+select throws_like($$ select ojs.drop_queue('k', 'move', 'k3') $$, 'jobs % are held, and would have the same%',
+    'two that are held do not become one line');
+select is(pg_temp.acked('a') || ojs.drop_queue('k', 'move', 'k3'), 'completed1', 'they do when one has ended');
+select is(pg_temp.acked('b') || pg_temp.acked('c'), 'completedcompleted', 'and go on where they are');
 select ojs.tick() \g /dev/null
 select is(pg_temp.emptied('k3'), '0/0/0', 'no line is left');
 select ojs.create_queue('k') \g /dev/null

@@ -55,8 +55,8 @@ int advance_due_lines(Tables &tables, Scope scope, int limit);
 /* Has the first of a line go on if it is blocked. Returns false if it is not, or nobody can say yet. */
 bool advance_line(Tables &tables, int64 queue, int64 key);
 
-/* The job's queue becomes another one: it goes to the end of the line of its key there, or to the front if it can be
- * claimed or is held. Not while open transactions are about to change who is first. */
+/* The job's queue becomes another one: it joins the line of its key there in order of push, or in front if it is held.
+ * Refused if another job of that line is held, too. Not while open transactions are about to change who is first. */
 void move_in_line(Tables &tables, const pg_uuid_t &id, int64 queue);
 
 void ordering_init(); /* once, at load */
