@@ -28,7 +28,7 @@ class FlowCalls(Calls):
     def hold(self, rows, fate=None):
         super().hold(rows, fate)
         for row in rows:
-            if row[11]:         # the first job of the queue, which was there before, is in none
+            if row[12]:         # the first job of the queue, which was there before, is in none
                 self.flow_of[row[0]] = json.loads(row[11])["workflow_id"], row[12]
             self.note_seen(row[0])
         if len(self.flow_of) > 2000:
