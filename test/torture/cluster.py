@@ -35,6 +35,15 @@ class Cluster:
     def connect(self, application="torture"):
         return pq.Connection(self.conninfo(application))
 
+    def doing(self):
+        """What the sessions do and wait for, and who is in their way."""
+        try:
+            return self.connect("torture doing").execute(
+                "select application_name, pid, state, wait_event, pg_blocking_pids(pid), now() - query_start,"
+                " left(query, 200) from pg_stat_activity where backend_type = 'client backend' and state <> 'idle'")
+        except (pq.Dead, pq.SqlError) as e:
+            return f"unknown: {e}"
+
     def run(self, program, *arguments, check=True):
         command = [os.path.join(self.bin, program), *arguments]
         if self.user:

@@ -298,11 +298,11 @@ class Round(Faults):
 
     def finish(self):
         self.world.stop_flag.value = 1
-        until = time.monotonic() + 20
+        until = time.monotonic() + 180  # an auditor's two statements may take a minute each on a busy machine
         for process, kind, _ in self.children.values():
             process.join(max(0.1, until - time.monotonic()))
             if process.is_alive():
-                self.log.write("note", client.Clock.now(), "XX000", f"a {kind.__name__} hangs")
+                self.log.write("note", client.Clock.now(), "XX000", f"a {kind.__name__} hangs: {self.server().doing()}")
                 process.kill()
         self.control.close()
         self.control = self.server().wait_ready()
