@@ -1,15 +1,11 @@
 /*
- * tidy.cpp: see tidy.h.
- *
- * What is to be put in order has no index of its own: queues that are there twice, moves that were not added up. It is
- * found by going through the ids, a stretch at a time. A session begins somewhere, so that many short ones get
- * everywhere too. Ids are hashes, so the width of a stretch says which part of the table it was, and how soon the next
- * one is due for the whole of it to be seen once a minute.
+ * tidy.cpp: see tidy.h. What is to be put in order has no index of its own: queues that are there twice, moves that
+ * were not added up. It is found by going through the ids.
  */
 #include "ojs/queue/tidy.h"
 
 #include "ojs/pg/error.h"
-#include "ojs/store/spi.h"
+#include "ojs/queue/id_walk.h"
 
 namespace ojs
 {
@@ -18,89 +14,36 @@ namespace
 {
 
 constexpr int64 round_us = 60 * USECS_PER_SEC;
-constexpr int64 shortest_pause_us = USECS_PER_SEC; /* with very many queues a round takes longer */
-constexpr int most_dropped = 200;                  /* of the newest, and of older ones */
+constexpr int most_dropped = 200; /* of the newest, and of older ones */
 
-struct Walk {
-    Statement stretch; /* ids from $1 on, $2 of them */
-    int most;
-    bool begun;
-    int64 next;
-    TimestampTz looked_at, look_at;
-};
-
-constinit Walk queues = {
+constinit IdWalk queues = {
     {"select id from ojs_store.queue where id >= $1 order by id limit $2", {INT8OID, INT4OID}, nullptr},
     200,
+    round_us,
     false,
     0,
     0,
+    0,
     0};
-constinit Walk counts = {
+constinit IdWalk counts = {
     {"select queue from ojs_store.queue_count where queue >= $1 order by queue limit $2", {INT8OID, INT4OID}, nullptr},
     2000,
+    round_us,
     false,
+    0,
     0,
     0,
     0};
 
-/* Ids; in memory of the caller's. */
-struct Ids {
-    Datum *all;
-    int n;
-
-    explicit Ids(int most) : all(static_cast<Datum *>(palloc(sizeof(Datum) * most))), n(0) {}
-    Datum array() const
-    {
-        return PointerGetDatum(construct_array(all, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-    }
-};
-
-int64
-id_in(uint64 row)
-{
-    bool null;
-    return DatumGetInt64(cell(row, 1, &null));
-}
-
-/* Notes those of the stretch from walk.next on that are there twice, and moves walk.next. Returns how many rows it saw;
- * adds to `part` which part of all ids that was. */
-int
-look(Walk &walk, int most, Ids &twice, double &part)
-{
-    int64 first = walk.next;
-    auto n = static_cast<int>(execute_latest(walk.stretch, {Int64GetDatum(first), Int32GetDatum(most)}));
-    for (int i = 1; i < n; i++)
-        if (id_in(i) == id_in(i - 1) && (twice.n == 0 || DatumGetInt64(twice.all[twice.n - 1]) != id_in(i)))
-            twice.all[twice.n++] = Int64GetDatum(id_in(i));
-    int64 last = n < most ? PG_INT64_MAX : id_in(n - 1);
-    part += (static_cast<double>(last) - static_cast<double>(first)) / 0x1p64;
-    /* The last id again, of which there may be more. */
-    walk.next = n < most ? PG_INT64_MIN : last == first ? last + 1 : last;
-    return n;
-}
-
-bool
-is_due(const Walk &walk, TimestampTz now)
-{
-    return now < walk.looked_at || now >= walk.look_at;
-}
-
-/* The ids in the next stretch that are there twice. Goes on at the other end once. */
+/* The ids of the next stretch that are there twice. */
 Ids
-next_twice(Walk &walk, TimestampTz now)
+next_twice(IdWalk &walk, TimestampTz now)
 {
-    Ids twice(walk.most);
-    if (!walk.begun)
-        walk.next = static_cast<int64>(random64());
-    walk.begun = true;
-    double part = 0;
-    int n = look(walk, walk.most, twice, part);
-    if (n < walk.most)
-        (void)look(walk, walk.most - n, twice, part);
-    walk.looked_at = now;
-    walk.look_at =
-        now + std::clamp(static_cast<int64>(static_cast<double>(round_us) * part), shortest_pause_us, round_us);
+    Ids ids(walk.most), twice(walk.most);
+    next_ids(walk, now, ids);
+    for (int i = 1; i < ids.n; i++)
+        if (ids[i] == ids[i - 1] && (twice.n == 0 || twice[twice.n - 1] != ids[i]))
+            twice.add(ids[i]);
     return twice;
 }
 
@@ -191,8 +134,10 @@ void
 add_found(Ids &ids, Statement &statement, std::initializer_list<SpiArg> args)
 {
     uint64 n = execute_latest(statement, args);
-    for (uint64 i = 0; i < n; i++)
-        ids.all[ids.n++] = Int64GetDatum(id_in(i));
+    for (uint64 i = 0; i < n; i++) {
+        bool null;
+        ids.add(DatumGetInt64(cell(i, 1, &null)));
+    }
 }
 
 /* Returns the time of the oldest, or infinity if there are no more. */

@@ -6,6 +6,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/job/attributes.h"
 #include "ojs/pg/json.h"
+#include "ojs/queue/id_walk.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
@@ -20,7 +21,6 @@ namespace
 constexpr Code invalid = Code::invalid_payload;
 constexpr size_t max_rules = 32;
 constexpr size_t max_name = 64;
-constexpr int64 look_every_us = 10 * USECS_PER_SEC;
 
 /* Where nothing changes, only letters whose delay has passed since the last look are looked at. Transactions that took
  * longer than the overlap to bury a letter, and letters that somebody was at, wait for the next full look. */
@@ -35,23 +35,37 @@ constinit Statement policy_rules = {R"sql(
                                     {},
                                     nullptr};
 
-/* Queues with dead letters and rules, of their own or ($1) of the policy. Others cost nothing. */
-constinit Statement queues_with_rules = {R"sql(
+/* Queues with dead letters, each once. Others cost nothing. */
+constinit IdWalk queues_with_letters = {{R"sql(
     with recursive of(queue) as (
-        (select queue from ojs_store.dead_letter order by queue limit 1)
+        (select queue from ojs_store.dead_letter where queue >= $1 order by queue limit 1)
         union all
         select (select d.queue from ojs_store.dead_letter d where d.queue > of.queue order by d.queue limit 1)
         from of where of.queue is not null
     )
+    select queue from of where queue is not null limit $2
+)sql",
+                                         {INT8OID, INT4OID},
+                                         nullptr},
+                                        100,
+                                        10 * USECS_PER_SEC,
+                                        false,
+                                        0,
+                                        0,
+                                        0,
+                                        0};
+
+/* Those of them ($2) that have rules, of their own or ($1) of the policy. */
+constinit Statement queues_with_rules = {R"sql(
     select q.id, coalesce(q.config -> 'replay_rules', $1)
-    from of cross join lateral (
+    from unnest($2) as of(queue) cross join lateral (
         select any_row.* from ojs_store.queue any_row where any_row.id = of.queue order by any_row.revised_at desc
             limit 1
     ) q
     where q.state <> 'deleted' and coalesce(q.config -> 'replay_rules', $1) is not null
     order by q.name
 )sql",
-                                         {JSONBOID},
+                                         {JSONBOID, INT8ARRAYOID},
                                          nullptr};
 
 constinit Statement replay_by_rule = {"select ojs_store.replay_by_rule($1, $2, $3, $4, $5, $6, $7)",
@@ -161,15 +175,19 @@ struct AllRules {
 };
 
 AllRules
-find_rules()
+find_rules(TimestampTz now)
 {
     AllRules all = {};
+    Ids ids(queues_with_letters.most);
     MemoryContext caller = CurrentMemoryContext;
     with_spi([&] {
         bool none = true;
         plan_by_index();
+        next_ids(queues_with_letters, now, ids);
+        if (ids.n == 0)
+            return;
         Datum policy = execute_latest(policy_rules) > 0 ? cell(0, 1, &none) : 0;
-        all.n = execute_latest(queues_with_rules, {none ? SpiArg(nullptr) : SpiArg(policy)});
+        all.n = execute_latest(queues_with_rules, {none ? SpiArg(nullptr) : SpiArg(policy), ids.array()});
         MemoryContext inner = MemoryContextSwitchTo(caller);
         all.of = static_cast<QueueRules *>(palloc(sizeof(QueueRules) * std::max<uint64>(all.n, 1)));
         for (uint64 i = 0; i < all.n; i++) {
@@ -249,20 +267,28 @@ check_replay_rules(const JsonbValue &value)
 void
 replay_dead_letters(Pass &pass)
 {
-    static TimestampTz looked_at, looked_at_all_at;
+    static TimestampTz round_at = DT_NOBEGIN, last_round_at = DT_NOBEGIN, all_at;
     static uint64 queues;
     static uint64 clock;
     static bool failed; /* of the last look: until the next one nothing has succeeded since */
+    IdWalk &walk = queues_with_letters;
     uint64 generation = store::catalog_generation(store::Rel::queue);
-    bool same = queues == generation && clock == clock_generation && pass.at >= looked_at;
+    bool same = queues == generation && clock == clock_generation && pass.at >= walk.looked_at;
 
-    if ((same && pass.at - looked_at < look_every_us) || IsolationUsesXactSnapshot() || in_maintenance()) {
+    if ((same && !is_due(walk, pass.at)) || IsolationUsesXactSnapshot() || in_maintenance()) {
         pass.failed = failed;
         return;
     }
-    bool all = !same || pass.at - looked_at_all_at >= look_at_all_every_us;
-    Look look = {pass.at, all ? DT_NOBEGIN : looked_at, pass.budget, 0, 0, false};
-    AllRules rules = find_rules();
+    if (!same || round_done(walk)) {
+        bool all = !same || pass.at - all_at >= look_at_all_every_us;
+        last_round_at = all ? DT_NOBEGIN : round_at;
+        all_at = all ? pass.at : all_at;
+        round_at = pass.at;
+        walk.seen = 0;
+    }
+    int64 next = walk.next;
+    Look look = {pass.at, last_round_at, pass.budget, 0, 0, false};
+    AllRules rules = find_rules(pass.at);
     for (uint64 i = 0; i < rules.n && !look.full(); i++)
         each_element(root_of(rules.of[i].rules), [&](const JsonbValue &rule) {
             CHECK_FOR_INTERRUPTS();
@@ -272,15 +298,10 @@ replay_dead_letters(Pass &pass)
     pass.replayed = look.replayed;
     pass.more |= look.full();
     pass.failed = failed = look.failed;
-    if (look.full()) {
-        queues = PG_UINT64_MAX; /* the next pass looks at all again */
-        return;
-    }
-    queues = generation;
+    queues = look.full() ? PG_UINT64_MAX : generation; /* the next pass looks at these again, at all of their letters */
     clock = clock_generation;
-    looked_at = pass.at;
-    if (all)
-        looked_at_all_at = pass.at;
+    if (look.full())
+        walk.next = next;
 }
 
 } // namespace ojs

