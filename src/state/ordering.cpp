@@ -241,26 +241,35 @@ struct DueLine {
 /* Where the last look at all lines has ended; the next one goes on there. */
 DueLineRow looked_upto = {PG_INT64_MIN, PG_INT64_MIN};
 
-/* Rows from a queue and key on, of that queue only or (`all`) of all; at most `most`. */
+/* Rows that fit the keys of the scan, at most up to `most`, behind those that are there. */
 int
-due_lines(Tables &tables, DueLineRow from, bool all, DueLine *due, int most)
+more_due_lines(Tables &tables, ScanKey keys, int n_keys, DueLine *due, int n, int most)
 {
     store::Table &table = tables.get(store::Rel::ordering_due);
-    ScanKeyData key;
     store::Scan scan;
     store::Row seen;
-    int n = 0;
-    ScanKeyInit(&key, 1, all ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber, all ? F_INT8GE : F_INT8EQ,
-                Int64GetDatum(from.queue));
-    store::begin(scan, table, store::Idx::ordering_due_key, &key, 1, true);
+    store::begin(scan, table, store::Idx::ordering_due_key, keys, n_keys, true);
     while (n < most && (seen = store::next(scan)) != store::Row::none) {
         DueLine &one = due[n];
         read(table.slot, one.row);
         one.tid = scan.tid;
-        n += seen == store::Row::live && (one.row.queue != from.queue || one.row.key >= from.key);
+        n += seen == store::Row::live;
     }
     store::end(scan);
     return n;
+}
+
+/* Rows from a queue and key on, of that queue only or (`all`) of all; at most `most`. Two scans: one that begins at the
+ * queue would pass all keys before that one each time. */
+int
+due_lines(Tables &tables, DueLineRow from, bool all, DueLine *due, int most)
+{
+    ScanKeyData keys[2];
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(from.queue));
+    ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(from.key));
+    int n = more_due_lines(tables, keys, 2, due, 0, most);
+    ScanKeyInit(&keys[0], 1, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(from.queue));
+    return all && n < most ? more_due_lines(tables, keys, 1, due, n, most) : n;
 }
 
 /* Under the lock of the key. What is still undecided stays as it is: a claim that waits has not written anything. */

@@ -124,4 +124,26 @@ is($node->safe_psql('target', q{select string_agg(type, ' ') from ojs.claim('dum
 is($node->safe_psql('target', q{select count(ojs.ack(id)) from ojs.jobs where queue = 'dumped' and state = 'active';
     select string_agg(type, ' ') from ojs.claim('dumped', 'w', 5)}), "1\nd.b", 'and goes on so');
 
+# Keys that an open transaction leaves undecided are looked at in turns, and each tick begins where the last one ended.
+sql(q{create function each_key(n int) returns bigint language sql as $$
+    select count(p.id) from generate_series(1, n, 1000) first, lateral ojs.push_many((select jsonb_agg(
+        jsonb_build_object('type', 'u.t', 'args', '[]'::jsonb, 'queue', 'u', 'ordering_key', 'key ' || i))
+        from generate_series(first, first + 999) i)) p $$});
+my $open = $node->background_psql('postgres');
+$open->query('begin; select each_key(8000)');
+sql('select each_key(8000)');
+my @pages = split /\n/, sql(q{
+    create function pages() returns int language plpgsql as $$
+    declare
+        plan json;
+    begin
+        execute 'explain (analyze, buffers, format json) select ojs.tick()' into plan;
+        return plan #>> '{0,Plan,Shared Hit Blocks}';
+    end $$} . ';select pages()' x 7);
+cmp_ok($pages[6], '<', 1.25 * $pages[2], "a tick's look at undecided keys costs no more as it goes on: @pages");
+$open->query('rollback');
+$open->quit;
+awaits($node, q{select ojs.tick() is not null and not exists (select from ojs_store.ordering_due)},
+    'when the transaction has ended all are decided');
+
 done_testing();
