@@ -135,7 +135,7 @@ my $setup = q{
 for my $preload (1, 0) {
     my $how = $preload ? 'preloaded' : 'not preloaded';
     my $node = server("capacity$preload", preload => $preload,
-        conf => "max_connections = 40\nfsync = off\ndeadlock_timeout = 100ms\nojs.worker = off\n");
+        conf => "max_connections = 40\nfsync = off\ndeadlock_timeout = 100ms\nojs.worker = off\nojs.default_lease = 1h\n");
     my $sql = sub { $node->safe_psql('postgres', @_) };
     my $start = sub {
         my (@statements) = @_;
@@ -319,6 +319,7 @@ for my $preload (1, 0) {
             'backpressure.cleared: below the threshold; told again where a tick was rolled back');
         $push->(1);
         is($events->(), 'warning 4 5', 'backpressure.warning: again');
+        $sql->(q{select count(ojs.push('test.job', queue => 'drop')) from generate_series(1, 6)});
         is($sql->(q{select string_agg(distinct type,
             ' ') from ojs.events where type = 'backpressure.dropped' and queue = 'drop' and job_id is not null}),
             'backpressure.dropped',
