@@ -135,7 +135,8 @@ my $setup = q{
 for my $preload (1, 0) {
     my $how = $preload ? 'preloaded' : 'not preloaded';
     my $node = server("capacity$preload", preload => $preload,
-        conf => "max_connections = 40\nfsync = off\ndeadlock_timeout = 100ms\nojs.worker = off\nojs.default_lease = 1h\n");
+        conf => "max_connections = 40\nfsync = off\ndeadlock_timeout = 100ms\nojs.worker = off\n"
+            . "ojs.default_lease = 1h\n");
     my $sql = sub { $node->safe_psql('postgres', @_) };
     my $start = sub {
         my (@statements) = @_;
