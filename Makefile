@@ -10,6 +10,7 @@ SQL_ONCE = sql/schema.sql sql/roles.sql sql/types.sql sql/tables.sql sql/orderin
 # Functions, views, triggers: part of every update script too, there with "or replace".
 SQL_CODE = \
 	sql/rights.sql \
+	sql/tenants.sql \
 	sql/push.sql \
 	sql/claim.sql \
 	sql/ack.sql \

@@ -45,3 +45,10 @@ create table ojs_store.pool (
     strategy text not null,             -- strict, round-robin, weighted
     changed_at timestamptz not null
 );
+
+-- Roles that act for some tenants only, and their members. Read by src/queue/tenant.cpp.
+create table ojs_store.tenant_role (
+    role text collate "C" not null,
+    tenant text collate "C" not null,
+    primary key (role, tenant)
+);

@@ -22,7 +22,8 @@ create view ojs.audit with (security_barrier) as
 select a.at, a.act, a.subject, a.session_role, a.role, a.address, a.application, a.before, a.after, a.detail, a.id
 from ojs_store.audit a
 cross join lateral (select coalesce(a.detail ->> 'queue', a.detail #>> '{filter,queue}') as name offset 0) queue
-where queue.name is null or ojs_store.may_use_queue(queue.name, 'administer')
+where queue.name is null and ojs_store.caller_tenant() is null
+    or ojs_store.may_use_queue(queue.name, 'administer')
     or ojs_store.may_use_queue(queue.name, 'read');
 comment on view ojs.audit
     is 'What administrators have done: when, who, from where, and what was before and after; for ojs_admin';

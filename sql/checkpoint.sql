@@ -15,8 +15,10 @@ create function ojs.delete_checkpoint(job_id uuid) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform ojs_store.use_job(job_id, 'work');
-    delete from ojs_store.checkpoint c where c.job_id = delete_checkpoint.job_id;
-    if not found and not exists (select from ojs_store.job j where j.id = delete_checkpoint.job_id) then
+    delete from ojs_store.checkpoint c where c.job_id = delete_checkpoint.job_id
+        and ojs_store.may_use_job(c.job_id, 'work');
+    if not found and not exists (select from ojs_store.job j where j.id = delete_checkpoint.job_id
+            and ojs_store.may_use_job(j.id, 'work')) then
         perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')),
             jsonb_build_object('job_id', job_id),
             'Check the id; finished jobs are removed after their retention.');

@@ -113,6 +113,7 @@ declare
     existed boolean;
     at timestamptz := ojs_store.now();
 begin
+    perform ojs_store.refuse_tenant('ojs.schedule()');
     if name is null or name !~ '^[a-z0-9][a-z0-9.-]{0,254}$' then
         perform ojs_store.raise('INVALID_PAYLOAD',
             'name must be 1 to 255 characters of a-z, 0-9, "-" and ".", and begin with a letter or a digit',
@@ -196,6 +197,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 declare
     of_queue text;
 begin
+    perform ojs_store.refuse_tenant('ojs.unschedule()');
     delete from ojs_store.cron c where c.name = unschedule.name returning ojs_store.queue_of(c.job) into of_queue;
     if not found then
         return false;
@@ -212,7 +214,7 @@ create view ojs.crons with (security_barrier) as
 select name, expression, timezone, enabled, overlap_policy, description, job, next_run_at, last_run_at, run_count,
     created_at
 from ojs_store.cron
-where ojs_store.may_use_queue(ojs_store.queue_of(job), 'read');
+where ojs_store.may_read_cron(job);
 comment on view ojs.crons is 'Jobs by the clock: what is pushed when, and when it was last';
 
 -- RUNS -------------------------------------------------------------------------------------------------------------

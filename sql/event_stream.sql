@@ -85,7 +85,7 @@ language sql stable parallel unsafe
 begin atomic
     select case when queue is not null then ojs_store.may_use_queue(queue, 'read')
         when type ~ '^(workflow|cron)\.' then ojs_store.may_see(type, subject)
-        else true end;
+        else ojs_store.caller_tenant() is null end;
 end;
 
 /*
@@ -134,6 +134,7 @@ declare
     bytes bigint := 0;
     more boolean := false;
 begin
+    queues := case when queues is not null then array(select ojs_store.stored_queue(q) from unnest(queues) q) end;
     if after = 'now' then
         return jsonb_build_object('events', '[]'::jsonb, 'cursor', ojs_store.cursor_now(), 'has_more', false);
     end if;

@@ -319,11 +319,11 @@ create view ojs.events with (security_barrier) as
 select
     ojs_store.event_id(e.at, e.identity) as id, '1.0'::text as specversion, e.type,
     'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || e.source as source,
-    e.at as "time", e.subject, e.data, e.job_id, e.queue, e.job_type
+    e.at as "time", e.subject, e.data, e.job_id, ojs_store.shown_queue(e.queue) as queue, e.job_type
 from ojs_store.all_events e
 where case
         when e.queue_id is not null then ojs_store.may_use_queue(e.queue_id, 'read')
         when e.stated_queue is not null then ojs_store.may_use_queue(e.stated_queue, 'read')
         when e.type ~ '^(workflow|cron)\.' then ojs_store.may_see(e.type, e.subject)
-        else true end;
+        else ojs_store.caller_tenant() is null end;
 comment on view ojs.events is 'What happened: the standard OJS events, one row each, in no order';

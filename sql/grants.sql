@@ -143,8 +143,8 @@ grant execute on function ojs.reset() to ojs_admin;
 grant usage on schema ojs_http to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant usage on type ojs_http.request, ojs_http.response to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function
-    ojs_http.routes, ojs_http.handlers_by_path, ojs_http.find_route, ojs_http.check_headers, ojs_http.check_body,
-        ojs_http.read_headers, ojs_http.read_query,
+    ojs_http.act_for, ojs_http.routes, ojs_http.handlers_by_path, ojs_http.find_route, ojs_http.check_headers,
+        ojs_http.check_body, ojs_http.read_headers, ojs_http.read_query,
     ojs_http.decoded, ojs_http.request_id, ojs_http.reply, ojs_http.no_route, ojs_http.problem, ojs_http.status_of,
         ojs_http.error_body,
     ojs_http.headers_of, ojs_http.raise, ojs_http.now, ojs_http.time_value, ojs_http.duration_value,
@@ -259,6 +259,12 @@ to ojs_admin;
 grant execute on function ojs_http.pool_json, ojs_http.pool_named, ojs_http.pools, ojs_http.pool,
     ojs_http.scheduling_stats to ojs_observer, ojs_admin;
 grant execute on function ojs_http.set_pool, ojs_http.drop_pool to ojs_admin;
+
+-- Tenants
+grant execute on function ojs.bind_tenant(name, text), ojs.unbind_tenant(name, text) to ojs_admin;
+grant select on ojs.tenant_roles to ojs_admin;
+grant execute on function ojs_store.caller_tenant(), ojs_store.may_see_tenant(text), ojs_store.shown_queue(text),
+    ojs_store.may_read_cron(jsonb), ojs_store.stored_queue(text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 
 -- Audit
 grant select on ojs.audit to ojs_admin;

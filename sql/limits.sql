@@ -129,7 +129,8 @@ select key, concurrency, active, rate, rate_period, started, window_resets_at, t
     next_allowed_at,
     paused_until, waiting, override, override_until
 from ojs_store.rate_limits()
-where key not like 'queue:%' or ojs_store.may_use_queue(substr(key, 7), 'read');
+where case when key like 'queue:%' then ojs_store.may_use_queue(substr(key, 7), 'read')
+    else ojs_store.caller_tenant() is null or key like '%@' || ojs_store.caller_tenant() end;
 comment on view ojs.rate_limits is
     'Keys of rate limits, what they allow, what of it is used, and how many available jobs have the key; empty on a '
     'standby';
@@ -193,6 +194,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 declare
     before jsonb;
 begin
+    perform ojs_store.refuse_tenant('ojs.set_rate_limit()');
     perform ojs_store.use_queue(substr(key, 7), 'administer') where key like 'queue:%';
     perform ojs_store.check_limit(key, config);
     perform ojs_store.limit_numbers(config, null);

@@ -27,6 +27,13 @@ create function ojs_store.shared_use(out what text, out used bigint, out own big
     returns setof record
 language c volatile parallel unsafe rows 7 as 'MODULE_PATHNAME', 'ojs_shared_use';
 
+-- What a line says of its queue: a tenant's part of one names the tenant.
+create function ojs_store.queue_labels(name text) returns text
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select format('queue="%s"', split_part(name, '@', 1)) || case when name like '%@%'
+        then format(',tenant_id="%s"', split_part(name, '@', 2)) else '' end
+$$;
+
 -- Whether commits are counted here.
 create function ojs_store.metrics_kept() returns boolean
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_metrics_kept';

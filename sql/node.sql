@@ -21,7 +21,7 @@ begin
         with q as materialized (
             select a.name, ojs_store.queue_id(a.name) as id from ojs.queues a where a.state <> 'paused'
         )
-        select q.name, c.ready
+        select ojs_store.shown_queue(q.name), c.ready
         from ojs_store.queue_rows(array(select q.id from q)) c join q on q.id = c.queue
         where c.ready > 0;
 end $$;
@@ -36,7 +36,8 @@ comment on function ojs.key_slot(text)
 
 create function ojs.key_held(key text) returns boolean
 language sql stable strict parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select case when key ~ '^[0-9a-f]{64}$'
+    select case when ojs_store.caller_tenant() is not null then false -- for the router, which acts for nobody
+        when key ~ '^[0-9a-f]{64}$'
             then exists (select from ojs_store.unique_key u where u.fingerprint = decode(key, 'hex') and u.held)
         when key like 'order: %'
             then exists (
@@ -56,6 +57,7 @@ comment on function ojs.key_held(text)
 
 create function ojs.held_slots() returns setof int
 language sql stable parallel unsafe security definer rows 4096 set search_path = pg_catalog, pg_temp as $$
+    select s.slot from (
     select ojs.key_slot(encode(u.fingerprint, 'hex')) from ojs_store.unique_key u where u.held
     union
     select ojs.key_slot(d.queue || ' ' || d.key) from ojs.deduplication_keys d
@@ -65,5 +67,6 @@ language sql stable parallel unsafe security definer rows 4096 set search_path =
     from (select distinct on (o.key) o.job_id from ojs_store.ordering_line o) l
     union
     select ojs.key_slot('idempotency: ' || i.key) from ojs_store.idempotency i where i.expires_at > ojs_store.now()
+    ) s (slot) where ojs_store.caller_tenant() is null
 $$;
 comment on function ojs.held_slots() is 'The slots of all keys that this node holds; reads all of them';

@@ -13,7 +13,8 @@ begin
         perform ojs_store.raise('INVALID_PAYLOAD', 'token and scope are longer than 1024 bytes', '{"field": "token"}',
             'Give a hash of the token instead.');
     end if;
-    insert into ojs_store.once_token (scope, token, at) values (coalesce(scope, ''), token, ojs_store.now())
+    insert into ojs_store.once_token (scope, token, at)
+        values (coalesce(ojs_store.caller_tenant() || e'\t', '') || coalesce(scope, ''), token, ojs_store.now())
         on conflict do nothing;
     return found;
 end $$;

@@ -20,7 +20,8 @@ create function ojs_store.queue_named(name text) returns ojs_store.queue
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select newest
     from (
-        select q from ojs_store.queue q where q.name = $1 order by q.revised_at desc, q.ctid desc limit 1
+        select q from ojs_store.queue q where q.name = ojs_store.stored_queue($1)
+        order by q.revised_at desc, q.ctid desc limit 1
     ) as n(newest)
     where (newest).state <> 'deleted'
 $$;
@@ -100,7 +101,7 @@ end $$;
 create function ojs_store.queue_json(queue ojs_store.queue) returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
-        'name', (queue).name,
+        'name', ojs_store.shown_queue((queue).name),
         'type', coalesce((queue).config ->> 'type', 'queue'),
         'state', (queue).state,
         'paused', (queue).state = 'paused',

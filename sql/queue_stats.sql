@@ -101,7 +101,8 @@ begin
         ids := array(select ojs_store.queue_id(q.name) from ojs.queues q);
     end if;
     return query
-        select q.name, q.state = 'paused', c.ready, c.in_flight, c.delayed, c.available, c.active, c.scheduled,
+        select ojs_store.shown_queue(q.name), q.state = 'paused',
+            c.ready, c.in_flight, c.delayed, c.available, c.active, c.scheduled,
             c.retryable,
             c.pending, c.completed, c.cancelled, c.discarded, c.dead_lettered, h.completed, h.failed,
             round(h.avg_duration_ms::numeric, 3), round(h.avg_wait_ms::numeric, 3), round(h.completed / 3600.0, 4),

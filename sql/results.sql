@@ -36,7 +36,7 @@ begin
         job := ojs_store.look(job_id);
         if job.id is null then
             perform ojs_store.raise('NOT_FOUND', format('job %s does not exist', coalesce(job_id::text, 'null')),
-                jsonb_build_object('job_id', job_id),
+                jsonb_build_object('resource_type', 'job', 'resource_id', job_id, 'job_id', job_id),
                 'Check the id; finished jobs are removed after their retention.');
         end if;
         if job.state in ('completed', 'cancelled', 'discarded') then

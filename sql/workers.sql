@@ -9,6 +9,10 @@ language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_check_hand
 create function ojs_store.in_range(versions text, version text) returns boolean
 language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_in_range';
 
+-- What a worker of the caller's is called in ojs_store.worker: NAME@TENANT for one who acts for a tenant.
+create function ojs_store.stored_worker(name text) returns text
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_stored_worker';
+
 create function ojs_store.check_worker(worker text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
@@ -94,7 +98,7 @@ begin
     insert into ojs_store.worker as w (name, directive, registered_at, seen_at)
         select known.name, wanted, at, at
         from (select set_worker_state.worker where set_worker_state.worker is not null
-            union select l.worker from ojs_store.lease l where set_worker_state.worker is null
+            union select l.worker from ojs_store.leases() l where set_worker_state.worker is null
             union select e.name from ojs_store.worker e where set_worker_state.worker is null) known (name)
         where wanted <> 'running' or exists (select from ojs_store.worker e where e.name = known.name)
         order by known.name collate "C"
@@ -116,6 +120,7 @@ declare
 begin
     lock table ojs_store.worker in row exclusive mode; -- not first to be read, as in bulk.sql
     perform ojs_store.check_worker(register_worker.worker);
+    register_worker.worker := ojs_store.stored_worker(register_worker.worker);
     perform ojs_store.check_owner(register_worker.worker);
     if jsonb_typeof(register_worker.info) is distinct from 'object' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'info must be an object', '{"field": "info"}',
@@ -161,16 +166,17 @@ declare
     since timestamptz;
     known boolean;
     held uuid[];
+    stored text := ojs_store.stored_worker(deregister_worker.worker);
 begin
     lock table ojs_store.worker, ojs_store.lease in row exclusive mode; -- not first to be read, as in bulk.sql
     perform ojs_store.check_worker(deregister_worker.worker);
-    perform ojs_store.check_owner(deregister_worker.worker);
-    delete from ojs_store.worker w where w.name = deregister_worker.worker
+    perform ojs_store.check_owner(stored);
+    delete from ojs_store.worker w where w.name = stored
         returning w.directive is not null or w.state <> 'running' or w.info ? 'handlers', w.registered_at
             into stopped, since;
     known := found;
     if known then
-        perform ojs_store.record_stopped(deregister_worker.worker, 'deregistered', since);
+        perform ojs_store.record_stopped(stored, 'deregistered', since);
     end if;
     if stopped then
         perform ojs_store.changed('ojs_store.worker');
@@ -202,7 +208,7 @@ begin atomic
     end;
 end;
 
-create view ojs.workers as
+create view ojs.workers with (security_barrier) as
 with held as (
     select worker, count(*)::int as jobs, array_agg(job_id order by claimed_at, job_id) as ids,
         max(claimed_at) as claimed_at
@@ -210,7 +216,7 @@ with held as (
 )
 select
     coalesce(w.name, held.worker) collate "C" as worker,
-    ojs_store.worker_status(w, held.claimed_at) as status,
+    ojs_store.worker_status(w.whole, held.claimed_at) as status,
     w.state, w.directive, w.registered_at, greatest(w.seen_at, held.claimed_at) as last_seen_at, w.died_at,
     w.info ->> 'hostname' as hostname,
     case when w.info ->> 'pid' ~ '^[0-9]{1,9}$' then (w.info ->> 'pid')::int end as pid,
@@ -220,6 +226,11 @@ select
     case when jsonb_typeof(w.info -> 'labels') = 'array'
         then array(select jsonb_array_elements_text(w.info -> 'labels')) end as labels,
     coalesce(held.jobs, 0) as active_jobs, coalesce(held.ids, '{}') as active_job_ids, w.info
-from ojs_store.worker w full join held on held.worker = w.name;
+from (
+    select case when t.tenant is null then k.name else left(k.name, -1 - length(t.tenant)) end collate "C" as name,
+        k.info, k.registered_at, k.seen_at, k.beats, k.directive, k.state, k.died_at, k as whole
+    from ojs_store.worker k, ojs_store.caller_tenant() t (tenant)
+    where t.tenant is null or right(k.name, length(t.tenant) + 1) = '@' || t.tenant
+) w full join held on held.worker = w.name;
 comment on view ojs.workers
     is 'Workers that have registered, sent a heartbeat or been told something, and those that hold jobs';

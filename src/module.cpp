@@ -10,6 +10,7 @@
 #include "ojs/job/hooks.h"
 #include "ojs/counters/pressure.h"
 #include "ojs/queue/access.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/queue/queue.h"
 #include "ojs/store/store.h"
 #include "ojs/state/reap.h"
@@ -89,6 +90,7 @@ _PG_init(void)
         ojs::queue_init();
         ojs::upkeep_init();
         ojs::hints_init();
+        ojs::tenant_init();
         ojs::access_init();
         ojs::hooks_init();
         ojs::members_init();

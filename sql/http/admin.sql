@@ -119,7 +119,7 @@ language sql stable parallel unsafe security definer set search_path = pg_catalo
             'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || e.source,
             'time', ojs_http.rfc3339(e.at), 'subject', e.subject, 'data', e.data)
         from ojs_store.all_events e
-        where e.job_id = $1 and ojs_store.may_use_queue(e.queue, 'read')
+        where e.job_id = $1 and ojs_store.may_use_queue(e.queue_id, 'read')
         order by e.written_at, e.deliveries, e.rank limit most)
 $$;
 
@@ -186,7 +186,7 @@ language sql volatile parallel unsafe security definer set search_path = pg_cata
         h.completed, 'failed', h.failed,
         'enqueued', h.enqueued, 'avg_duration_ms', h.avg_run_ms, 'avg_wait_ms', h.avg_wait_ms)) order by h.at), '[]')
     from ojs_store.history(array(select ojs_store.queue_id(q.name) from ojs.queues q
-        where queue is null or q.name = queue), step, since, until) h
+        where queue is null or q.name = ojs_store.stored_queue(queue)), step, since, until) h
 $$;
 
 -- At most 1500 points: a day by minutes, say.

@@ -10,10 +10,12 @@ begin
     when 'INVALID_PAYLOAD' then
         status := 400; name := case when details ->> 'reason' = 'malformed' then 'invalid_payload'
             else 'invalid_request' end;
-    when 'INVALID_JOB_TYPE', 'INVALID_QUEUE', 'INVALID_ARGS', 'INVALID_METADATA', 'INVALID_CRON_EXPRESSION',
+    when 'INVALID_JOB_TYPE', 'INVALID_QUEUE', 'INVALID_ARGS', 'INVALID_CRON_EXPRESSION',
         'QUEUE_NAME_TOO_LONG',
             'JOB_TYPE_TOO_LONG', 'UNIQUE_KEY_INVALID' then
         status := 400; name := 'invalid_request';
+    when 'INVALID_METADATA' then
+        status := case details ->> 'reason' when 'tenant_missing' then 422 else 400 end; name := 'invalid_request';
     when 'INVALID_RETRY_POLICY' then
         status := 422; name := 'invalid_request';
     when 'SCHEMA_VALIDATION_FAILED' then

@@ -61,7 +61,9 @@ begin
     into said
     from jsonb_array_elements(case jsonb_typeof(job -> 'rate_limit') when 'array' then job -> 'rate_limit'
         else jsonb_build_array(job -> 'rate_limit') end) as stated(config)
-    cross join lateral (select coalesce(stated.config ->> 'key', 'queue:' || (job ->> 'queue')) as name) as key
+    cross join lateral (select coalesce(stated.config ->> 'key', 'queue:' || (job ->> 'queue'))
+        || case when current_setting('ojs.tenancy') = 'off' then ''
+            else coalesce('@' || (job #>> '{meta,tenant_id}'), '') end as name) as key
     left join lateral (
         select r.config from ojs_store.rate_limit r
         where r.key = key.name and r.config is not null and (r.until is null or r.until > moment)

@@ -245,10 +245,12 @@ begin
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the version of OJS that OJS-Version asks for is not supported',
             '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
     end if;
-    if headers ? 'x-ojs-tenant' then
+    if headers ? 'x-ojs-tenant' and current_setting('ojs.tenancy', true) = 'off' then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'X-OJS-Tenant asks for a tenant, and there are none',
-            '{"field": "X-OJS-Tenant"}',
-            'Leave the header out, and keep what belongs to each tenant in a database of its own.');
+            '{"field": "X-OJS-Tenant"}', 'Leave the header out, or set ojs.tenancy.');
+    elsif headers ->> 'x-ojs-tenant' !~ '^[a-zA-Z0-9][a-zA-Z0-9._:-]{0,62}$' then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'X-OJS-Tenant is no tenant', '{"field": "X-OJS-Tenant"}',
+            'Give 1 to 63 letters, digits, dots, underscores, colons or hyphens, the first a letter or a digit.');
     end if;
     if has_body and lower(btrim(headers ->> 'content-encoding')) not in ('', 'identity') then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the encoding of the body is not supported',
@@ -318,6 +320,17 @@ begin
     return case when seconds > 0 then trim_scale(seconds)::text end;
 end $$;
 
+-- For the request alone. Who acts for a tenant already acts for no other.
+create function ojs_http.act_for(tenant text, before text) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if before not in ('', tenant) then
+        perform ojs_http.raise('PERMISSION_DENIED', 'the session acts for another tenant than X-OJS-Tenant names',
+            '{"field": "X-OJS-Tenant", "reason": "tenant_not_allowed"}', 'Leave the header out.');
+    end if;
+    perform set_config('ojs.tenant', tenant, true);
+end $$;
+
 -- The gateway sets plan_cache_mode for its call alone; what is called here plans as it does elsewhere.
 create function ojs.http(
     method text, path text, request_headers jsonb default '{}', request_body text default null
@@ -332,6 +345,7 @@ declare
     request ojs_http.request;
     response ojs_http.response;
     route record;
+    tenant_before constant text := current_setting('ojs.tenant', true);
     state text; message text; detail text; hint text; context text;
 begin
     -- A large one is not copied; btrim takes twelve times its length.
@@ -366,6 +380,9 @@ begin
                 perform ojs_http.check_headers(given, only_path, false);
             end if;
             stage := 'work';
+            if given ? 'x-ojs-tenant' then
+                perform ojs_http.act_for(given ->> 'x-ojs-tenant', tenant_before);
+            end if;
             execute format('select * from ojs_http.%I($1)', route.handler) into response using request;
         end if;
     exception when others or assert_failure then
@@ -373,6 +390,9 @@ begin
             hint = pg_exception_hint, context = pg_exception_context;
         response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context, request.body);
     end;
+    if given ? 'x-ojs-tenant' and current_setting('ojs.tenant') <> tenant_before then
+        perform set_config('ojs.tenant', tenant_before, true);
+    end if;
     if response.status in (422, 429) and given ? 'ojs-do-not-wait' then
         response.headers := response.headers || jsonb_strip_nulls(jsonb_build_object('OJS-Would-Wait',
             ojs_http.would_wait(given, response.body)));

@@ -7,6 +7,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
 #include "ojs/queue/access.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/state/status.h"
 
@@ -110,7 +111,8 @@ OJS_FUNCTION(ojs_readable)
         JobRow job;
         Status status;
         CHECK_FOR_INTERRUPTS();
-        if (!nulls[i] && read_status(tables, *DatumGetUUIDP(ids[i]), snapshot, at, job, status))
+        if (!nulls[i] && read_status(tables, *DatumGetUUIDP(ids[i]), snapshot, at, job, status) &&
+            !is_foreign(status.queue)) /* that is none, as look() has it */
             check_use_of_job(status.queue, job.id, Right::read);
     }
     UnregisterSnapshot(snapshot);
@@ -124,7 +126,8 @@ OJS_FUNCTION(ojs_look)
     Tables tables(AccessShareLock);
     JobRow job;
     Status status;
-    if (!read_status(tables, *PG_GETARG_UUID_P(0), GetActiveSnapshot(), now(), job, status)) {
+    if (!read_status(tables, *PG_GETARG_UUID_P(0), GetActiveSnapshot(), now(), job, status) ||
+        is_foreign(status.queue)) {
         tables.close();
         PG_RETURN_NULL();
     }
@@ -162,7 +165,7 @@ may_use_job(FunctionCallInfo fcinfo, bool raises)
     bool exists = read_status(tables, id, snapshot, now(), job, status);
     UnregisterSnapshot(snapshot);
     bool may = !exists || calling_role_may(status.queue, right);
-    if (!may && raises)
+    if (!may && raises && !is_foreign(status.queue))
         raise_job_denied(id, right);
     tables.close();
     return may;
@@ -187,6 +190,7 @@ OJS_FUNCTION(ojs_leases)
     ReturnSetInfo *set = begin_set(fcinfo);
     if (RecoveryInProgress())
         return (Datum)0;
+    bool tenants_shown = caller_tenant().empty(); /* who acts for one knows its workers by their own names */
     Tables tables(AccessShareLock);
     store::Table &table = tables.lease();
     TableScanDesc scan = table_beginscan(table.rel, GetActiveSnapshot(), 0, nullptr);
@@ -196,10 +200,10 @@ OJS_FUNCTION(ojs_leases)
         read(table.slot, lease);
         if (!calling_role_may(lease.queue, Right::read))
             continue;
-        std::string_view queue = queue_name(lease.queue);
+        std::string_view queue = shown_queue(queue_name(lease.queue));
         Datum values[7] = {UUIDPGetDatum(&lease.job_id),
                            PointerGetDatum(cstring_to_text_with_len(queue.data(), static_cast<int>(queue.size()))),
-                           PointerGetDatum(lease.worker),
+                           PointerGetDatum(tenants_shown ? stored_worker(lease.worker, lease.queue) : lease.worker),
                            PointerGetDatum(lease_id(lease.token)),
                            TimestampTzGetDatum(lease.claimed_at),
                            TimestampTzGetDatum(lease.deadline),

@@ -8,6 +8,7 @@
 #include "ojs/state/dead_letter.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/state/locate.h"
 #include "ojs/state/members.h"
 #include "ojs/state/ordering.h"
@@ -165,7 +166,9 @@ queue_of_retry(int64 queue, std::string_view wanted, bool by_rule)
     const Queue *now_in = find_queue(queue);
     if (wanted.empty() && (now_in == nullptr || now_in->state != QueueState::deleted))
         return queue;
-    std::string_view name = wanted.empty() ? std::string_view(pstrdup(now_in->name)) : wanted;
+    std::string_view name = wanted.empty()      ? std::string_view(pstrdup(now_in->name))
+                            : now_in == nullptr ? wanted
+                                                : beside(now_in->name, wanted);
     const Queue *target = by_rule ? queue_to_move_to(name) : queue_for_push(name);
     if (!by_rule)
         check_queue(*target, Right::produce);

@@ -22,8 +22,9 @@ constexpr int paused = n_states; /* behind the counts */
 
 /* Names of queues and types hold nothing that a label would have to escape. */
 constexpr char queues_sql[] = R"sql(
-    select format('queue="%s"', q.name), array[c.active, c.available, c.cancelled, c.completed, c.discarded, c.pending,
-        c.retryable, c.scheduled, (q.state = 'paused')::int]
+    select ojs_store.queue_labels(q.name),
+        array[c.active, c.available, c.cancelled, c.completed, c.discarded, c.pending, c.retryable, c.scheduled,
+            (q.state = 'paused')::int]
     from ojs.queues q
     join ojs_store.queue_counts(array(select ojs_store.queue_id(name) from ojs.queues)) c
         on c.queue = ojs_store.queue_id(q.name)
@@ -32,7 +33,7 @@ constexpr char queues_sql[] = R"sql(
 constinit Statement queues_now = {queues_sql, {}, nullptr};
 
 constexpr char series_sql[] = R"sql(
-    select format('queue="%s",type="%s"', q.name, f.type) as labels, f.cells, f.sums
+    select format('%s,type="%s"', ojs_store.queue_labels(q.name), f.type) as labels, f.cells, f.sums
     from (
         select * from ojs_store.shared_metrics() where $1
         union all

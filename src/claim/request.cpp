@@ -14,6 +14,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/queue/access.h"
 #include "ojs/queue/maintenance.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/shared/claim_rate.h"
 #include "ojs/shared/wakeup.h"
@@ -88,6 +89,18 @@ throttled(const Queue &queue, int64 ms)
 constexpr const char *throttled_message = "a worker may claim from queue \"%s\" %lld times in a second";
 constexpr const char *throttled_hint = "Claim again in %lld ms, or claim more jobs at once.";
 
+/* A worker of a tenant may come before the first job of it. */
+const Queue *
+queue_for_claim(std::string_view name)
+{
+    const Queue *queue = find_queue(name);
+    if (queue != nullptr || !has_tenants())
+        return queue;
+    std::string_view stored = stored_queue(name);
+    bool is_part = stored != name && find_stored_queue(name) != nullptr;
+    return is_part ? queue_to_move_to(stored) : nullptr;
+}
+
 } // namespace
 
 Request
@@ -108,7 +121,7 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
     int32 *own_weights = weights == nullptr ? nullptr : static_cast<int32 *>(palloc(sizeof(int32) * std::max(n, 1)));
     request.weights = own_weights;
     for (int i = 0; i < n; i++) {
-        const Queue *queue = find_queue(queues[i]);
+        const Queue *queue = queue_for_claim(queues[i]);
         if (queue == nullptr) {
             if (!missing_ok)
                 raise_no_queue(queues[i]);

@@ -4,6 +4,7 @@
  */
 #include "ojs/job/envelope.h"
 #include "ojs/pg/json.h"
+#include "ojs/pg/settings.h"
 #include "ojs/job/retry_policy.h"
 
 namespace ojs
@@ -156,7 +157,7 @@ render(const JobRow &job, const Status &status, std::string_view queue_name, boo
     out.put(Int64GetDatum(job.seq));
     out.string(options.specversion);
     out.pointer(job.type);
-    out.string(queue_name);
+    out.string(shown_queue(queue_name));
     out.string(state_name(status.state));
     out.pointer(job.args);
     out.pointer(job.meta != nullptr ? job.meta : no_meta());

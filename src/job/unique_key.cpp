@@ -346,9 +346,26 @@ put_own_key(StringInfo out, const Envelope &envelope)
     return true;
 }
 
+/* Each tenant has keys of its own. */
+static void
+input_of_tenant(const Envelope &envelope, const UniquePolicy &policy, StringInfo out)
+{
+    Envelope plain = envelope;
+    plain.queue = shown_queue(envelope.queue);
+    appendStringInfoString(out, "{\"job\":");
+    fingerprint_input(plain, policy, out);
+    appendStringInfoString(out, ",\"tenant\":");
+    put_quoted(out, tenant_in(envelope.queue));
+    appendStringInfoChar(out, '}');
+}
+
 void
 fingerprint_input(const Envelope &envelope, const UniquePolicy &policy, StringInfo out)
 {
+    if (has_tenants() && !tenant_in(envelope.queue).empty()) {
+        input_of_tenant(envelope, policy, out);
+        return;
+    }
     if (put_own_key(out, envelope))
         return;
     /* The dimensions in canonical order. Each that counts shows, so different sets of keys never collide. */

@@ -328,6 +328,8 @@ check_envelope_size(const JsonbContainer *job)
         too_large(Code::payload_too_large, "job", size, settings.max_envelope_size);
 }
 
+void (*give_tenant)(Envelope &envelope);
+
 void
 validate_queue_name(std::string_view name, const char *field)
 {
@@ -338,7 +340,8 @@ validate_queue_name(std::string_view name, const char *field)
                   .add("actual_bytes", static_cast<int64>(name.size()))
                   .add("maximum_bytes", static_cast<int64>(max_queue_name)),
               "Shorten it to 128 characters.", "%s is longer than %zu characters", field, max_queue_name);
-    if (!is_queue(name)) {
+    std::string_view tenant = has_tenants() ? tenant_in(name) : std::string_view();
+    if (!is_queue(tenant.empty() ? name : shown_queue(name)) || (!tenant.empty() && !is_tenant(tenant))) {
         bool list =
             name.starts_with('{') || name.starts_with('['); /* as a driver writes one where it takes us for text */
         raise_field(Code::invalid_queue, field,
@@ -392,6 +395,8 @@ validate(Envelope &e)
     validate_queue_name(e.queue);
     validate_priority(e.priority);
 
+    if (has_tenants())
+        give_tenant(e);
     int64 bound = check_args(e) + check_meta(e);
     check_times(e);
     check_deduplication(e);

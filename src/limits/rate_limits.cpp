@@ -14,6 +14,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/session_cache.h"
 #include "ojs/pg/settings.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/store/name_hash.h"
 #include "ojs/store/spi.h"
@@ -213,8 +214,7 @@ name_of(int64 key, const LimitPolicy &policy)
 void
 apply(Limits &limits, const Queue &queue, LimitPolicy policy)
 {
-    if (policy.key.empty())
-        policy.key = queue_key(queue.name);
+    policy.key = policy.key.empty() ? std::string_view(queue_key(queue.name)) : beside(queue.name, policy.key);
     int64 key = name_hash(policy.key);
     TimestampTz paused_until;
     LimitPolicy effective = with_overrides(policy, key, limits.now, &paused_until);
@@ -441,7 +441,7 @@ pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const
     bool paused = false;
 
     auto pause_key = [&](const LimitPolicy &policy) {
-        std::string_view key = policy.key.empty() ? std::string_view(queue_key(queue)) : policy.key;
+        std::string_view key = policy.key.empty() ? std::string_view(queue_key(queue)) : beside(queue, policy.key);
         TimestampTz already;
         (void)with_overrides(policy, name_hash(key), now, &already);
         if (already >= until)

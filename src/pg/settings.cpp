@@ -17,6 +17,28 @@ namespace
 constexpr config_enum_entry schema_modes[] = {
     {"off", schema_off, false}, {"warn", schema_warn, false}, {"strict", schema_strict, false}, {nullptr, 0, false}};
 
+constexpr config_enum_entry tenancies[] = {{"off", tenancy_off, false},
+                                           {"optional", tenancy_optional, false},
+                                           {"required", tenancy_required, false},
+                                           {nullptr, 0, false}};
+
+extern "C" bool
+check_tenant(char **value, void **, GucSource)
+{
+    if (**value == '\0' || is_tenant(*value))
+        return true;
+    GUC_check_errdetail("A tenant has 1 to 63 letters, digits, dots, underscores, colons or hyphens, and begins with a "
+                        "letter or a digit.");
+    return false;
+}
+
+/* Where there are no tenants, plans leave out what views ask (access.cpp). */
+extern "C" void
+tenancy_changed(int, void *)
+{
+    ResetPlanCache();
+}
+
 extern "C" void
 clock_moved(double, void *)
 {
@@ -24,6 +46,15 @@ clock_moved(double, void *)
 }
 
 } // namespace
+
+bool
+is_tenant(std::string_view name)
+{
+    auto is_plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); };
+    return !name.empty() && name.size() <= max_tenant && is_plain(name.front()) &&
+           std::all_of(name.begin(), name.end(),
+                       [&](char c) { return is_plain(c) || c == '.' || c == '_' || c == ':' || c == '-'; });
+}
 
 void
 guc_init()
@@ -93,6 +124,12 @@ guc_init()
                              schema_warn, schema_modes, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.strict_queues", "Refuses a push to a queue that was not created before.", nullptr,
                              &settings.strict_queues, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
+    DefineCustomEnumVariable("ojs.tenancy", "Whether jobs belong to tenants, and whether each job must.", nullptr,
+                             &settings.tenancy, tenancy_off, tenancies, PGC_SUSET, 0, nullptr, tenancy_changed,
+                             nullptr);
+    DefineCustomStringVariable("ojs.tenant", "The tenant that this session acts for.",
+                               "A role that ojs.bind_tenant has bound acts for its tenants only.", &settings.tenant, "",
+                               PGC_USERSET, 0, check_tenant, nullptr, nullptr);
     DefineCustomIntVariable("ojs.tick_interval", "Longest time between two passes of upkeep by the worker.", nullptr,
                             &settings.tick_interval_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, nullptr, nullptr,
                             nullptr);

@@ -6,6 +6,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
 
@@ -62,7 +63,9 @@ check_key(const text *key)
 Datum
 own_operation(const RequestKey &key)
 {
-    return CStringGetTextDatum(psprintf("%s of %s", key.operation, GetUserNameFromId(GetOuterUserId(), false)));
+    std::string_view tenant = caller_tenant();
+    return CStringGetTextDatum(psprintf("%s of %s%s%.*s", key.operation, GetUserNameFromId(GetOuterUserId(), false),
+                                        tenant.empty() ? "" : " for ", static_cast<int>(tenant.size()), tenant.data()));
 }
 
 /* A key that was used before. */

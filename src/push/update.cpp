@@ -9,6 +9,7 @@
 #include "ojs/job/schema_registry.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/json.h"
+#include "ojs/pg/settings.h"
 #include "ojs/push/unique.h"
 #include "ojs/queue/access.h"
 #include "ojs/state/dead_letter.h"
@@ -85,6 +86,7 @@ merge(Envelope &envelope, const JobRow &job)
     envelope.flags &= ~job_bare_object;
     envelope.measured = false;
     envelope.has_id = false;
+    envelope.queue = shown_queue(envelope.queue);
     validate(envelope);
     envelope.has_id = brought_id;
     check_schema_of(envelope, envelope.args);

@@ -8,7 +8,9 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/json.h"
 #include "ojs/pg/session_cache.h"
+#include "ojs/pg/settings.h"
 #include "ojs/store/store.h"
+#include "ojs/queue/tenant.h"
 
 namespace ojs
 {
@@ -122,6 +124,28 @@ raise_queue_denied(const Queue &queue, Right right)
 } // namespace
 
 void
+raise_no_job(const pg_uuid_t &id)
+{
+    raise(Code::not_found, Details().add("resource_type", "job").add("resource_id", id).add("job_id", id),
+          "Check the id; finished jobs are removed after their retention.", "job %s does not exist",
+          DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id))));
+}
+
+void
+raise_no_queue(std::string_view shown)
+{
+    validate_queue_name(shown); /* what cannot be the name of a queue is a mistake of another kind */
+    raise(Code::not_found,
+          Details()
+              .add("resource_type", "queue")
+              .add("resource_id", shown)
+              .add("queue", shown)
+              .add("reason", "topic_not_found"),
+          "Push to the queue, or create it with ojs.create_queue(name).", "queue \"%.*s\" does not exist",
+          static_cast<int>(shown.size()), shown.data());
+}
+
+void
 raise_job_denied(const pg_uuid_t &job_id, Right right)
 {
     raise(Code::permission_denied, Details().add("job_id", job_id).add("reason", reason_of(right)),
@@ -154,19 +178,21 @@ may_use_queue(const Queue &queue, Right right, Oid role)
 bool
 may_use_queue(const Queue &queue, Right right)
 {
-    return !queue.restricted || may_use_queue(queue, right, GetUserId());
+    return !is_foreign(queue) && (!queue.restricted || may_use_queue(queue, right, GetUserId()));
 }
 
 bool
 may_use_queue(int64 queue, Right right)
 {
     const Queue *found = find_queue(queue);
-    return found == nullptr || may_use_queue(*found, right);
+    return found == nullptr ? !is_foreign(queue) : may_use_queue(*found, right);
 }
 
 void
 check_queue(const Queue &queue, Right right)
 {
+    if (is_foreign(queue))
+        raise_no_queue(shown_queue(queue.name));
     if (!may_use_queue(queue, right))
         raise_queue_denied(queue, right);
 }
@@ -174,6 +200,8 @@ check_queue(const Queue &queue, Right right)
 void
 check_use_of_job(const Queue &queue, const pg_uuid_t &job_id, Right right)
 {
+    if (is_foreign(queue))
+        raise_no_job(job_id);
     if (!may_use_queue(queue, right))
         raise_job_denied(job_id, right);
 }
@@ -181,6 +209,8 @@ check_use_of_job(const Queue &queue, const pg_uuid_t &job_id, Right right)
 void
 check_use_of_job(int64 queue, const pg_uuid_t &job_id, Right right)
 {
+    if (is_foreign(queue))
+        raise_no_job(job_id);
     if (const Queue *found = find_queue(queue))
         check_use_of_job(*found, job_id, right);
 }
@@ -188,6 +218,8 @@ check_use_of_job(int64 queue, const pg_uuid_t &job_id, Right right)
 bool
 may_know_state(int64 queue)
 {
+    if (is_foreign(queue))
+        return false;
     const Queue *found = find_queue(queue);
     if (found == nullptr || !found->restricted)
         return true;
@@ -204,6 +236,11 @@ role_may_see(const JsonbContainer *job, bool at_push, Oid role)
     JsonbValue options, name;
     bool is_named = find_member(job, "queue", name) || (find_member(job, "options", options) && is_object(options) &&
                                                         find_member(options.val.binary.data, "queue", name));
+    JsonbValue meta, tenant;
+    bool has_tenant = find_member(job, "meta", meta) && is_object(meta) &&
+                      find_member(meta.val.binary.data, "tenant_id", tenant) && tenant.type == jbvString;
+    if (!may_see_tenant(has_tenant ? text_of(tenant) : std::string_view(), role))
+        return false;
     const Queue *queue = find_queue(queue_id(is_named && name.type == jbvString ? text_of(name) : "default"));
     return queue == nullptr ||
            (may_use_queue(*queue, Right::read, role) && (!at_push || may_use_queue(*queue, Right::produce, role)));
@@ -235,6 +272,8 @@ right_named(const text *name)
 bool
 calling_role_may(int64 queue, Right right)
 {
+    if (is_foreign(queue))
+        return false;
     const Queue *found = find_queue(queue);
     return found == nullptr || !found->restricted || may_use_queue(*found, right, calling_role());
 }
@@ -248,7 +287,14 @@ OJS_FUNCTION(ojs_use_queue)
 {
     Right right = right_named(PG_GETARG_TEXT_PP(1));
     /* By its id: the lists of a queue that was dropped go on for its jobs, and for who makes it anew. */
-    const Queue *queue = find_queue(queue_id(view(PG_GETARG_TEXT_PP(0))));
+    std::string_view name = view(PG_GETARG_TEXT_PP(0));
+    if (is_foreign(stored_queue(name)))
+        raise_no_queue(name);
+    if (right == Right::administer && has_tenants() && !caller_tenant().empty())
+        raise(Code::permission_denied, Details().add("field", "queue").add("reason", "tenant_not_allowed"),
+              "Ask as a role that is bound to no tenant, without ojs.tenant and X-OJS-Tenant.",
+              "who acts for a tenant administers no queue");
+    const Queue *queue = find_queue(queue_id(name));
     if (queue != nullptr && queue->restricted && !may_use_queue(*queue, right, calling_role()))
         raise_queue_denied(*queue, right);
     PG_RETURN_DATUM(PG_GETARG_DATUM(0));
@@ -260,10 +306,11 @@ OJS_FUNCTION(ojs_may_use_queue)
     PG_RETURN_BOOL(calling_role_may(PG_GETARG_INT64(0), right_named(PG_GETARG_TEXT_PP(1))));
 }
 
-/* ojs_store.may_use_queue(name text, right_name text) returns boolean */
+/* ojs_store.may_use_queue(name text, right_name text) returns boolean: by its stored name */
 OJS_FUNCTION(ojs_may_use_queue_named)
 {
-    PG_RETURN_BOOL(calling_role_may(queue_id(view(PG_GETARG_TEXT_PP(0))), right_named(PG_GETARG_TEXT_PP(1))));
+    std::string_view name = view(PG_GETARG_TEXT_PP(0));
+    PG_RETURN_BOOL(!is_foreign(name) && calling_role_may(stored_queue_id(name), right_named(PG_GETARG_TEXT_PP(1))));
 }
 
 /* ojs_store.may_use_queues(ids bigint[], right_name text) returns boolean: all of them */
@@ -290,9 +337,9 @@ OJS_FUNCTION(ojs_if_allowed)
 }
 
 /*
- * Support for the planner: as long as no queue has lists, the value is all that there is to it, and what is wanted of a
- * view is planned as if it knew no rights. Such a plan depends on the table of queues, as one that names it does: a
- * change of a queue's settings ends it.
+ * Support for the planner: as long as no queue has lists and there are no tenants, the value is all that there is to
+ * it, and what is wanted of a view is planned as if it knew no rights. Such a plan depends on the table of queues, as
+ * one that names it does: a change of a queue's settings ends it.
  */
 OJS_FUNCTION(ojs_if_allowed_support)
 {
@@ -302,5 +349,5 @@ OJS_FUNCTION(ojs_if_allowed_support)
     PlannerGlobal *plan = request->root->glob;
     plan->relationOids = list_append_unique_oid(plan->relationOids, store::relation_oid(store::Rel::queue));
     lists_known.refresh(store::catalog_generation(store::Rel::queue), look_for_lists);
-    PG_RETURN_POINTER(lists_in_use ? nullptr : linitial(request->fcall->args));
+    PG_RETURN_POINTER(lists_in_use || has_tenants() ? nullptr : linitial(request->fcall->args));
 }

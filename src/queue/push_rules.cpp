@@ -4,6 +4,7 @@
 #include "ojs/queue/push_rules.h"
 
 #include "ojs/queue/access.h"
+#include "ojs/queue/queue.h"
 #include "ojs/pg/json.h"
 #include "ojs/job/retry_policy.h"
 
@@ -37,6 +38,26 @@ check_allowed(const Queue &queue, const Envelope &envelope)
 }
 
 } // namespace
+
+Jsonb *
+merge_queue_config(const Jsonb *base, const Jsonb *over)
+{
+    if (base == nullptr || over == nullptr)
+        return const_cast<Jsonb *>(base == nullptr ? over : base);
+
+    ObjectBuilder out;
+    each_member(root_of(base), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    each_member(root_of(over), [&](std::string_view key, const JsonbValue &value) {
+        JsonbValue inherited;
+        if (key == "default_retry" && find_member(root_of(base), key, inherited))
+            out.add(key, merge_retry_policy(jsonb_of(inherited), jsonb_of(value)));
+        else if (key == "retention" && find_member(root_of(base), key, inherited))
+            out.add(key, merge_queue_config(jsonb_of(inherited), jsonb_of(value)));
+        else
+            out.add(key, value);
+    });
+    return out.finish();
+}
 
 void
 check_push(const Envelope &envelope)

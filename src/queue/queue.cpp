@@ -4,7 +4,6 @@
 #include "ojs/queue/queue.h"
 
 #include "ojs/job/envelope.h"
-#include "ojs/job/retry_policy.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/error.h"
 #include "ojs/pg/guard.h"
@@ -14,6 +13,7 @@
 #include "ojs/store/name_hash.h"
 #include "ojs/store/rows.h"
 #include "ojs/store/store.h"
+#include "ojs/queue/tenant.h"
 
 namespace ojs
 {
@@ -187,13 +187,64 @@ row_in(TupleTableSlot *slot)
     return row;
 }
 
+/* The newest revision of a queue by an index on one column. Not the statement's snapshot: what is committed now. */
+bool
+load(store::Idx index, RegProcedure equal, Datum key_value, Row &row)
+{
+    store::Table table = store::open(store::Rel::queue, AccessShareLock);
+    Relation index_rel = index_open(store::index_oid(index), AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    IndexScanDesc scan = index_begin(table.rel, index_rel, snapshot, 1);
+    ScanKeyData key;
+    bool found = false;
+
+    ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid,
+                           index == store::Idx::queue_name ? C_COLLATION_OID : InvalidOid, equal, key_value);
+    index_rescan(scan, &key, 1, nullptr, 0);
+    while (index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
+        slot_getallattrs(table.slot);
+        TimestampTz revised = DatumGetTimestampTz(table.slot->tts_values[col_revised_at]);
+        if (!found || revised > row.revised_at)
+            row = row_in(table.slot);
+        found = true;
+    }
+    index_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    index_close(index_rel, AccessShareLock);
+    store::close_and_unlock(table, AccessShareLock);
+    return found;
+}
+
+bool
+load_named(std::string_view name, Row &row)
+{
+    Datum key = PointerGetDatum(cstring_to_text_with_len(name.data(), static_cast<int>(name.size())));
+    return load(store::Idx::queue_name, F_TEXTEQ, key, row);
+}
+
+/* A tenant's part of a queue has what the queue says behind what it says itself. */
+Row
+with_base(const Row &row)
+{
+    Row base = {};
+    Row both = row;
+    if (!load_named(shown_queue(view(row.name)), base))
+        return row;
+    both.config = merge_queue_config(base.config, row.config);
+    if (row.state == QueueState::active && base.state != QueueState::deleted)
+        both.state = base.state;
+    return both;
+}
+
 /* What a queue's configuration says, the default policy's behind it (QC-03). */
 Queue
-from_row(const Row &row)
+from_row(const Row &own)
 {
+    bool is_part = has_tenants() && !tenant_in(view(own.name)).empty();
+    const Row row = is_part ? with_base(own) : own;
     const Jsonb *config = merge_queue_config(default_policy(), row.config);
     Queue queue = {};
-    std::string_view dead_letter = text_in(config, "dead_letter");
+    std::string_view dead_letter = beside(view(row.name), text_in(config, "dead_letter"));
 
     queue.id = row.id;
     memcpy(queue.name, VARDATA_ANY(row.name), std::min<size_t>(VARSIZE_ANY_EXHDR(row.name), max_queue_name));
@@ -242,41 +293,6 @@ from_row(const Row &row)
     queue.push_rules = queue.default_timeout_ms > 0 || queue.default_retry != nullptr ||
                        queue.allowed_types != nullptr || queue.restricted;
     return queue;
-}
-
-/* The newest revision of a queue by an index on one column. Not the statement's snapshot: what is committed now. */
-bool
-load(store::Idx index, RegProcedure equal, Datum key_value, Row &row)
-{
-    store::Table table = store::open(store::Rel::queue, AccessShareLock);
-    Relation index_rel = index_open(store::index_oid(index), AccessShareLock);
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    IndexScanDesc scan = index_begin(table.rel, index_rel, snapshot, 1);
-    ScanKeyData key;
-    bool found = false;
-
-    ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid,
-                           index == store::Idx::queue_name ? C_COLLATION_OID : InvalidOid, equal, key_value);
-    index_rescan(scan, &key, 1, nullptr, 0);
-    while (index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
-        slot_getallattrs(table.slot);
-        TimestampTz revised = DatumGetTimestampTz(table.slot->tts_values[col_revised_at]);
-        if (!found || revised > row.revised_at)
-            row = row_in(table.slot);
-        found = true;
-    }
-    index_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    index_close(index_rel, AccessShareLock);
-    store::close_and_unlock(table, AccessShareLock);
-    return found;
-}
-
-bool
-load_named(std::string_view name, Row &row)
-{
-    Datum key = PointerGetDatum(cstring_to_text_with_len(name.data(), static_cast<int>(name.size())));
-    return load(store::Idx::queue_name, F_TEXTEQ, key, row);
 }
 
 const Queue *
@@ -366,6 +382,12 @@ look_up(std::string_view name)
 const Queue *
 find_queue(std::string_view name)
 {
+    return find_stored_queue(stored_queue(name));
+}
+
+const Queue *
+find_stored_queue(std::string_view name)
+{
     const Queue *queue = look_up(name);
     return queue != nullptr && queue->state != QueueState::deleted ? queue : nullptr;
 }
@@ -383,11 +405,13 @@ find_queue(int64 id)
 const Queue *
 queue_for_push(std::string_view name)
 {
+    name = stored_queue(name);
     if (settings.strict_queues) {
-        const Queue *queue = find_queue(name);
-        if (queue == nullptr)
-            raise_no_queue(name);
-        return queue;
+        const Queue *queue = find_stored_queue(name);
+        if (queue == nullptr && (tenant_in(name).empty() || find_stored_queue(shown_queue(name)) == nullptr))
+            raise_no_queue(shown_queue(name));
+        if (queue != nullptr)
+            return queue;
     }
     return queue_to_move_to(name);
 }
@@ -406,6 +430,12 @@ queue_to_move_to(std::string_view name)
 
 int64
 queue_id(std::string_view name)
+{
+    return stored_queue_id(stored_queue(name));
+}
+
+int64
+stored_queue_id(std::string_view name)
 {
     const Queue *queue = look_up(name);
     return queue != nullptr ? queue->id : name_hash(name);
@@ -429,40 +459,6 @@ default_policy()
         }
         policy_known = true;
     }
-}
-
-Jsonb *
-merge_queue_config(const Jsonb *base, const Jsonb *over)
-{
-    if (base == nullptr || over == nullptr)
-        return const_cast<Jsonb *>(base == nullptr ? over : base);
-
-    ObjectBuilder out;
-    each_member(root_of(base), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
-    each_member(root_of(over), [&](std::string_view key, const JsonbValue &value) {
-        JsonbValue inherited;
-        if (key == "default_retry" && find_member(root_of(base), key, inherited))
-            out.add(key, merge_retry_policy(jsonb_of(inherited), jsonb_of(value)));
-        else if (key == "retention" && find_member(root_of(base), key, inherited))
-            out.add(key, merge_queue_config(jsonb_of(inherited), jsonb_of(value)));
-        else
-            out.add(key, value);
-    });
-    return out.finish();
-}
-
-void
-raise_no_queue(std::string_view shown)
-{
-    validate_queue_name(shown); /* what cannot be the name of a queue is a mistake of another kind */
-    raise(Code::not_found,
-          Details()
-              .add("resource_type", "queue")
-              .add("resource_id", shown)
-              .add("queue", shown)
-              .add("reason", "topic_not_found"),
-          "Push to the queue, or create it with ojs.create_queue(name).", "queue \"%.*s\" does not exist",
-          static_cast<int>(shown.size()), shown.data());
 }
 
 void

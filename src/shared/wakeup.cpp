@@ -166,6 +166,7 @@ ask_for_worker_at_commit()
 void
 wake_queue(int64 queue, std::string_view name, int jobs)
 {
+    name = shown_queue(name); /* whoever listens may belong to another tenant */
     QueuedWakeup wakeup = {queue,
                            GetCurrentTransactionNestLevel(),
                            static_cast<int>(std::min<size_t>(name.size(), max_flag_name)),

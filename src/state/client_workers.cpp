@@ -5,6 +5,7 @@
 
 #include "ojs/pg/args.h"
 #include "ojs/pg/settings.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/job/envelope.h"
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
@@ -132,6 +133,7 @@ worker_stopped(const text *worker)
     cache.refresh(store::catalog_generation(store::Rel::worker), load_stopped);
     if (n_stopped == 0)
         return false;
+    worker = stored_worker(worker);
     return std::binary_search(stopped, stopped + n_stopped, view(worker),
                               [](std::string_view a, std::string_view b) { return a < b; });
 }
@@ -152,6 +154,7 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
                     "info must not be longer than %d bytes", max_info_size);
 
     check_handlers(info);
+    const text *name = stored_worker(worker);
     Beat beat = {"running", false};
     bool stops = false;
     bool other_handlers = false;
@@ -159,7 +162,7 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
     MemoryContext caller = CurrentMemoryContext;
     with_spi([&] {
         std::initializer_list<SpiArg> args = {
-            PointerGetDatum(worker), state != nullptr ? SpiArg(PointerGetDatum(state)) : nullptr,
+            PointerGetDatum(name), state != nullptr ? SpiArg(PointerGetDatum(state)) : nullptr,
             info != nullptr ? SpiArg(PointerGetDatum(info)) : nullptr, TimestampTzGetDatum(now), role};
         if (execute_latest(note_known, args) == 0 && execute_latest(note_new, args) == 0)
             return; /* just registered by another session; or there are too many, and it is not listed */
@@ -180,9 +183,9 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
         bool calms_down = DatumGetBool(cell(0, 3, &none));
         bool starts = DatumGetBool(cell(0, 4, &none)); /* new, or back from the dead */
         if (starts)
-            (void)execute_latest(record_started, {PointerGetDatum(worker)});
+            (void)execute_latest(record_started, {PointerGetDatum(name)});
         if (calms_down)
-            (void)execute_latest(record_quiet, {PointerGetDatum(worker)});
+            (void)execute_latest(record_quiet, {PointerGetDatum(name)});
     });
     /* Claims keep a list of those that are stopped: it is outdated where this beat joins or leaves them. */
     if (other_handlers || stops != worker_stopped(worker))
@@ -193,7 +196,7 @@ note_beat(text *worker, text *state, Jsonb *info, TimestampTz now)
 void
 note_beat_for_jobs(text *worker)
 {
-    with_spi([&] { (void)execute_latest(note_jobs, {PointerGetDatum(worker)}); });
+    with_spi([&] { (void)execute_latest(note_jobs, {PointerGetDatum(stored_worker(worker))}); });
 }
 
 void

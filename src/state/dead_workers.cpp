@@ -6,6 +6,7 @@
  * of life as good as a beat, and it stands in the lease: the scan tells the dead from those that are only late.
  */
 #include "ojs/pg/args.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
 #include "ojs/store/spi.h"
@@ -99,10 +100,11 @@ scan_leases(Look &look, Tables &tables, TimestampTz now)
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
         read(table.slot, lease);
+        const text *name = stored_worker(lease.worker, lease.queue);
         SilentWorker *at =
-            std::lower_bound(look.silent, look.silent + look.n, lease.worker,
+            std::lower_bound(look.silent, look.silent + look.n, name,
                              [](const SilentWorker &a, const text *b) { return comes_before(a.name, b); });
-        if (at == look.silent + look.n || comes_before(lease.worker, at->name))
+        if (at == look.silent + look.n || comes_before(name, at->name))
             continue;
         if (look.n_held == look.room) {
             look.room = std::max<int64>(64, look.room * 2);
@@ -131,9 +133,9 @@ take_back(Tables &tables, const HeldLease &held, const SilentWorker &worker, Tim
     if (store::find(table, store::Idx::lease_job, held.job_id, &tid) != store::Row::live)
         return false;
     read(table.slot, lease);
-    if (view(lease.worker) != view(worker.name) || sign_of_life(lease, now) >= last_seen)
+    if (view(stored_worker(lease.worker, lease.queue)) != view(worker.name) || sign_of_life(lease, now) >= last_seen)
         return false;
-    lease.worker = worker.name; /* the slot goes on */
+    lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
     if (store::take(table, &tid) != store::Outcome::ok)
         return false;
     slot_freed(lease);

@@ -6,6 +6,8 @@
 #include "ojs/limits/rate_limits.h"
 #include "ojs/state/transitions.h"
 
+#include "ojs/pg/settings.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/state/lease_log.h"
 
 namespace ojs
@@ -25,6 +27,8 @@ bool
 held_by(const LeaseRow &lease, const Holder &holder)
 {
     if (holder.worker != nullptr && !same_text(holder.worker, lease.worker))
+        return false;
+    if (has_tenants() && (holder.worker != nullptr || holder.lease_id != nullptr) && is_foreign(lease.queue))
         return false;
     int64 token;
     return holder.lease_id == nullptr || (parse_lease_id(holder.lease_id, &token) && token == lease.token);

@@ -7,6 +7,7 @@
  * and may yet be rolled back, it leaves a row in workflow_due, and the next tick looks again. Where there are none, the
  * workflow goes on in this transaction (advance_workflows).
  */
+#include "ojs/queue/tenant.h"
 #include "ojs/state/members.h"
 
 #include "ojs/pg/json.h"
@@ -259,6 +260,7 @@ advance_workflows()
 void
 members_init()
 {
+    works_for_others = pushes_for_others;
     RegisterXactCallback(members_xact, nullptr);
     RegisterSubXactCallback(members_subxact, nullptr);
 }

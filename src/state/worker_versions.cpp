@@ -5,6 +5,7 @@
 
 #include "ojs/job/version.h"
 #include "ojs/state/status.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/session_cache.h"
@@ -132,6 +133,7 @@ find_worker(const text *worker)
     cache.refresh(store::catalog_generation(store::Rel::worker), look_for_any);
     if (!any)
         return nullptr;
+    worker = stored_worker(worker);
     if (last.name != view(worker))
         read_worker(worker);
     return last.n > 0 ? &last : nullptr;

@@ -10,6 +10,7 @@
 #include "ojs/push/idempotency.h"
 #include "ojs/limits/rate_limits.h"
 #include "ojs/counters/pressure.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/queue/tidy.h"
 #include "ojs/upkeep/records.h"
 #include "ojs/upkeep/replay.h"
@@ -101,6 +102,7 @@ bool
 perform(Duty duty, Pass &pass)
 {
     Pass before = pass;
+    for_everybody = true;
     ErrorData *error = attempt([&] {
         int level = NewGUCNestLevel();
         if (LockTimeout == 0 || LockTimeout > duty_lock_timeout_ms)
@@ -109,6 +111,7 @@ perform(Duty duty, Pass &pass)
         run_duty(duty, pass);
         AtEOXact_GUC(true, level);
     });
+    for_everybody = false;
     if (error == nullptr) {
         bool well = !pass.failed;
         pass.failed = false;

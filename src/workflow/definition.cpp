@@ -10,6 +10,7 @@
 #include "ojs/push/unique.h"
 #include "ojs/push/update.h"
 #include "ojs/queue/push_rules.h"
+#include "ojs/queue/tenant.h"
 
 namespace ojs
 {
@@ -26,6 +27,7 @@ struct Check {
     StringInfoData path;
     int jobs;
     Definition out;
+    const char *tenant; /* of the jobs so far; null before the first */
 };
 
 [[noreturn]] void
@@ -81,6 +83,17 @@ note_queue(Check &check, std::string_view name)
     out.queues[out.n_queues++] = id;
 }
 
+/* All jobs of a workflow are one tenant's, or none is. */
+void
+note_tenant(Check &check, std::string_view tenant)
+{
+    if (check.tenant == nullptr)
+        check.tenant =
+            MemoryContextStrdup(GetMemoryChunkContext(check.path.data), pnstrdup(tenant.data(), tenant.size()));
+    else if (tenant != check.tenant)
+        refuse(check, "meta.tenant_id", "Make one workflow for each tenant.", "the workflow has jobs of two tenants");
+}
+
 void
 check_job(Check &check, const JsonbValue &value)
 {
@@ -102,7 +115,10 @@ check_job(Check &check, const JsonbValue &value)
         refuse(check, "unique", "Choose reject, ignore or replace.",
                "a job of a workflow cannot be stored in the place of another one");
     check_push(envelope);
-    if (settings.strict_queues && find_queue(envelope.queue) == nullptr)
+    note_tenant(check, tenant_in(envelope.queue));
+    if (has_tenants() && !tenant_in(envelope.queue).empty())
+        (void)queue_for_push(envelope.queue); /* who sees the workflow is asked by its queues */
+    else if (settings.strict_queues && find_queue(envelope.queue) == nullptr)
         raise_no_queue(envelope.queue);
     note_queue(check, envelope.queue);
     error_context_stack = context.previous;
@@ -199,8 +215,9 @@ is_graph(const JsonbContainer *def)
 Check
 begin_check(const Jsonb *json, TimestampTz now)
 {
-    Check check = {
-        now, AllocSetContextCreate(CurrentMemoryContext, "ojs job of a workflow", ALLOCSET_DEFAULT_SIZES), {}, 0, {}};
+    Check check = {now, AllocSetContextCreate(CurrentMemoryContext, "ojs job of a workflow", ALLOCSET_DEFAULT_SIZES),
+                   {},  0,
+                   {},  nullptr};
     initStringInfo(&check.path);
     appendStringInfoChar(&check.path, '$');
     check.out.queues = static_cast<int64 *>(palloc(sizeof(int64) * max_workflow_queues));
@@ -225,6 +242,85 @@ end_check(Check &check)
 }
 
 } // namespace
+
+namespace
+{
+
+Jsonb *
+job_of_tenant(const JsonbContainer *job, std::string_view tenant)
+{
+    ObjectBuilder out, meta;
+    JsonbValue given, options;
+    bool in_options = find_member(job, "options", options) && is_object(options) &&
+                      find_member(options.val.binary.data, "meta", given);
+    bool has_meta = in_options || find_member(job, "meta", given);
+    JsonbValue stated;
+    if (has_meta && (!is_object(given) || find_member(given.val.binary.data, "tenant_id", stated)))
+        return nullptr; /* has one already; or is refused, as it is */
+    if (has_meta)
+        each_member(given.val.binary.data,
+                    [&meta](std::string_view key, const JsonbValue &value) { meta.add(key, value); });
+    const Jsonb *with_tenant = meta.add("tenant_id", tenant).finish();
+    each_member(job, [&](std::string_view key, const JsonbValue &value) {
+        if (key != "meta" && (key != "options" || !in_options))
+            out.add(key, value);
+    });
+    if (!in_options)
+        return out.add("meta", with_tenant).finish();
+    ObjectBuilder others;
+    each_member(options.val.binary.data, [&others](std::string_view key, const JsonbValue &value) {
+        if (key != "meta")
+            others.add(key, value);
+    });
+    return out.add("options", others.add("meta", with_tenant).finish()).finish();
+}
+
+Jsonb *members_of_tenant(const JsonbContainer *def, std::string_view tenant);
+
+JsonbValue
+member_of_tenant(const JsonbValue &member, std::string_view tenant)
+{
+    if (!is_object(member))
+        return member;
+    const JsonbContainer *object = member.val.binary.data;
+    Jsonb *changed = is_workflow(object) ? members_of_tenant(object, tenant) : job_of_tenant(object, tenant);
+    return changed != nullptr ? json_of(changed) : member;
+}
+
+Jsonb *
+members_of_tenant(const JsonbContainer *def, std::string_view tenant)
+{
+    ObjectBuilder out;
+    check_stack_depth();
+    each_member(def, [&](std::string_view key, const JsonbValue &value) {
+        if ((key == "steps" || key == "jobs") && is_array(value)) {
+            JsonbParseState *list = nullptr;
+            pushJsonbValue(&list, WJB_BEGIN_ARRAY, nullptr);
+            each_element(value.val.binary.data, [&](const JsonbValue &element) {
+                JsonbValue member = member_of_tenant(element, tenant);
+                pushJsonbValue(&list, WJB_ELEM, &member);
+            });
+            out.add(key, JsonbValueToJsonb(pushJsonbValue(&list, WJB_END_ARRAY, nullptr)));
+        } else if (key == "callbacks" && is_object(value)) {
+            ObjectBuilder callbacks;
+            each_member(value.val.binary.data, [&](std::string_view name, const JsonbValue &job) {
+                callbacks.add(name, member_of_tenant(job, tenant));
+            });
+            out.add(key, callbacks.finish());
+        } else
+            out.add(key, value);
+    });
+    return out.finish();
+}
+
+} // namespace
+
+Jsonb *
+definition_of_caller(Jsonb *json)
+{
+    std::string_view tenant = caller_tenant();
+    return tenant.empty() || !is_object(json) ? json : members_of_tenant(root_of(json), tenant);
+}
 
 Definition
 check_definition(const Jsonb *json, TimestampTz now)

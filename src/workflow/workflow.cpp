@@ -14,6 +14,7 @@
 #include "ojs/push/unique.h"
 #include "ojs/queue/access.h"
 #include "ojs/queue/push_rules.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/state/locate.h"
 #include "ojs/state/members.h"
 #include "ojs/store/spi.h"
@@ -99,6 +100,9 @@ check_use(const pg_uuid_t &id, Right right)
         raise_no_workflow(id);
     auto *at = reinterpret_cast<int64 *>(ARR_DATA_PTR(queues));
     int n = ArrayGetNItems(ARR_NDIM(queues), ARR_DIMS(queues));
+    for (int i = 0; i < n; i++)
+        if (is_foreign(at[i]))
+            raise_no_workflow(id);
     for (int i = 0; i < n; i++)
         if (!may_use_queue(at[i], right))
             raise(Code::permission_denied, Details().add("workflow_id", id).add("reason", "producer_not_allowed"),
@@ -318,7 +322,7 @@ OJS_FUNCTION(ojs_create_workflow)
     ensure_hot_set();
     if (PG_ARGISNULL(0))
         raise_field(Code::invalid_workflow, "def", "Give a chain, a group or a batch.", "def must not be null");
-    Jsonb *json = PG_GETARG_JSONB_P(0);
+    Jsonb *json = definition_of_caller(PG_GETARG_JSONB_P(0));
     Definition definition = check_definition(json, now());
     pg_uuid_t id = definition.has_id ? definition.id : new_uuid();
     store::end_write();
@@ -362,7 +366,7 @@ OJS_FUNCTION(ojs_extend_workflow)
     const pg_uuid_t &id = workflow_arg(fcinfo);
     if (PG_ARGISNULL(1))
         raise_field(Code::invalid_workflow, "def", "Give the new steps or jobs.", "def must not be null");
-    Jsonb *json = PG_GETARG_JSONB_P(1);
+    Jsonb *json = definition_of_caller(PG_GETARG_JSONB_P(1));
     check_use(id, Right::produce);
     Definition more = check_more(id, json);
     store::end_write();

@@ -33,7 +33,8 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
     ('tick start_worker retry discard set_priority delete_job cancel_many retry_many delete_many create_queue '
      'configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events '
-           'register_hook unregister_hook set_pool drop_pool set_rate_limit schedule unschedule '
+           'register_hook unregister_hook set_pool drop_pool bind_tenant unbind_tenant set_rate_limit schedule '
+           'unschedule '
         || 'create_schema drop_schema set_schema_validation skip_ordering_key reset', ''),
     ('http', 'pwo'),
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities key_slot node_of',
@@ -42,7 +43,8 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
 -- Likewise for the parts of ojs.http.
 create temp table http_calls (name text, callers text);
 insert into http_calls select unnest(string_to_array(names, ' ')), callers from (values
-    ('routes handlers_by_path find_route check_headers check_body headers_of time_value duration_value values_in '
+    ('routes act_for handlers_by_path find_route check_headers check_body headers_of time_value duration_value '
+     'values_in '
      'abridged would_wait may_wait most_bytes bytes_of field_in hint_of query_word read_headers read_query decoded '
      'request_id reply no_route problem status_of error_body raise now rfc3339 '
         || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list '

@@ -73,6 +73,10 @@ void set_tags(Envelope &envelope, ArrayType *tags);
 void validate(Envelope &envelope);
 void validate_priority(int priority);
 
+/* Puts an envelope into its tenant's part of its queue; called by validate() if there are tenants (queue/tenant.cpp).
+ */
+extern void (*give_tenant)(Envelope &envelope);
+
 /* INVALID_QUEUE for what cannot be a queue's name. */
 void validate_queue_name(std::string_view name, const char *field = "queue");
 

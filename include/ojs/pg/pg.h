@@ -117,6 +117,7 @@ extern "C" {
 #include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
+#include "utils/plancache.h"
 #include "utils/memutils.h"
 #include "utils/numeric.h"
 #include "utils/ps_status.h"

@@ -15,6 +15,10 @@ constexpr int max_node_id = (1 << 14) - 1;
 /* What becomes of a job whose args do not fit the schema of its type. */
 enum SchemaMode { schema_off, schema_warn, schema_strict };
 
+/* Whether jobs belong to tenants, and whether each must. */
+enum Tenancy { tenancy_off, tenancy_optional, tenancy_required };
+constexpr size_t max_tenant = 63; /* bytes */
+
 /* One variable per setting, in the order of settings.cpp; times in milliseconds, sizes in the unit that the name's
  * documentation gives. */
 struct Settings {
@@ -42,6 +46,8 @@ struct Settings {
     bool require_lease_id;
     int schema_validation; /* a SchemaMode */
     bool strict_queues;
+    int tenancy;  /* a Tenancy */
+    char *tenant; /* whom this session acts for; empty: nobody (queue/tenant.h) */
     int tick_interval_ms;
     bool worker;
 };
@@ -51,6 +57,29 @@ void guc_init();
 
 /* Grows whenever this session's ojs.clock_offset is set: what was remembered of times no longer holds. */
 extern uint64 clock_generation;
+
+inline bool
+has_tenants()
+{
+    return settings.tenancy != tenancy_off;
+}
+
+/* ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$, of at most max_tenant bytes. */
+bool is_tenant(std::string_view name);
+
+/* A tenant's part of a queue is a queue of its own, whose stored name is QUEUE@TENANT. */
+inline std::string_view
+shown_queue(std::string_view stored)
+{
+    return has_tenants() ? stored.substr(0, stored.find('@')) : stored;
+}
+
+inline std::string_view
+tenant_in(std::string_view stored)
+{
+    size_t at = stored.find('@');
+    return at == stored.npos ? std::string_view() : stored.substr(at + 1);
+}
 
 /* The database's clock, moved by ojs.clock_offset. Each call of a function reads it once. */
 TimestampTz now();

@@ -34,6 +34,7 @@ Oid calling_role();
 /* By its name, as SQL gives it: produce, work, read, cancel, administer. */
 Right right_named(const text *name);
 bool calling_role_may(int64 queue, Right right);
+[[noreturn]] void raise_no_job(const pg_uuid_t &id);
 [[noreturn]] void raise_job_denied(const pg_uuid_t &job_id, Right right);
 
 void access_init(); /* once, at load */

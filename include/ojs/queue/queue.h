@@ -81,6 +81,11 @@ const Queue *find_queue(int64 id);
 /* The id of the queue of this name, deleted or not, or the one that it would get. */
 int64 queue_id(std::string_view name);
 
+/* By name, these take what the caller calls a queue; for one who acts for a tenant that is the tenant's part of it
+ * (tenant.h). The same by stored names: */
+const Queue *find_stored_queue(std::string_view name);
+int64 stored_queue_id(std::string_view name);
+
 /*
  * The queue a push goes to; made where it is missing, unless ojs.strict_queues says otherwise. Two sessions that make
  * the same queue at once do not wait for each other (see sql/tables.sql).

@@ -49,6 +49,7 @@ enum class Rel {
     job_schema,
     ordering_line,
     ordering_due,
+    tenant_role,
     count
 };
 

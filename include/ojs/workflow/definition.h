@@ -24,6 +24,9 @@ struct Definition {
 };
 static_assert(std::is_trivially_destructible_v<Definition>);
 
+/* A definition whose jobs all name the tenant that the caller acts for, if it acts for one. */
+Jsonb *definition_of_caller(Jsonb *json);
+
 /* Raises INVALID_WORKFLOW, or what a push of one of the jobs would raise. The current user must be allowed to push
  * each. */
 Definition check_definition(const Jsonb *json, TimestampTz now);
