@@ -54,7 +54,7 @@ end;
 -- Whether the caller may see a workflow, of which this is the outermost one.
 create function ojs_store.may_read_workflow(root uuid) returns boolean
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.may_use_queues(w.queues, 'read') from ojs_store.workflow w where w.id = root
+    select ojs_store.may_use_queues(w.queues, 'read') from ojs_store.workflow w where w.id = $1
 $$;
 
 -- Whether the caller may see a cron entry of this job.

@@ -11,6 +11,9 @@ select ojs.create_queue('vault',
     '{"producers": ["insider"], "workers": ["insider"], "readers": ["insider"],
         "cancellers": ["insider"], "administrators": ["insider"], "lease_log": true}') \g /dev/null
 
+set local role outsider;
+select ojs.create_workflow('{"type": "group", "jobs": [{"type": "own", "args": []}]}') \g /dev/null
+reset role;
 \ir matrix.psql
 select ojs.schedule('vault-clock', '0 0 1 1 *', '{"type": "t.a", "args": ["SECRET"], "queue": "vault"}') \g /dev/null
 select ojs.set_pool('vault-pool', '{"queues": ["vault"]}') \g /dev/null
