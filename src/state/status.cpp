@@ -129,13 +129,6 @@ is_failure(const HistoryRow &event)
 
 } // namespace
 
-void
-raise_no_job(const pg_uuid_t &id)
-{
-    raise(Code::not_found, Details().add("resource_type", "job").add("resource_id", id).add("job_id", id),
-          "Check the id; finished jobs are removed after their retention.", "job %s does not exist", uuid_text(id));
-}
-
 State
 state_of(DelayedKind kind)
 {

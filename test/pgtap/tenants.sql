@@ -99,6 +99,9 @@ select is((select string_agg(act || ' ' || subject, ', ' order by act)
 -- WHAT ANOTHER TENANT HAS -------------------------------------------------------------------------------------------
 
 select ojs.create_queue('vault', '{"lease_log": true}') \g /dev/null
+set local role outsider;
+select ojs.create_workflow('{"type": "group", "jobs": [{"type": "own", "args": []}]}') \g /dev/null
+reset role;
 set local ojs.tenant = 'b';
 \ir matrix.psql
 reset ojs.tenant;

@@ -40,7 +40,6 @@ bool try_read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobR
 bool read_taken_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job);
 /* For calls that name the job: NOT_FOUND if there is none. */
 void read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job);
-[[noreturn]] void raise_no_job(const pg_uuid_t &id);
 
 /*
  * Says why a call could not be carried out on job `id` as it stands (ERR-B, SM-21 to SM-23). An active job is in the
