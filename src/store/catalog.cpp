@@ -22,7 +22,7 @@ constexpr const char *rel_names[n_rels] = {
     "hot_set_state", "queue",        "worker",        "unique_key",    "rate_limit",    "limit_use",
     "lease_log",     "hook",         "checkpoint",    "progress",      "dead_letter",   "maintenance",
     "pool",          "name_key",     "deduplication", "idempotency",   "listener_flag", "workflow_open",
-    "workflow_end",  "workflow_due", "job_schema",    "ordering_line", "ordering_due", "tenant_role"};
+    "workflow_end",  "workflow_due", "job_schema",    "ordering_line", "ordering_due",  "tenant_role"};
 constexpr const char *index_names[n_indexes] = {"job_id",
                                                 "job_history_job",
                                                 "finished_job",
