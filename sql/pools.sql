@@ -210,7 +210,8 @@ begin
         ), held as (
             select r.queue, count(*) as n from running r group by 1
         )
-        select q.name, coalesce(c.n, 0), round(coalesce(c.n / nullif(sum(c.n) over (), 0), 0), 4), round(w.ms, 3),
+        select ojs_store.shown_queue(q.name), coalesce(c.n, 0),
+            round(coalesce(c.n / nullif(sum(c.n) over (), 0), 0), 4), round(w.ms, 3),
             coalesce(h.n, 0)
         from readable q
         left join counted c on c.queue = q.id
