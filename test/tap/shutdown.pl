@@ -11,7 +11,7 @@ $node->safe_psql('postgres', q{
     select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue',
         'busy', 'options', '{"delay_until": "+PT0.5S"}'::jsonb)) from generate_series(1, 5000)));
     select count(*) from ojs.push_many((select jsonb_agg(jsonb_build_object('type', 't', 'args', '[]'::jsonb, 'queue',
-        'running')) from generate_series(1, 3000)));
+        'running', 'options', '{"retry": {"max_attempts": 100}}'::jsonb)) from generate_series(1, 3000)));
     select count(*) from (select ojs.claim('running', 'w', 1000, '100 ms') from generate_series(1, 3)) c});
 awaits($node, q{select exists (select from ojs_store.ready r join ojs_store.job j on j.id = r.job_id
     where j.scheduled_at is not null)}, 'GS-01: the worker is at it');
