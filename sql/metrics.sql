@@ -97,13 +97,17 @@ begin
 end $$;
 
 -- What happened in each stretch of `step` from `since` to `until`. The last hour by five minutes comes from shared
--- memory; all else is counted in the jobs that are kept.
+-- memory; all else is counted in the jobs that are kept. At most 1500 of them: a day by minutes, say.
 create function ojs_store.history(ids bigint[], step interval, since timestamptz, until timestamptz)
 returns table (at timestamptz, enqueued bigint, completed bigint, failed bigint, avg_run_ms numeric,
     avg_wait_ms numeric)
 language plpgsql volatile parallel unsafe rows 100 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
+    if since > until or (until - since) / 1500 > step then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'since and until do not name a stretch of 1500 periods at most',
+            '{"field": "since"}', 'Ask for less, or by longer periods.');
+    end if;
     if step = interval '5 min' and since >= ojs_store.now() - interval '65 min' and ojs_store.metrics_kept()
         and not pg_is_in_recovery() then
         return query
