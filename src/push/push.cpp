@@ -187,7 +187,8 @@ push_one(Tables &tables, Envelope &envelope, TimestampTz at)
     enqueue(tables, &envelope, 1, at, &answer.pushed);
     if (has_key && envelope.updated != nullptr)
         point_deduplication_key(queue, envelope.deduplication_key, envelope.id);
-    return answer;
+    answer.duplicate = envelope.updated != nullptr;
+    return as_seen(answer);
 }
 
 /* What is left to say of a deduplicated push whose job has been removed. */

@@ -133,8 +133,12 @@ update_job(Tables &tables, const pg_uuid_t &id, Envelope &envelope, const Unique
     updated->seq = job.seq;
     updated->queue = location.row.queue;
     updated->created_at = job.created_at;
-    if (merges(policy))
+    if (merges(policy)) {
+        /* What was there must not get to where others may see it. */
+        if (queue_id(envelope.queue) != location.row.queue && !may_use_queue(location.row.queue, Right::read))
+            raise_job_denied(id, Right::read);
         merge(envelope, job);
+    }
     if (keeps_schedule(policy))
         keep_schedule(envelope, job, location, updated->position.has_value());
     remove_job(tables, id, location.row.job_tid, location.row.flags);

@@ -185,5 +185,22 @@ select is(pg_temp.refusal($$ select ojs.push('d.r', '[2]', 'other',
 reset role;
 select is((pg_temp.row_of('r')).args, '[1]', 'it is as it was');
 
+-- What another role pushed is not to be had by merging with it.
+select ojs.create_queue('box', '{"producers": ["ojs_producer"], "cancellers": ["ojs_producer"],
+    "readers": ["debounce_p"]}'), ojs.create_queue('open') \g /dev/null
+set local role debounce_p;
+select id
+from ojs.push('merged', '["secret"]', 'box', "unique" => '{"keys": ["type"], "on_conflict": "merge"}') \g /dev/null
+set local role debounce_q;
+select is(concat_ws(' ', id is not null, args, meta, queue), 't',
+    'a merged job says only its id to who may not read it')
+from ojs.push('merged', '[1]', 'box', "unique" => '{"keys": ["type"], "on_conflict": "merge"}');
+select is(ojs.push_job('{"type": "merged", "args": [2], "queue": "box",
+    "unique": {"keys": ["type"], "on_conflict": "merge"}}') - 'id', '{"deduplicated": true}', 'as JSON, too');
+select throws_ok($$select ojs.push('merged', '[3]', 'open', "unique" => '{"keys": ["type"], "on_conflict": "merge"}')$$,
+    '42501', null, 'nor is it taken to a queue where all may read it');
+reset role;
+select is(args, '["secret", 1, 2]', 'it has what was pushed') from ojs.jobs where type = 'merged';
+
 select * from finish();
 rollback;
