@@ -71,6 +71,13 @@ select is(ojs_test.lapse(:'held'), 'available', 'lapse() takes a held job from i
 select is(pg_temp.at(:'other'), 'active/1/1', 'and no other job');
 select matches(pg_temp.refusal(format('select ojs.ack(%L, worker => ''w'')', :'held')), '^OJ',
     'whose ack comes too late');
+select pg_temp.held('kit3', 'w', '{"lease": "PT1H"}') as closed \gset
+select ojs.configure_queue('kit3', '{"workers": ["ojs_worker"], "administrators": ["ojs_observer"]}') \g /dev/null
+set local role ojs_admin;
+select throws_ok(format('select ojs_test.lapse(%L)', :'closed'), '42501', null,
+    'no lease of a queue lapses whose work is not for the caller');
+select is(ojs_test.lapse(:'other'), 'available', 'one of another does');
+reset role;
 
 select * from finish();
 rollback;

@@ -84,6 +84,12 @@ from ojs.jobs where args = '["1.5"]';
 select ojs.create_schema('bill.make', '9.0', '{}') \g /dev/null
 select is(pg_temp.refusal($$select ojs.drop_schema('bill.make', '9.0')$$), 'OJ100 INVALID_PAYLOAD version',
     'a schema is not dropped while a worker names its version');
+set local role ojs_worker;
+select ojs.register_worker('hostage', '{"handlers": [{"type": "bill.make", "versions": ">=0"}]}') \g /dev/null
+set local role ojs_admin;
+select ojs.deregister_worker(worker) from ojs.workers where info -> 'handlers' @> '[{"type": "bill.make"}]' \g /dev/null
+select is(ojs.drop_schema('bill.make', '9.0'), true, 'an administrator has the last word: workers are ended with it');
+reset role;
 
 select * from finish();
 rollback;
