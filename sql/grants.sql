@@ -167,9 +167,9 @@ grant execute on function
     ojs_http.push, ojs_http.push_batch, ojs_http.push_bulk, ojs_http.pushed_job, ojs_http.pushed_items,
         ojs_http.tried_items, ojs_http.item_error,
     ojs_http.nothing_done, ojs_http.record_push_bulk, ojs_http.is_atomic, ojs_http.idempotency_key,
-    ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.may_push, ojs_http.batch_key,
-        ojs_http.batch_ttl,
-        ojs_http.batch_headers,
+    ojs_http.do_push_batch, ojs_http.do_push_bulk, ojs_http.push_once, ojs_http.batch_answer, ojs_http.may_push,
+        ojs_http.batch_key, ojs_http.batch_ttl,
+        ojs_http.batch_response,
     ojs_http.take_push_key, ojs_http.keep_push_answer, ojs_http.forget_push_key,
     ojs_http.create_workflow, ojs_http.workflow_of_steps, ojs_http.extend_workflow, ojs_http.cancel_workflow,
     ojs_http.cancel, ojs_http.activate, ojs_http.result, ojs_http.results, ojs_http.record_job, ojs_http.topic_produce

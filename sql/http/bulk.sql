@@ -51,7 +51,7 @@ create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_
     returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_build_object('index', r.index, 'status', r.status)
-            || case when r.id is not null then jsonb_build_object('job', ojs_http.pushed_job(r.id)) else '{}' end
+            || case when r.id is not null then jsonb_build_object('id', r.id) else '{}' end
             || case when r.error is not null then jsonb_build_object('error', ojs_http.item_error(case
                 when jsonb_typeof(jobs -> r.index -> 'args') = 'object'
                 then jsonb_set(r.error, '{message}', '"args must be an array, not an object"') else r.error end))
@@ -78,7 +78,7 @@ begin
 exception when sqlstate 'OJ0RB' then
     return (
         with made as (
-            select i #>> '{job,id}' as id, i -> 'index' as index from jsonb_array_elements(items) i
+            select i ->> 'id' as id, i -> 'index' as index from jsonb_array_elements(items) i
                 where i ->> 'status' = 'created'
         )
         select jsonb_agg(case when i ->> 'status' <> 'failed'
@@ -103,12 +103,23 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         else item end
 $$;
 
-create function ojs_http.batch_headers(items jsonb) returns jsonb
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(items)::text) || ojs_http.pressure_headers()
-        || ojs_http.limit_headers(jsonb_path_query_first(items,
-            '$[*] ? (@.status == "created" && exists(@.job.rate_limit)).job'))
-$$;
+-- The answer to a batch as text, since it is large, made item by item: whole ones, or their jobs alone. `limited` is a
+-- job that was made and has a limit of its own.
+create function ojs_http.batch_answer(items jsonb, jobs_only boolean, head text, tail text, out content text,
+    out limited jsonb) returns record
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_batch_answer';
+
+create function ojs_http.batch_response(status int, items jsonb, jobs_only boolean, head text, tail text)
+    returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    answer record := ojs_http.batch_answer(items, jobs_only, head, tail);
+begin
+    return (status, jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(items)::text)
+        || ojs_http.pressure_headers() || ojs_http.limit_headers(answer.limited), null,
+        answer.content)::ojs_http.response;
+end $$;
 
 -- The first answer to a request under its idempotency key, whatever became of its jobs since. What came to nothing can
 -- be tried again under the same key. Of an answer of more than 1 MB the jobs are kept without what the client knows.
@@ -137,27 +148,31 @@ begin atomic
         from jsonb_array_elements(case jsonb_typeof(jobs) when 'array' then jobs else '[]' end) job) q;
 end;
 
--- Bodies are large: a plan for these values alone would hold them several times.
-create function ojs_http.push_once(request ojs_http.request, operation text) returns ojs_http.response
+-- Jobs are large: a plan for these values alone would hold them several times.
+create function ojs_http.push_once(request ojs_http.request, jobs jsonb, operation text) returns ojs_http.response
 language plpgsql volatile parallel unsafe set plan_cache_mode = force_generic_plan set search_path = pg_catalog,
     pg_temp as $$
 declare
     body jsonb := ojs_http.object(request);
     key text := ojs_http.idempotency_key(request, body);
-    allowed boolean := key is null or ojs_http.may_push(body -> 'jobs'); -- before an answer that was kept is given
-    kept jsonb := case when key is not null then ojs_http.take_push_key(operation, key, body - 'idempotency_key') end;
+    allowed boolean := key is null or ojs_http.may_push(jobs); -- before an answer that was kept is given
+    kept jsonb;
     response ojs_http.response;
 begin
-    request.body := null;
+    if operation = 'push_batch' and not ojs_http.is_atomic(body, 'atomic') then
+        operation := 'push_bulk';
+    end if;
+    kept := case when key is not null then ojs_http.take_push_key(operation, key,
+        body - 'idempotency_key' || jsonb_build_object('jobs', jobs)) end;
     if kept is not null then
         return jsonb_populate_record(response, kept);
     end if;
-    response := case operation when 'push_batch' then ojs_http.do_push_batch(request, body)
-        else ojs_http.do_push_bulk(request, body) end;
+    response := case operation when 'push_batch' then ojs_http.do_push_batch(request, body, jobs)
+        else ojs_http.do_push_bulk(request, body, jobs) end;
     if response.status = 422 then
         perform ojs_http.forget_push_key(operation, key);
     elsif key is not null then
-        kept := response.body;
+        kept := coalesce(response.body, response.content::jsonb);
         if pg_column_size(kept) > 1024 * 1024 then
             kept := kept || coalesce((select jsonb_build_object(list.name, jsonb_agg(ojs_http.abridged(i) order by n))
                 from unnest('{items,jobs}'::text[]) as list(name),
@@ -191,13 +206,12 @@ $$;
 
 create function ojs_http.push_bulk(request ojs_http.request) returns ojs_http.response
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.push_once(request, 'push_bulk')
+    select ojs_http.push_once(request, ojs_http.field(ojs_http.object(request), 'jobs', 'array', true), 'push_bulk')
 $$;
 
-create function ojs_http.do_push_bulk(request ojs_http.request, body jsonb) returns ojs_http.response
+create function ojs_http.do_push_bulk(request ojs_http.request, body jsonb, jobs jsonb) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
     atomic boolean := ojs_http.is_atomic(body, 'partial');
     atomicity text := case when atomic then 'atomic' else 'partial' end;
     key text := ojs_http.batch_key(body);
@@ -206,9 +220,6 @@ declare
     items jsonb;
     failed int;
     succeeded int;
-    created boolean;
-    headers jsonb;
-    answer jsonb;
     before text := ojs_http.set_block_timeout(request);
 begin
     begin
@@ -221,25 +232,20 @@ begin
         end if;
         items := ojs_http.tried_items(jobs, key, ttl);
     end;
-    jobs := null;
     perform set_config('ojs.block_timeout', before, true);
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
     succeeded := (select count(*) from jsonb_array_elements(items) i
         where i ->> 'status' not in ('failed', 'rolled_back'));
-    created := items @> '[{"status": "created"}]';
-    headers := ojs_http.batch_headers(items);
-    answer := jsonb_build_object('total', jsonb_array_length(items), 'failed', failed, 'items', items,
-        'succeeded', succeeded);
-    items := null; -- large, as the jobs
-    perform ojs_http.record_push_bulk((answer -> 'total')::int, succeeded, failed, atomic);
-    if ojs_http.batch_warnings() <> '{}' then
-        answer := answer || ojs_http.batch_warnings();
-    end if;
+    perform ojs_http.record_push_bulk(jsonb_array_length(items), succeeded, failed, atomic);
     if failed > 0 and succeeded = 0 then
         return ojs_http.nothing_done(request, case when atomic then 'no job was pushed, since the batch is atomic'
-            else 'no job could be pushed' end, answer);
+            else 'no job could be pushed' end, jsonb_build_object('total', jsonb_array_length(items), 'failed', failed,
+            'items', items, 'succeeded', succeeded) || ojs_http.batch_warnings());
     end if;
-    return ojs_http.reply(case when failed > 0 then 207 when created then 201 else 200 end, answer, headers);
+    return ojs_http.batch_response(case when failed > 0 then 207 when items @> '[{"status": "created"}]' then 201
+        else 200 end, items, false, '{"items": ',
+        format(', "total": %s, "failed": %s%s, "succeeded": %s}', jsonb_array_length(items), failed,
+        ', "warnings": ' || (ojs_http.batch_warnings() ->> 'warnings'), succeeded));
 end $$;
 
 -- MANY JOBS BY ID OR BY WHAT THEY ARE ------------------------------------------------------------------------------

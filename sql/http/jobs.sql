@@ -128,25 +128,17 @@ end $$;
 
 -- All or none, unless the batch says otherwise.
 create function ojs_http.push_batch(request ojs_http.request) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    body jsonb := ojs_http.object(request);
-begin
-    if not ojs_http.is_atomic(body, 'atomic') then
-        return ojs_http.push_bulk(request);
-    end if;
-    return ojs_http.push_once(request, 'push_batch');
-end $$;
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.push_once(request, ojs_http.field(ojs_http.object(request), 'jobs', 'array', true), 'push_batch')
+$$;
 
-create function ojs_http.do_push_batch(request ojs_http.request, body jsonb) returns ojs_http.response
+create function ojs_http.do_push_batch(request ojs_http.request, body jsonb, jobs jsonb) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    jobs jsonb := ojs_http.field(body, 'jobs', 'array', true);
     key text := ojs_http.batch_key(body);
     items jsonb;
     twin jsonb;
-    response ojs_http.response;
     before text := ojs_http.set_block_timeout(request);
 begin
     if jobs = '[]' then
@@ -167,20 +159,9 @@ begin
         raise;
     end;
     perform set_config('ojs.block_timeout', before, true);
-    response.status := case when items @> '[{"status": "created"}]' then 201 else 200 end;
-    response.headers := ojs_http.batch_headers(items);
-    -- What is large is held once: the jobs of the answer take the place of those that were sent.
-    jobs := (select jsonb_agg(case i ->> 'status' when 'created' then i -> 'job' when 'dropped'
-            then '{"status": "dropped"}'
-            else coalesce(i -> 'job', '{"status": "duplicate"}') || '{"deduplicated": true}' end
-        order by (i -> 'index')::int) from jsonb_array_elements(items) i);
-    items := null;
-    response.body := jsonb_build_object('jobs', jobs, 'count', jsonb_array_length(jobs));
-    jobs := null;
-    if ojs_http.batch_warnings() <> '{}' then
-        response.body := response.body || ojs_http.batch_warnings();
-    end if;
-    return response;
+    return ojs_http.batch_response(case when items @> '[{"status": "created"}]' then 201 else 200 end, items, true,
+        '{"jobs": ', format(', "count": %s%s}', jsonb_array_length(items),
+        ', "warnings": ' || (ojs_http.batch_warnings() ->> 'warnings')));
 end $$;
 
 create function ojs_http.info(request ojs_http.request) returns ojs_http.response

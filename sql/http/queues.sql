@@ -359,11 +359,11 @@ begin
             'Give at least one record.');
     end if;
     before := ojs_http.set_block_timeout(request);
-    select jsonb_agg(i -> 'job' -> 'seq' order by (i ->> 'index')::int) into seqs
+    select jsonb_agg(ojs_http.pushed_job((i ->> 'id')::uuid) -> 'seq' order by (i ->> 'index')::int) into seqs
     from jsonb_array_elements(ojs_http.pushed_items((
         select jsonb_agg(ojs_http.record_job(request.names[1], r.record, r.place) order by r.place)
             from jsonb_array_elements(records) with ordinality as r(record, place)), 'atomic', null, null)) i
-    where i ? 'job';
+    where i ? 'id';
     perform set_config('ojs.block_timeout', before, true);
     return ojs_http.reply(200, jsonb_build_object('topic', request.names[1], 'count',
         coalesce(jsonb_array_length(seqs), 0), 'seqs', coalesce(seqs, '[]'),

@@ -346,6 +346,7 @@ declare
     response ojs_http.response;
     route record;
     tenant_before constant text := current_setting('ojs.tenant', true);
+    jobs jsonb; -- of a batch: large, and not in request, which each call copies
     state text; message text; detail text; hint text; context text;
 begin
     -- A large one is not copied; btrim takes twelve times its length.
@@ -370,7 +371,18 @@ begin
                 stage := 'body';
                 if request_body is not null then
                     perform ojs_http.check_body(route.handler, request_body);
-                    request.body := request_body::jsonb;
+                    if route.handler in ('push_batch', 'push_bulk') then
+                        jobs := request_body::jsonb;
+                        if jsonb_typeof(jobs) = 'object' and jsonb_typeof(jobs -> 'jobs') = 'array' then
+                            request.body := jobs - 'jobs';
+                            jobs := jobs -> 'jobs';
+                        else
+                            request.body := jobs;
+                            jobs := null;
+                        end if;
+                    else
+                        request.body := request_body::jsonb;
+                    end if;
                     if jsonb_typeof(request.body) <> 'object' then
                         perform ojs_http.raise('INVALID_PAYLOAD', 'the body must be a JSON object',
                             '{"reason": "malformed"}', 'Send a JSON object.');
@@ -383,12 +395,18 @@ begin
             if given ? 'x-ojs-tenant' then
                 perform ojs_http.act_for(given ->> 'x-ojs-tenant', tenant_before);
             end if;
-            execute format('select * from ojs_http.%I($1)', route.handler) into response using request;
+            if jobs is null then
+                execute format('select * from ojs_http.%I($1)', route.handler) into response using request;
+            else
+                response := ojs_http.push_once(request, jobs, route.handler);
+                jobs := null;
+            end if;
         end if;
     exception when others or assert_failure then
         get stacked diagnostics state = returned_sqlstate, message = message_text, detail = pg_exception_detail,
             hint = pg_exception_hint, context = pg_exception_context;
-        response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context, request.body);
+        response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context,
+            coalesce(jobs, request.body));
     end;
     if given ? 'x-ojs-tenant' and current_setting('ojs.tenant') <> tenant_before then
         perform set_config('ojs.tenant', tenant_before, true);

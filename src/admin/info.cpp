@@ -97,6 +97,93 @@ OJS_FUNCTION(ojs_pushed_job)
     return info_of(*PG_GETARG_UUID_P(0), true);
 }
 
+static Datum
+copied(std::string_view text)
+{
+    return CStringGetDatum(pnstrdup(text.data(), text.size()));
+}
+
+/* What an answer says of an item of a batch: all of it, with the job, or of the job alone. */
+static Jsonb *
+answer_of(const JsonbContainer *item, std::string_view status, Jsonb *job, bool job_only)
+{
+    if (job_only && job != nullptr && status == "created")
+        return job;
+    ObjectBuilder out;
+    if (!job_only)
+        each_member(item, [&out](std::string_view key, const JsonbValue &value) {
+            if (key != "id")
+                out.add(key, value);
+        });
+    else if (job == nullptr)
+        out.add("status", status);
+    else
+        each_member(root_of(job), [&out](std::string_view key, const JsonbValue &value) { out.add(key, value); });
+    if (!job_only && job != nullptr)
+        out.add("job", job);
+    else if (job_only && status != "dropped")
+        out.add("deduplicated", json_bool(true));
+    return out.finish();
+}
+
+/* ojs_http.batch_answer(items, jobs_only, head, tail) returns (content text, limited jsonb): no more than one job is
+ * held beside the text. */
+OJS_FUNCTION(ojs_batch_answer)
+{
+    enum { col_content, col_limited };
+    Jsonb *items = PG_GETARG_JSONB_P(0);
+    bool jobs_only = PG_GETARG_BOOL(1);
+    std::string_view head = view(PG_GETARG_TEXT_PP(2));
+    std::string_view tail = view(PG_GETARG_TEXT_PP(3));
+    TupleDesc desc;
+    Datum values[2] = {};
+    bool nulls[2] = {false, true};
+    StringInfoData text;
+
+    if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
+        elog(ERROR, "return type must be a row type");
+    if (!is_array(items))
+        raise_field(Code::invalid_payload, "items", "Give the items of a batch.", "items must be an array");
+    initStringInfo(&text);
+    appendStringInfoSpaces(&text, VARHDRSZ);
+    appendBinaryStringInfo(&text, head.data(), static_cast<int>(head.size()));
+    appendStringInfoChar(&text, '[');
+    const char *comma = "";
+    MemoryContext home = CurrentMemoryContext;
+    MemoryContext each = AllocSetContextCreate(home, "ojs item of a batch", ALLOCSET_DEFAULT_SIZES);
+    each_element(root_of(items), [&](const JsonbValue &item) {
+        CHECK_FOR_INTERRUPTS();
+        MemoryContextSwitchTo(each);
+        JsonbValue status;
+        JsonbValue id;
+        JsonbValue limit;
+        Jsonb *job = nullptr;
+        if (!is_object(item) || !find_member(item.val.binary.data, "status", status) || status.type != jbvString)
+            raise_field(Code::invalid_payload, "items", "Give the items of a batch.", "an item has no status");
+        if (find_member(item.val.binary.data, "id", id) && id.type == jbvString)
+            job = DatumGetJsonbP(info_of(*DatumGetUUIDP(DirectFunctionCall1(uuid_in, copied(text_of(id)))), true));
+        if (nulls[col_limited] && job != nullptr && text_of(status) == "created" &&
+            find_member(root_of(job), "rate_limit", limit)) {
+            MemoryContextSwitchTo(home);
+            values[col_limited] = datumCopy(JsonbPGetDatum(job), false, -1);
+            MemoryContextSwitchTo(each);
+            nulls[col_limited] = false;
+        }
+        Jsonb *said = answer_of(item.val.binary.data, text_of(status), job, jobs_only);
+        appendStringInfoString(&text, comma);
+        (void)JsonbToCString(&text, &said->root, static_cast<int>(VARSIZE(said)));
+        comma = ", ";
+        MemoryContextSwitchTo(home);
+        MemoryContextReset(each);
+    });
+    MemoryContextDelete(each);
+    appendStringInfoChar(&text, ']');
+    appendBinaryStringInfo(&text, tail.data(), static_cast<int>(tail.size()));
+    SET_VARSIZE(text.data, text.len);
+    values[col_content] = PointerGetDatum(text.data);
+    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
 /* ojs_store.readable(job_ids uuid[]) returns uuid[]: the same ids, if the caller may see all these jobs */
 OJS_FUNCTION(ojs_readable)
 {

@@ -350,11 +350,11 @@ note_parameters(Parse &p)
 }
 
 Size
-count_members(const Jsonb *json)
+count_members(const JsonbContainer *object)
 {
     JsonbValue options;
-    Size n = JB_ROOT_COUNT(json);
-    if (find_member(root_of(json), "options", options) && is_object(options))
+    Size n = JsonContainerSize(object);
+    if (find_member(object, "options", options) && is_object(options))
         n += JsonContainerSize(options.val.binary.data);
     return n;
 }
@@ -395,18 +395,24 @@ envelope_from_json(const Jsonb *json, TimestampTz now, bool parameters_only, Env
     if (!is_object(json))
         raise_field(Code::invalid_payload, what, "Give a job such as {\"type\": \"email.send\", \"args\": []}.",
                     "%s must be a JSON object, not %s", what, kind_of(json));
+    envelope_from_object(root_of(json), now, parameters_only, envelope);
+}
+
+void
+envelope_from_object(const JsonbContainer *object, TimestampTz now, bool parameters_only, Envelope &envelope)
+{
     if (!parameters_only) {
-        check_envelope_size(root_of(json));
+        check_envelope_size(object);
         envelope.measured = true;
     }
-    if (JB_ROOT_COUNT(json) == 0)
+    if (JsonContainerSize(object) == 0)
         return;
 
-    Parse p = {envelope, now, root_of(json), 0, {}, nullptr, {}, 0, {}, 0, nullptr, 0};
-    p.unknown = static_cast<Kept *>(palloc(sizeof(Kept) * count_members(json)));
+    Parse p = {envelope, now, object, 0, {}, nullptr, {}, 0, {}, 0, nullptr, 0};
+    p.unknown = static_cast<Kept *>(palloc(sizeof(Kept) * count_members(object)));
     if (parameters_only)
         note_parameters(p);
-    read_members(p, root_of(json), false);
+    read_members(p, object, false);
     merge_metadata(p);
     merge_max_attempts(p);
     apply_delay(p);

@@ -91,6 +91,28 @@ insert_jobs(store::Table &jobs, const Envelope *envelopes, HeapTuple *tuples, in
     error_item = -1;
 }
 
+/* Rows of so many bytes are stored and forgotten before more are formed. */
+constexpr Size rows_at_once = 1024 * 1024;
+
+/* Whether rows may be stored before all are known: none waits for others, for an id or for room. */
+bool
+may_store_early(const Envelope *envelopes, int n)
+{
+    return std::none_of(envelopes, envelopes + n, [](const Envelope &envelope) {
+        const Queue *queue = envelope.has_id ? nullptr : find_queue(envelope.queue);
+        return queue == nullptr || queue->bounded;
+    });
+}
+
+void
+store_rows(store::Table &jobs, const Envelope *envelopes, HeapTuple *tuples, Pushed *pushed, int n)
+{
+    error_item = -1;
+    insert_jobs(jobs, envelopes, tuples, n);
+    for (int i = 0; i < n; i++)
+        pushed[i].tid = tuples[i]->t_self;
+}
+
 void
 to_row(const Envelope &envelope, int64 queue, TimestampTz now, JobRow &job)
 {
@@ -214,6 +236,9 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
     auto *tuples = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
     auto *ready = static_cast<HeapTuple *>(palloc(sizeof(HeapTuple) * n));
     int n_ready = 0;
+    int stored = 0;
+    Size bytes = 0;
+    Size most = rows_at_once;
     bool has_room = false;
     Bitmapset *blocked = nullptr; /* positions of jobs behind others of their ordering key */
 
@@ -240,10 +265,20 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         if (envelopes[i].flags & job_ordered)
             blocked = line_up(tables, pushed[i].job, now, i, blocked);
         tuples[i] = form(jobs.rel, pushed[i].job);
+        bytes += tuples[i]->t_len;
+        if (bytes > most && i + 1 < n) {
+            if (stored == 0 && !may_store_early(envelopes, n)) {
+                most = SIZE_MAX;
+                continue;
+            }
+            store_rows(jobs, envelopes + stored, tuples + stored, pushed + stored, i + 1 - stored);
+            std::for_each(tuples + stored, tuples + i + 1, heap_freetuple);
+            stored = i + 1;
+            bytes = 0;
+        }
         CHECK_FOR_INTERRUPTS();
     }
-    error_item = -1;
-    insert_jobs(jobs, envelopes, tuples, n);
+    store_rows(jobs, envelopes + stored, tuples + stored, pushed + stored, n - stored);
 
     for (int i = 0; i < n; i++) {
         const JobRow &job = pushed[i].job;
@@ -255,26 +290,25 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         if (envelopes[i].updated == nullptr)
             count_pushed(job);
         if (status.state == State::available && blocked != nullptr && bms_is_member(i, blocked)) {
-            store::insert(tables.delayed(), form(tables.delayed().rel,
-                                                 delayed_row(job, tuples[i]->t_self, DelayedKind::blocked, DT_NOEND)));
+            store::insert(tables.delayed(),
+                          form(tables.delayed().rel, delayed_row(job, pushed[i].tid, DelayedKind::blocked, DT_NOEND)));
             status.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1); /* it may be its turn by then */
         } else if (status.state == State::available) {
-            ReadyRow row = {hot_row_of(job, tuples[i]->t_self), position_of(envelopes[i], job)};
+            ReadyRow row = {hot_row_of(job, pushed[i].tid), position_of(envelopes[i], job)};
             ready[n_ready++] = form(tables.ready().rel, row);
             status.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1);
         } else {
             bool pending = status.state == State::pending;
-            DelayedRow row =
-                delayed_row(job, tuples[i]->t_self, pending ? DelayedKind::pending : DelayedKind::scheduled,
-                            pending ? DT_NOEND : *job.scheduled_at);
+            DelayedRow row = delayed_row(job, pushed[i].tid, pending ? DelayedKind::pending : DelayedKind::scheduled,
+                                         pending ? DT_NOEND : *job.scheduled_at);
             store::insert(tables.delayed(), form(tables.delayed().rel, row));
         }
         std::optional<Expiry> expiry = (job.flags & job_expires) ? expiry_of(job) : std::nullopt;
         if (expiry)
-            store::insert(tables.delayed(), form(tables.delayed().rel,
-                                                 delayed_row(job, tuples[i]->t_self, DelayedKind::expiry, expiry->at)));
+            store::insert(tables.delayed(),
+                          form(tables.delayed().rel, delayed_row(job, pushed[i].tid, DelayedKind::expiry, expiry->at)));
     }
     if (n_ready > 0)
         store::insert_many(tables.ready(), ready, n_ready);

@@ -100,11 +100,12 @@ insert_many(Table &table, HeapTuple *tuples, int n)
     auto **slots = static_cast<TupleTableSlot **>(palloc(sizeof(TupleTableSlot *) * n));
     for (int i = 0; i < n; i++) {
         slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-        ExecStoreHeapTuple(tuples[i], slots[i], false);
+        ExecStoreHeapTuple(tuples[i], slots[i], true); /* the slot's own is not copied */
     }
     heap_multi_insert(table.rel, slots, n, GetCurrentCommandId(true), 0, nullptr);
     for (int i = 0; i < n; i++) {
-        tuples[i]->t_self = slots[i]->tts_tid; /* of a row that is toasted, only the slot says it */
+        slots[i]->tts_flags &= ~TTS_FLAG_SHOULDFREE; /* but still the caller's */
+        tuples[i]->t_self = slots[i]->tts_tid;       /* of a row that is toasted, only the slot says it */
         insert_entries(table, tuples[i], &tuples[i]->t_self);
         watch(table, tuples[i], 1);
         ExecDropSingleTupleTableSlot(slots[i]);

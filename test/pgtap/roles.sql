@@ -54,8 +54,8 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('tick_without_worker', 'pw'),
     ('check_args pressure pressure_headers limit_headers set_block_timeout pushed_job push push_batch push_bulk '
      'pushed_items tried_items item_error nothing_done '
-        || 'do_push_batch do_push_bulk push_once batch_key batch_ttl batch_headers may_push take_push_key '
-           'keep_push_answer forget_push_key '
+        || 'do_push_batch do_push_bulk push_once batch_answer batch_key batch_ttl batch_response may_push '
+           'take_push_key keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce '
            'create_workflow workflow_of_steps extend_workflow cancel_workflow schema_warnings batch_warnings', 'p'),
     ('info workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'),

@@ -7,7 +7,7 @@ use Test::More;
 
 # More rounds by hand: ROUNDS=40000 test/run memory
 my $rounds = $ENV{ROUNDS} // 2000;
-my $node = server('memory', preload => 1, conf => "ojs.tick_interval = '10 ms'\n");
+my $node = server('memory', preload => 1, conf => "ojs.tick_interval = '10 ms'\nshared_buffers = '8MB'\n");
 my $worker = worker_pid($node);
 
 # What one client does with its jobs, a transaction each: so that a leak of eight bytes per round shows.
@@ -60,6 +60,26 @@ my %rounds = (
             perform ojs.http('GET', '/nothing');
         end if;});
 cmp_ok(grown($rounds{$_}), '<', 16 * $rounds, "a session's memory stays flat: $_") for sort keys %rounds;
+
+# What a batch costs at its worst, as multiples of its size: PostgreSQL alone takes five to make jsonb of it.
+sub multiple {
+    my ($call, $jobs, $bytes) = @_;
+    my $most = q{select substring(pg_read_file('/proc/self/status', 0, 4000) from 'VmHWM:\s+(\d+)');};
+    $node->safe_psql('postgres', qq{create table if not exists body as select ''::text as jobs; delete from body;
+        insert into body select '[' || string_agg('{"type": "a.b", "queue": "large", "args": ["' || repeat('x', $bytes)
+            || '"]}', ',') || ']' from generate_series(1, $jobs)});
+    my ($before, $after, $size) = split /\n/, $node->safe_psql('postgres', join "\n", $call =~ s/body\.jobs/'[]'/r,
+        $most, $call, $most, 'select octet_length(jobs) / 1024 from body');
+    note("$jobs jobs of $bytes bytes: " . ($after - $before) . " kB for $size kB");
+    return ($after - $before) / $size;
+}
+my $push_many = q{copy (select count(*) from body, ojs.push_many(body.jobs::jsonb)) to '/dev/null';};
+my $http = q{copy (select r.status from body, ojs.http('POST', '/ojs/v1/jobs/batch',
+    '{"content-type": "application/json"}', '{"jobs": ' || body.jobs || '}') r) to '/dev/null';};
+cmp_ok(multiple($push_many, 10000, 1400), '<', 9, 'a batch of many jobs costs nine times its size at most');
+cmp_ok(multiple($push_many, 15, 970_000), '<', 7, 'one of large jobs seven times');
+cmp_ok(multiple($http, 10000, 1400), '<', 12, 'over HTTP one of many jobs twelve times');
+cmp_ok(multiple($http, 15, 970_000), '<', 10, 'and one of large jobs ten times');
 
 # Runs the worker through an hour and a half of its clock; jobs of a cron entry fail, expire and are forgotten in it.
 # What it keeps of the catalog has been read in the first hour, but for the plans of duties that it does every few

@@ -11,6 +11,7 @@ namespace ojs
 struct Pushed {
     JobRow job;
     Status status;
+    ItemPointerData tid;    /* of its row */
     std::string_view queue; /* its name, good until the next look-up of a queue */
 };
 
