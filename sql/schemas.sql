@@ -179,8 +179,8 @@ begin
     if found then
         perform ojs_store.raise('INVALID_PAYLOAD', format('version %s is in use: the worker %s takes it',
             dropped.version, user_of_it),
-            jsonb_build_object('field', 'version', 'worker', user_of_it), 'Wait until no worker names it, or end those that '
-                'do with ojs.deregister_worker in the same transaction.');
+            jsonb_build_object('field', 'version', 'worker', user_of_it),
+            'Wait until no worker names it, or end those that do with ojs.deregister_worker in the same transaction.');
     end if;
     if not exists (select from ojs_store.job_schema s where s.type = type) then
         delete from ojs_store.schema_mode m where m.type = type;
