@@ -74,6 +74,7 @@ load()
         memcpy(NameStr(binding.role), role.data(), std::min<size_t>(role.size(), NAMEDATALEN - 1));
         memcpy(binding.tenant, tenant.data(), std::min(tenant.size(), max_tenant));
     }
+    allowed.to = static_cast<const Binding **>(MemoryContextAlloc(context, sizeof(Binding *) * (n_bindings + 1)));
     table_endscan(scan);
     UnregisterSnapshot(snapshot);
     store::close_and_unlock(table, AccessShareLock);
@@ -106,7 +107,6 @@ bound_to(Oid role, const Binding **to)
 void
 look_up_allowed()
 {
-    allowed.to = static_cast<const Binding **>(MemoryContextAlloc(context, sizeof(Binding *) * (n_bindings + 1)));
     allowed.n = bound_to(allowed.caller, allowed.to);
     if (allowed.n == 0) /* it may have taken on another role, which it is a member of too */
         allowed.n = bound_to(allowed.session, allowed.to);

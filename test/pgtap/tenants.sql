@@ -96,6 +96,20 @@ select is((select string_agg(act || ' ' || subject, ', ' order by act)
     from ojs.audit where act ~ 'tenant' and subject = 'pair'),
     'tenant_bound pair, tenant_bound pair, tenant_unbound pair', 'MT-01: bindings are audited');
 
+-- A connection of a pool serves one role after another.
+do $$
+begin
+    for i in 1 .. 2000 loop
+        set local role insider;
+        perform from ojs.queues;
+        set local role outsider;
+        perform from ojs.queues;
+    end loop;
+end $$;
+reset role;
+select cmp_ok((select sum(total_bytes) from pg_backend_memory_contexts where name = 'ojs tenants'), '<', 20000::numeric,
+    'MT-01: what a session knows of tenants does not grow with the roles it serves');
+
 -- WHAT ANOTHER TENANT HAS -------------------------------------------------------------------------------------------
 
 select ojs.create_queue('vault', '{"lease_log": true}') \g /dev/null
