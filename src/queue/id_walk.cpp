@@ -35,9 +35,14 @@ next_ids(IdWalk &walk, TimestampTz now, Ids &ids)
     if (!walk.begun)
         walk.next = static_cast<int64>(random64());
     walk.begun = true;
+    int64 first = walk.next;
     double part = add_stretch(walk, walk.most, ids);
-    if (ids.n < walk.most)
-        part += add_stretch(walk, walk.most - ids.n, ids);
+    if (ids.n < walk.most && first > PG_INT64_MIN) {
+        int n = ids.n;
+        part += add_stretch(walk, walk.most - n, ids);
+        while (ids.n > n && ids[ids.n - 1] >= first) /* seen already */
+            ids.n--;
+    }
     part = std::min(part, 1.0);
     walk.seen += part;
     walk.looked_at = now;
