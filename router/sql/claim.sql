@@ -85,7 +85,7 @@ create function ojs_router.claim_failed(node int, failure ojs_router.failure, ha
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if ojs_router.is_down(failure) then
-        perform ojs_router.remember_missing(node);
+        perform ojs_router.answering(array[node]);
     elsif has_jobs then
         raise warning 'node % gave no jobs: %', node, regexp_replace(failure.message, '^.*?\] REMOTE [^:]*: ', '');
     else
@@ -143,6 +143,7 @@ declare
     -- A claim on one node.
     call text := $c$
         _got := 0;
+        _failed := false;
         begin
             return query select * from ojs_router.remote_claim(_node, %s, worker, %s, lease, %s);
             get diagnostics _got = row_count;
@@ -150,15 +151,21 @@ declare
             get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                 _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
             perform ojs_router.claim_failed(_node, _failure, coalesce(_wanted < max, false));
+            _failed := true;
+            _failures := _failures + 1;
         end;
     $c$;
 begin
-    for form in select * from (values ('queue text', 'array[queue]'), ('queues text[]', 'queues')) f(parameter,
-        queues) loop
+    for form in select * from (values ('queue text', 'array[queue]', '', ''),
+        ('queues text[]', 'queues', $f$, strategy text default 'strict', weights jsonb default null$f$, $f$
+                if strategy is distinct from 'strict' or weights is not null then
+                    perform ojs_router.raise('UNSUPPORTED_FEATURE', 'queues are shared out on their nodes only',
+                        '{"field": "strategy"}', 'Leave strategy and weights out, or claim on the nodes themselves.');
+                end if;$f$)) f(parameter, queues, sharing, check_sharing) loop
         execute format($f$
             create function ojs.claim(
                 %1$s, worker text, max int default 1, lease interval default null, wait interval default '0',
-                    missing_ok boolean default false
+                    missing_ok boolean default false%6$s
             ) returns setof ojs.claimed_job
             language plpgsql volatile parallel unsafe security definer rows 10
                 set search_path = pg_catalog, pg_temp as $p$
@@ -175,8 +182,10 @@ begin
                 _nodes int[];
                 _node int;
                 _got int;
+                _failed boolean;
+                _failures int := 0;
                 _failure ojs_router.failure;
-            begin
+            begin%7$s
                 if max is null or wait is null or wait < interval '0' or array_position(_queues, null) > 0
                         or coalesce(cardinality(_queues), 0) = 0 then
                     _node := ojs_router.random_node();
@@ -192,7 +201,7 @@ begin
                         end if;
                         foreach _node in array _nodes loop
                             %4$s
-                            _called := true;
+                            _called := _called or not _failed;
                             if _got < _wanted and _work -> _queue ? _node::text then
                                 _work := _work #- array[_queue, _node::text];
                                 perform set_config('ojs_router.work', _work::text, false);
@@ -203,6 +212,7 @@ begin
                         exit when _wanted = 0;
                     end loop;
                     exit when _wanted = 0;
+                    continue when not _called and _failures between 1 and 3; -- another node at random
                     if not _looked and not ojs_router.is_watched() then
                         _looked := true;
                         _work := ojs_router.look_for_work();
@@ -229,6 +239,6 @@ begin
         $f$, form.parameter, form.queues, format(call, '_queues', 'max', 'wait'),
             format(call, 'array[_queue]', '_wanted', $w$interval '0'$w$),
             format(call, '_queues', '_wanted', $w$greatest(least(_slice, _wait_ends - clock_timestamp()),
-                interval '0')$w$));
+                interval '0')$w$), form.sharing, form.check_sharing);
     end loop;
 end $do$;

@@ -73,8 +73,9 @@ begin
         order by number);
 end $$;
 
--- Of these nodes those that answer. They are asked at once; where that fails, each half by itself.
-create function ojs_router.answering(nodes int[]) returns int[]
+-- Of these nodes those that answer. They are asked at once; where that fails, each half by itself. A single one is
+-- asked again: its connection may be one that the failure of another node has spoilt.
+create function ojs_router.answering(nodes int[], again boolean default true) returns int[]
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     n int := cardinality(nodes);
@@ -91,6 +92,8 @@ exception when others then
         return ojs_router.answering(nodes[:n / 2]) || ojs_router.answering(nodes[n / 2 + 1:]);
     elsif not ojs_router.is_down(failure) then
         perform ojs_router.raise_failure(nodes[1], failure);
+    elsif again then
+        return ojs_router.answering(nodes, false);
     end if;
     raise log 'ojs_router: node % does not answer: %', nodes[1], failure.message;
     perform ojs_router.remember_missing(nodes[1]);
