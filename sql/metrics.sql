@@ -104,7 +104,8 @@ returns table (at timestamptz, enqueued bigint, completed bigint, failed bigint,
 language plpgsql volatile parallel unsafe rows 100 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-    if since > until or (until - since) / 1500 > step then
+    -- By numbers: the difference of two times may be more than an interval holds.
+    if since > until or extract(epoch from until) - extract(epoch from since) > 1500 * extract(epoch from step) then
         perform ojs_store.raise('INVALID_PAYLOAD', 'since and until do not name a stretch of 1500 periods at most',
             '{"field": "since"}', 'Ask for less, or by longer periods.');
     end if;
