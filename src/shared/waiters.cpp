@@ -380,7 +380,7 @@ wake_send_due()
         return next_us;
     auto *due = static_cast<DueWakeup *>(palloc(sizeof(DueWakeup) * batch));
     int n = take_due(*database, due, batch, &next_us);
-    if (n == 0 || !settings.notify)
+    if (n == 0) /* whoever noted them has ojs.notify on */
         return next_us;
     send_or_give_back(*database, due, n);
     return next_us;

@@ -86,6 +86,17 @@ release_free(Tables &tables, TimestampTz at)
     }
 }
 
+/* Nor could a wait for a table be. */
+bool
+lock_tables_at_once()
+{
+    using store::Rel;
+    for (Rel rel : {Rel::lease, Rel::ready, Rel::delayed, Rel::job, Rel::job_history, Rel::queue})
+        if (!ConditionalLockRelationOid(store::relation_oid(rel), RowExclusiveLock))
+            return false;
+    return true;
+}
+
 extern "C" void
 session_ends(int, Datum)
 {
@@ -98,7 +109,8 @@ session_ends(int, Datum)
         PushActiveSnapshot(GetTransactionSnapshot());
         guarded([] {
             Tables tables;
-            release_free(tables, now());
+            if (lock_tables_at_once()) /* else the leases run out */
+                release_free(tables, now());
             tables.close();
             return 0;
         });

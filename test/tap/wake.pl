@@ -102,6 +102,16 @@ for my $preload (1, 0) {
     }
     if ($preload) {
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+        $node->safe_psql('postgres', q{alter system set ojs.notify = off});
+        $node->reload;
+        awaits($node, q{select current_setting('ojs.notify') = 'off'}, 'PGX-07: the worker has it off');
+        $other->query_safe("set ojs.notify = on; select from ojs.push('test.job', queue => 'news'); reset ojs.notify");
+        ok(heard($session, 'news'), 'PGX-07: a session that has it on is heard all the same');
+        $node->safe_psql('postgres', q{alter system reset ojs.notify});
+        $node->reload;
+        awaits($node, q{select current_setting('ojs.notify') = 'on'}, 'PGX-07: on again');
+
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
         pushed($node, 'news', "delay => '400 ms'");
         ok(heard($session, 'news'), 'PGX-08: a scheduled job that falls due is heard of');
 

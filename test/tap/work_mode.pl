@@ -104,6 +104,21 @@ $holds->query_safe('commit');
 $holds->quit;
 is(held('leaving'), 1, 'Q-64: the lease that was extended runs out');
 
+($session, $in, $out) = session(q{
+    select 'pid ' || pg_backend_pid();
+    select ojs.work_open('work', 'locked-out', 2, '60 s');
+    select count(*) from ojs.work_next();
+});
+($leaving) = $$out =~ /pid (\d+)/;
+$holds = $node->background_psql('postgres');
+$holds->query_safe(q{begin; lock table ojs_store.lease});
+$session->kill_kill(grace => 0);
+awaits($node, "select not exists (select from pg_stat_activity where pid = $leaving)",
+    'Q-64: nor for a table that is locked');
+$holds->query_safe('commit');
+$holds->quit;
+is(held('locked-out'), 2, 'Q-64: its leases run out');
+
 # More may be held than a work session takes, where a close was rolled back.
 is($node->safe_psql('postgres', q{
     select from ojs.work_open('work', 'again', 5);

@@ -61,10 +61,7 @@ class Mixed(Calls):
         if kind < 0.14:
             self.push("fifo", pr=r.choice((0, 0, 0, 1, 2, -1)))
         elif kind < 0.22 and w.has("unique"):
-            policy = {"keys": ["type", "args"], "args_keys": ["k"],
-                      "on_conflict": r.choice(("reject", "reject", "ignore", "replace", "replace_except_schedule"))}
-            o = {"delay": round(r.uniform(0.2, 3), 2)} if r.random() < 0.2 else {}
-            self.push("uniq", uniq=policy, keyval=r.randrange(12), **o)
+            self.push_unique()
         elif kind < 0.26 and w.has("dedup"):
             self.push("uniq", key=f"d{r.randrange(10)}", ttl=r.choice((1, 2, 4)))
         elif kind < 0.38:
@@ -97,6 +94,13 @@ class Mixed(Calls):
                 self.pendings.append(rows[0][0])
             if self.pendings and r.random() < 0.1:
                 self.activate(self.pendings.pop(0))
+
+    def push_unique(self):
+        r = self.rng
+        policy = {"keys": ["type", "args"], "args_keys": ["k"],
+                  "on_conflict": r.choice(("reject", "reject", "ignore", "replace", "replace_except_schedule"))}
+        o = {"delay": round(r.uniform(0.2, 3), 2)} if r.random() < 0.2 else {}
+        self.push("uniq", uniq=policy, keyval=r.randrange(12), **o)
 
     def work(self):
         r = self.rng
@@ -154,6 +158,18 @@ class Mixed(Calls):
             self.simple("pause_queue", queue)
             time.sleep(r.random() * 0.3)
             self.simple("resume_queue", queue)
+
+
+class Rival(Mixed):
+    """Where it is asked for: pushes jobs of a few uniqueness keys, and works them off."""
+
+    def action(self):
+        if self.held:
+            self.work()
+        elif self.rng.random() < 0.3:
+            self.claim("uniq", 5, 2)
+        else:
+            self.push_unique()
 
 
 class Apart(Mixed):

@@ -177,6 +177,7 @@ class Round(Faults):
                 kinds += [flow_sessions.Grouper] + [flow_sessions.Finisher] * self.options.clients
         kinds += [sessions.Mixed] * self.options.clients
         if self.options.sessions:
+            kinds += [sessions.Rival] * self.options.clients
             kinds = [k for k in kinds if k.__name__.lower() in self.options.sessions.split(",")]
         slots = sorted(enumerate(kinds), key=lambda k: k[1] not in (sessions.Waiter, sessions.Waker))
         for i, (slot, kind) in enumerate(slots):
