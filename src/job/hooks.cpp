@@ -13,6 +13,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
+#include "ojs/store/small_table.h"
 #include "ojs/store/spi.h"
 #include "ojs/pg/uuid.h"
 #include "ojs/pg/session_cache.h"
@@ -86,13 +87,11 @@ function_or_role_changed(Datum, int, uint32)
 bool
 any_registered()
 {
-    store::Table table = store::open(store::Rel::hook, AccessShareLock);
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    bool any = table_scan_getnextslot(scan, ForwardScanDirection, table.slot);
-    table_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    store::close_and_unlock(table, AccessShareLock);
+    bool any = false;
+    store::each_row(store::Rel::hook, [&](TupleTableSlot *) {
+        any = true;
+        return false;
+    });
     return any;
 }
 

@@ -9,7 +9,7 @@
 #include "ojs/pg/json.h"
 #include "ojs/pg/session_cache.h"
 #include "ojs/pg/settings.h"
-#include "ojs/store/store.h"
+#include "ojs/store/small_table.h"
 #include "ojs/queue/tenant.h"
 
 namespace ojs
@@ -88,19 +88,14 @@ look_for_lists()
 {
     constexpr int config = 6; /* the column of ojs_store.queue */
     lists_in_use = false;
-    store::Table table = store::open(store::Rel::queue, AccessShareLock);
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    while (!lists_in_use && table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+    store::each_row(store::Rel::queue, [](TupleTableSlot *slot) {
         bool null;
         JsonbValue list;
-        Jsonb *json = DatumGetJsonbP(slot_getattr(table.slot, config, &null));
+        Jsonb *json = DatumGetJsonbP(slot_getattr(slot, config, &null));
         for (const char *setting : role_settings)
             lists_in_use |= find_member(root_of(json), setting, list) && is_array(list);
-    }
-    table_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    store::close_and_unlock(table, AccessShareLock);
+        return !lists_in_use;
+    });
 }
 
 const char *

@@ -5,7 +5,7 @@
 
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
-#include "ojs/store/store.h"
+#include "ojs/store/small_table.h"
 #include "ojs/pg/session_cache.h"
 
 namespace ojs
@@ -21,16 +21,11 @@ void
 load()
 {
     since = DT_NOEND;
-    store::Table table = store::open(store::Rel::maintenance, AccessShareLock);
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+    store::each_row(store::Rel::maintenance, [](TupleTableSlot *slot) {
         bool null;
-        since = std::min(since, DatumGetTimestampTz(slot_getattr(table.slot, 1, &null)));
-    }
-    table_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    store::close_and_unlock(table, AccessShareLock);
+        since = std::min(since, DatumGetTimestampTz(slot_getattr(slot, 1, &null)));
+        return true;
+    });
 }
 
 TimestampTz

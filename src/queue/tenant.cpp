@@ -6,10 +6,9 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/json.h"
-#include "ojs/pg/session_cache.h"
 #include "ojs/pg/settings.h"
 #include "ojs/queue/access.h"
-#include "ojs/store/store.h"
+#include "ojs/store/small_table.h"
 
 namespace ojs
 {
@@ -27,11 +26,7 @@ struct Binding {
     char tenant[max_tenant + 1];
 };
 
-/* The rows of the table. */
-MemoryContext context;
-Binding *bindings;
-int n_bindings;
-SessionCache cache;
+store::SessionRows<Binding> bindings;
 
 /* Of one pair of roles: the tenants of the calling one, or else of the session's. */
 struct Allowed {
@@ -50,40 +45,23 @@ roles_changed(Datum, int, uint32)
     role_changes++;
 }
 
-void
-load()
+bool
+keep_binding(const Datum *values, const bool *, Binding &binding)
 {
-    int room = 16;
-    if (context == nullptr)
-        context = AllocSetContextCreate(TopMemoryContext, "ojs tenants", ALLOCSET_SMALL_SIZES);
-    MemoryContextReset(context);
-    n_bindings = 0;
-    allowed_cache.valid = false;
-    bindings = static_cast<Binding *>(MemoryContextAlloc(context, sizeof(Binding) * room));
-    store::Table table = store::open(store::Rel::tenant_role, AccessShareLock);
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
-        slot_getallattrs(table.slot);
-        if (n_bindings == room)
-            bindings = static_cast<Binding *>(repalloc(bindings, sizeof(Binding) * (room *= 2)));
-        Binding &binding = bindings[n_bindings++];
-        std::string_view role = view(DatumGetTextPP(table.slot->tts_values[0]));
-        std::string_view tenant = view(DatumGetTextPP(table.slot->tts_values[1]));
-        binding = {};
-        memcpy(NameStr(binding.role), role.data(), std::min<size_t>(role.size(), NAMEDATALEN - 1));
-        memcpy(binding.tenant, tenant.data(), std::min(tenant.size(), max_tenant));
-    }
-    allowed.to = static_cast<const Binding **>(MemoryContextAlloc(context, sizeof(Binding *) * (n_bindings + 1)));
-    table_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    store::close_and_unlock(table, AccessShareLock);
+    std::string_view role = view(DatumGetTextPP(values[0]));
+    std::string_view tenant = view(DatumGetTextPP(values[1]));
+    binding = {};
+    memcpy(NameStr(binding.role), role.data(), std::min<size_t>(role.size(), NAMEDATALEN - 1));
+    memcpy(binding.tenant, tenant.data(), std::min(tenant.size(), max_tenant));
+    return true;
 }
 
-uint64
-generation()
+/* Another look moves the rows: whom they allow what is found anew. */
+void
+read_bindings()
 {
-    return store::catalog_generation(store::Rel::tenant_role);
+    if (bindings.refresh(store::Rel::tenant_role, 2, keep_binding))
+        allowed_cache.valid = false;
 }
 
 bool
@@ -98,15 +76,21 @@ int
 bound_to(Oid role, const Binding **to)
 {
     int n = 0;
-    for (int i = 0; !superuser_arg(role) && i < n_bindings; i++)
-        if (binds(bindings[i], role))
-            to[n++] = &bindings[i];
+    if (superuser_arg(role))
+        return 0;
+    for (const Binding &binding : bindings)
+        if (binds(binding, role))
+            to[n++] = &binding;
     return n;
 }
 
 void
 look_up_allowed()
 {
+    if (allowed.to != nullptr)
+        pfree(allowed.to);
+    allowed.to = nullptr;
+    allowed.to = static_cast<const Binding **>(MemoryContextAlloc(TopMemoryContext, sizeof(Binding *) * bindings.n));
     allowed.n = bound_to(allowed.caller, allowed.to);
     if (allowed.n == 0) /* it may have taken on another role, which it is a member of too */
         allowed.n = bound_to(allowed.session, allowed.to);
@@ -205,9 +189,9 @@ caller_tenant()
 {
     if (!has_tenants() || for_everybody || works_for_others())
         return {};
-    cache.refresh(generation(), load);
+    read_bindings();
     std::string_view wanted = settings.tenant;
-    if (n_bindings == 0)
+    if (bindings.n == 0)
         return wanted;
     const Allowed &roles = allowed_tenants();
     if (roles.n == 0)
@@ -295,11 +279,11 @@ may_see_tenant(std::string_view tenant, Oid role)
 {
     if (!has_tenants())
         return true;
-    cache.refresh(generation(), load);
+    read_bindings();
     bool bound = false;
-    for (int i = 0; i < n_bindings && !superuser_arg(role); i++)
-        if (binds(bindings[i], role)) {
-            if (tenant == bindings[i].tenant)
+    for (const Binding &binding : bindings)
+        if (!superuser_arg(role) && binds(binding, role)) {
+            if (tenant == binding.tenant)
                 return true;
             bound = true;
         }

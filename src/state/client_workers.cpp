@@ -8,9 +8,8 @@
 #include "ojs/queue/tenant.h"
 #include "ojs/job/envelope.h"
 #include "ojs/store/spi.h"
-#include "ojs/store/store.h"
+#include "ojs/store/small_table.h"
 #include "ojs/state/worker_versions.h"
-#include "ojs/pg/session_cache.h"
 
 namespace ojs
 {
@@ -22,10 +21,7 @@ namespace
 enum { col_name, col_directive, col_state, n_looked_at };
 
 /* Names of the workers that are to take nothing, sorted; read anew when the table says that it changed. */
-MemoryContext stopped_context;
-const char **stopped;
-int n_stopped;
-SessionCache cache;
+store::SessionRows<const char *> stopped;
 
 /*
  * A row that another transaction is at (somebody is telling this worker something) is left as it is: no beat waits for
@@ -89,40 +85,14 @@ constexpr int max_info_size = 16384; /* bytes, as in ojs.register_worker */
 constexpr int64 forget_every_us = 60 * USECS_PER_SEC;
 TimestampTz forgotten_at;
 
-void
-load_stopped()
+bool
+keep_stopped(const Datum *values, const bool *nulls, const char *&name)
 {
-    if (stopped_context == nullptr)
-        stopped_context = AllocSetContextCreate(TopMemoryContext, "ojs stopped workers", ALLOCSET_SMALL_SIZES);
-    MemoryContextReset(stopped_context);
-    stopped = nullptr;
-    n_stopped = 0;
-
-    store::Table table = store::open(store::Rel::worker, AccessShareLock);
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    int room = 0;
-    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
-        slot_getsomeattrs(table.slot, n_looked_at);
-        bool directed = !table.slot->tts_isnull[col_directive] &&
-                        view(DatumGetTextPP(table.slot->tts_values[col_directive])) != "running";
-        if (!directed && view(DatumGetTextPP(table.slot->tts_values[col_state])) == "running")
-            continue;
-        MemoryContext old = MemoryContextSwitchTo(stopped_context);
-        if (n_stopped == room) {
-            room = std::max(8, room * 2);
-            auto **wider = static_cast<const char **>(palloc(sizeof(char *) * room));
-            if (n_stopped > 0)
-                memcpy(wider, stopped, sizeof(char *) * n_stopped);
-            stopped = wider;
-        }
-        stopped[n_stopped++] = text_to_cstring(DatumGetTextPP(table.slot->tts_values[col_name]));
-        MemoryContextSwitchTo(old);
-    }
-    table_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    store::close_and_unlock(table, AccessShareLock);
-    std::sort(stopped, stopped + n_stopped, [](const char *a, const char *b) { return strcmp(a, b) < 0; });
+    bool directed = !nulls[col_directive] && view(DatumGetTextPP(values[col_directive])) != "running";
+    if (!directed && view(DatumGetTextPP(values[col_state])) == "running")
+        return false;
+    name = text_to_cstring(DatumGetTextPP(values[col_name]));
+    return true;
 }
 
 } // namespace
@@ -130,11 +100,12 @@ load_stopped()
 bool
 worker_stopped(const text *worker)
 {
-    cache.refresh(store::catalog_generation(store::Rel::worker), load_stopped);
-    if (n_stopped == 0)
+    if (stopped.refresh(store::Rel::worker, n_looked_at, keep_stopped))
+        std::sort(stopped.begin(), stopped.end(), [](const char *a, const char *b) { return strcmp(a, b) < 0; });
+    if (stopped.n == 0)
         return false;
     worker = stored_worker(worker);
-    return std::binary_search(stopped, stopped + n_stopped, view(worker),
+    return std::binary_search(stopped.begin(), stopped.end(), view(worker),
                               [](std::string_view a, std::string_view b) { return a < b; });
 }
 

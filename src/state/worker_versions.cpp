@@ -9,7 +9,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/session_cache.h"
-#include "ojs/store/store.h"
+#include "ojs/store/small_table.h"
 
 namespace ojs
 {
@@ -71,19 +71,14 @@ look_for_any()
     if (context == nullptr)
         context = AllocSetContextCreate(TopMemoryContext, "ojs versions of a worker", ALLOCSET_SMALL_SIZES);
     MemoryContext work = AllocSetContextCreate(CurrentMemoryContext, "ojs workers", ALLOCSET_DEFAULT_SIZES);
-    store::Table table = store::open(store::Rel::worker, AccessShareLock);
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    while (!any && table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+    store::each_row(store::Rel::worker, [&](TupleTableSlot *slot) {
         MemoryContext caller = MemoryContextSwitchTo(work);
-        any = handlers_in(table.slot, handlers);
+        any = handlers_in(slot, handlers);
         MemoryContextSwitchTo(caller);
         MemoryContextReset(work);
-    }
+        return !any;
+    });
     MemoryContextDelete(work);
-    table_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    store::close_and_unlock(table, AccessShareLock); /* a claim that goes on to wait holds no lock */
 }
 
 void

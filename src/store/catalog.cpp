@@ -204,6 +204,12 @@ catalog_init()
     CacheRegisterSyscacheCallback(TYPEOID, object_changed, 0);
 }
 
+const char *
+relation_name(Rel rel)
+{
+    return rel_names[static_cast<int>(rel)];
+}
+
 Oid
 relation_oid(Rel rel)
 {

@@ -6,7 +6,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/error.h"
 #include "ojs/pg/guard.h"
-#include "ojs/store/store.h"
+#include "ojs/store/small_table.h"
 
 namespace ojs
 {
@@ -92,24 +92,19 @@ void
 read_key()
 {
     TimestampTz oldest = DT_NOEND;
-    store::Table table = store::open(store::Rel::name_key, AccessShareLock);
     key_generation = store::catalog_generation(store::Rel::name_key);
     key_known = false;
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TableScanDesc scan = table_beginscan(table.rel, snapshot, 0, nullptr);
-    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
-        slot_getallattrs(table.slot);
-        TimestampTz made_at = DatumGetTimestampTz(table.slot->tts_values[col_made_at]);
+    store::each_row(store::Rel::name_key, [&](TupleTableSlot *slot) {
+        slot_getallattrs(slot);
+        TimestampTz made_at = DatumGetTimestampTz(slot->tts_values[col_made_at]);
         if (key_known && made_at >= oldest)
-            continue;
-        const unsigned char *bytes = DatumGetUUIDP(table.slot->tts_values[col_key])->data;
+            return true;
+        const unsigned char *bytes = DatumGetUUIDP(slot->tts_values[col_key])->data;
         key = {{word_of(bytes, 8), word_of(bytes + 8, 8)}};
         oldest = made_at;
         key_known = true;
-    }
-    table_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    store::close_and_unlock(table, AccessShareLock);
+        return true;
+    });
     if (!key_known)
         raise(Code::unavailable, Details().add("relation", "name_key"),
               "Restore the row of ojs_store.name_key from a dump.", "the key of this database's queue ids is missing");

@@ -107,8 +107,8 @@ begin
     end loop;
 end $$;
 reset role;
-select cmp_ok((select sum(total_bytes) from pg_backend_memory_contexts where name = 'ojs tenants'), '<', 20000::numeric,
-    'MT-01: what a session knows of tenants does not grow with the roles it serves');
+select cmp_ok((select sum(total_bytes) from pg_backend_memory_contexts where ident = 'tenant_role'), '<',
+    20000::numeric, 'MT-01: what a session knows of tenants does not grow with the roles it serves');
 
 -- WHAT ANOTHER TENANT HAS -------------------------------------------------------------------------------------------
 

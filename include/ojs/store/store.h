@@ -120,6 +120,7 @@ static_assert(std::is_trivially_destructible_v<Table>);
 /* --- the extension's identity (catalog.cpp) --- */
 
 Oid relation_oid(Rel rel);
+const char *relation_name(Rel rel);
 Oid index_oid(Idx index);
 Oid owner();                      /* who owns the extension's objects */
 Oid composite_type(bool claimed); /* ojs.job, ojs.claimed_job */
