@@ -37,8 +37,8 @@ begin
     if enabled is null then
         perform ojs_store.raise('INVALID_PAYLOAD', 'enabled must not be null', '{"field": "enabled"}',
             'Say true or false.');
-    elsif estimated_duration < interval '0' then
-        perform ojs_store.raise('INVALID_PAYLOAD', 'estimated_duration must not be negative',
+    elsif estimated_duration not between interval '0' and interval '100 years' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'estimated_duration must be between 0 and 100 years',
             '{"field": "estimated_duration"}',
             'Give an interval such as 30 minutes, or leave it out.');
     end if;

@@ -224,7 +224,7 @@ check_size(const Envelope &e, int64 bound)
         return;
     int64 size = envelope_length(e);
     if (size > settings.max_envelope_size)
-        too_large(Code::payload_too_large, "job", size, settings.max_envelope_size);
+        too_large(Code::payload_too_large, "envelope", size, settings.max_envelope_size);
 }
 
 void
@@ -325,7 +325,7 @@ check_envelope_size(const JsonbContainer *job)
 {
     int64 size = extent_of(job).text;
     if (size > settings.max_envelope_size)
-        too_large(Code::payload_too_large, "job", size, settings.max_envelope_size);
+        too_large(Code::payload_too_large, "envelope", size, settings.max_envelope_size);
 }
 
 void (*give_tenant)(Envelope &envelope);

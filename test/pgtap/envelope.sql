@@ -164,23 +164,23 @@ create function pg_temp.push_quietly(job jsonb) returns text language sql as $$ 
 
 select is(octet_length(pg_temp.sized_job(1048576)::text), 1048576, 'PAY-01: (the sample has 1 MiB)');
 select is(pg_temp.push_quietly(pg_temp.sized_job(1048576)), 'available', 'PAY-01: exactly 1 MiB is accepted');
-select pg_temp.refused(pg_temp.sized_job(1048577), 'OJ109 PAYLOAD_TOO_LARGE job',
+select pg_temp.refused(pg_temp.sized_job(1048577), 'OJ109 PAYLOAD_TOO_LARGE envelope',
     'ENV-10 PAY-01: one byte more is not');
 select throws_like($$select ojs.push_job(pg_temp.sized_job(1048577))$$, '%1048577%1048576%',
     'ENV-10: the message has both sizes');
 select pg_temp.refused(jsonb_build_object('type', 'a.b', 'args', jsonb_build_array(repeat(e'\n', 600000))),
-    'OJ109 PAYLOAD_TOO_LARGE job', 'ENV-10: escapes count');
+    'OJ109 PAYLOAD_TOO_LARGE envelope', 'ENV-10: escapes count');
 select pg_temp.refused(jsonb_build_object('type', 'a.b', 'args', jsonb_build_array(repeat('é', 600000))),
-    'OJ109 PAYLOAD_TOO_LARGE job', 'ENV-10: bytes count, not characters');
+    'OJ109 PAYLOAD_TOO_LARGE envelope', 'ENV-10: bytes count, not characters');
 select pg_temp.refused('{"type": "a.b",
     "args": [1e131000, 1e131000, 1e131000, 1e131000, 1e131000, 1e131000, 1e131000, 1e131000, 1e131000]}',
-    'OJ109 PAYLOAD_TOO_LARGE job', 'ENV-10: a number counts with all its digits');
+    'OJ109 PAYLOAD_TOO_LARGE envelope', 'ENV-10: a number counts with all its digits');
 select is(pg_temp.strict_refusal('select ojs.push(''a.b'', jsonb_build_array(repeat(''x'', 1048576)))'),
-    'OJ109 PAYLOAD_TOO_LARGE job',
+    'OJ109 PAYLOAD_TOO_LARGE envelope',
     'ENV-10: as a parameter');
 set local ojs.max_envelope_size = '10MB';
 select is(pg_temp.push_quietly(pg_temp.sized_job(1048577)), 'available', 'PAY-01: the limit can be raised');
-select pg_temp.refused(pg_temp.sized_job(10485761), 'OJ109 PAYLOAD_TOO_LARGE job', 'PAY-01: to 10 MiB');
+select pg_temp.refused(pg_temp.sized_job(10485761), 'OJ109 PAYLOAD_TOO_LARGE envelope', 'PAY-01: to 10 MiB');
 reset ojs.max_envelope_size;
 select is(pg_temp.push_quietly(pg_temp.job(jsonb_build_object('meta', pg_temp.sized_meta(65536)))), 'available',
     'ENV-10 R-14: 64 KiB of meta');

@@ -126,7 +126,7 @@ select is(pg_temp.refusal($$select ojs.push('t', scheduled_at => 'infinity')$$),
 select is(pg_temp.refusal($$select ojs.push('T T')$$), 'OJ101 INVALID_JOB_TYPE type',
     'OP-01: validation comes after the hooks');
 select is(pg_temp.refusal(format('select ojs.push_job(%L)',
-    '{"type": "t", "args": ["' || repeat('x', 1048576) || '"]}')), 'OJ109 PAYLOAD_TOO_LARGE job',
+    '{"type": "t", "args": ["' || repeat('x', 1048576) || '"]}')), 'OJ109 PAYLOAD_TOO_LARGE envelope',
     'OP-01: the size check before them');
 select ojs.unregister_hook('unchanged');
 

@@ -85,6 +85,8 @@ select is(pg_temp.refusal('select ojs.set_maintenance(null)'), 'OJ100 INVALID_PA
     'ADM-05: refused: null');
 select is(pg_temp.refusal($$ select ojs.set_maintenance(true, estimated_duration => '-1 s') $$),
     'OJ100 INVALID_PAYLOAD estimated_duration', 'ADM-05: refused: a negative duration');
+select is(pg_temp.refusal($$ select ojs.set_maintenance(true, estimated_duration => '200000 years') $$),
+    'OJ100 INVALID_PAYLOAD estimated_duration', 'ADM-05: refused: an end that RFC 3339 cannot name');
 select is(pg_temp.error('POST', '/ojs/v1/admin/system/maintenance', body), '400 invalid_request',
     'ADM-05: refused: ' || body::text)
 from unnest(array['{}', '{"enabled": "yes"}', '{"enabled": true, "reason": 1}',

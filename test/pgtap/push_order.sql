@@ -8,7 +8,7 @@ select no_plan();
 -- The steps, each with what makes a push end there. Rights come before all of them: test/pgtap/roles.sql.
 create temp table step (n int, name text, ends text, fault jsonb);
 insert into step values
-    (1, 'size', 'OJ109 PAYLOAD_TOO_LARGE job', jsonb_build_object('padding', repeat('x', 1100000))),
+    (1, 'size', 'OJ109 PAYLOAD_TOO_LARGE envelope', jsonb_build_object('padding', repeat('x', 1100000))),
     (2, 'reading', 'OJ100 INVALID_PAYLOAD tags', '{"tags": "none"}'),
     (3, 'trace', 'P0042 not traced', '{"meta": {"refuse": true}}'),
     (4, 'tenant', 'dropped', '{"meta": {"drop": true}}'),
