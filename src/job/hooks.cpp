@@ -240,6 +240,7 @@ read_again(const Envelope &received, const Jsonb *json, TimestampTz now)
         /* INT-01: the key is made of the args as they came, so that a hook may encrypt them. */
         Envelope as_received = made;
         as_received.args = received.args;
+        as_received.queue = shown_queue(made.queue); /* validate() has named the tenant's part of it */
         validate(as_received);
         made.received_args = as_received.args;
     }

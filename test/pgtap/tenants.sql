@@ -64,6 +64,13 @@ select is((ojs.push('t', queue => 'plain', meta => '{"tenant_id": 7}')).meta, '{
         "X-OJS-Tenant": "acme"}', '{"type": "t", "args": []}')), 422, 'R-78: and the header refused');
 set local ojs.tenancy = optional;
 
+create schema hooked;
+create function hooked.passes(job jsonb) returns jsonb language sql as 'select job';
+select ojs.register_hook('passes', 'enqueue', 'hooked.passes(jsonb)') \g /dev/null
+select is(pg_temp.told($$(ojs.push('hooked', queue => 'h', "unique" => '{"keys": ["args"]}',
+    meta => '{"tenant_id": "acme"}')).queue$$), 'h', 'MT-01: a hook sees the job of a tenant, a unique one too');
+select ojs.unregister_hook('passes') \g /dev/null
+
 -- BINDINGS ----------------------------------------------------------------------------------------------------------
 
 select is(pg_temp.refusal(call), told, 'MT-01: ' || call) from (values
