@@ -17,6 +17,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/queue/maintenance.h"
+#include "ojs/queue/tenant.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/store/store.h"
 #include "ojs/shared/wakeup.h"
@@ -36,21 +37,6 @@ constexpr int budget = 1000;
 constexpr int64 longest_sleep_us = USECS_PER_SEC;
 constexpr int64 shortest_backoff_us = USECS_PER_SEC;
 constexpr int64 longest_backoff_us = 30 * USECS_PER_SEC;
-
-/* --- leadership --- */
-
-/* `leading` is asked for by workers only, so one that does not get it knows that another leads. `present` is for those
- * who want to know: they ask for it without waiting and let go at once. */
-bool
-become_leader()
-{
-    LOCKTAG lead = process_lock(ProcessLock::leading);
-    LOCKTAG here = process_lock(ProcessLock::present);
-    if (LockAcquire(&lead, AccessExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
-        return false;
-    (void)LockAcquire(&here, AccessExclusiveLock, true, false);
-    return true;
-}
 
 extern "C" void
 worker_leaves(int, Datum)
@@ -291,6 +277,35 @@ leave(const char *why)
     proc_exit(0);
 }
 
+/* Whether ALTER DATABASE has set something since: what this process began with is not what sessions begin with. */
+bool
+settings_outdated()
+{
+    static std::optional<uint64> begun_with;
+    static int64 next_us;
+    if (steady_us() < next_us)
+        return false;
+    next_us = steady_us() + USECS_PER_SEC;
+    begin();
+    std::optional<uint64> stored = hash_of_stored_settings();
+    commit();
+    if (!begun_with)
+        begun_with = stored;
+    return stored && *stored != *begun_with;
+}
+
+/* Where no launcher starts another worker, this one does. */
+void
+leave_to_another()
+{
+    if (!shared_memory()) {
+        give_up_lead();
+        if (start_process("ojs worker", "ojs_worker_main", MyDatabaseId, 0) == nullptr && become_leader())
+            return;
+    }
+    leave("the settings of the database have changed");
+}
+
 void
 reload_if_asked()
 {
@@ -382,6 +397,8 @@ serve()
             leave("ojs.worker is off");
         if (database_in_use_by_ddl(MyDatabaseId))
             leave("somebody wants the database");
+        if (settings_outdated())
+            leave_to_another();
 
         next_notify_us = PG_INT64_MAX;
         (void)do_when_due(Duty::notifications);
@@ -425,6 +442,7 @@ connect(Datum database, const char *name, int lock_timeout_ms)
     BackgroundWorkerUnblockSignals();
     BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(database), InvalidOid, 0);
     apply_worker_settings(name, lock_timeout_ms);
+    for_everybody = true;
 }
 
 void

@@ -51,6 +51,26 @@ worker_present()
 }
 
 bool
+become_leader()
+{
+    LOCKTAG lead = process_lock(ProcessLock::leading);
+    LOCKTAG here = process_lock(ProcessLock::present);
+    if (LockAcquire(&lead, AccessExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+        return false;
+    (void)LockAcquire(&here, AccessExclusiveLock, true, false);
+    return true;
+}
+
+void
+give_up_lead()
+{
+    for (ProcessLock which : {ProcessLock::present, ProcessLock::leading}) {
+        LOCKTAG tag = process_lock(which);
+        LockRelease(&tag, AccessExclusiveLock, true);
+    }
+}
+
+bool
 database_in_use_by_ddl(Oid database)
 {
     /* DROP, RENAME and CREATE … TEMPLATE lock the database first and then wait for others to leave it. The lock asked
@@ -61,6 +81,38 @@ database_in_use_by_ddl(Oid database)
         return true;
     LockRelease(&tag, RowExclusiveLock, true);
     return false;
+}
+
+std::optional<uint64>
+hash_of_stored_settings()
+{
+    if (!ConditionalLockRelationOid(DbRoleSettingRelationId, AccessShareLock))
+        return std::nullopt;
+    Relation table = table_open(DbRoleSettingRelationId, NoLock);
+    uint64 hash = 0;
+    for (Oid database : {MyDatabaseId, InvalidOid})
+        for (Oid role : {GetSessionUserId(), InvalidOid}) {
+            ScanKeyData keys[2];
+            bool null = true;
+            ScanKeyInit(&keys[0], Anum_pg_db_role_setting_setdatabase, BTEqualStrategyNumber, F_OIDEQ,
+                        ObjectIdGetDatum(database));
+            ScanKeyInit(&keys[1], Anum_pg_db_role_setting_setrole, BTEqualStrategyNumber, F_OIDEQ,
+                        ObjectIdGetDatum(role));
+            SysScanDesc scan = systable_beginscan(table, DbRoleSettingDatidRolidIndexId, true, nullptr, 2, keys);
+            HeapTuple row = systable_getnext(scan);
+            Datum settings = HeapTupleIsValid(row)
+                                 ? heap_getattr(row, Anum_pg_db_role_setting_setconfig, RelationGetDescr(table), &null)
+                                 : 0;
+            hash = hash_combine64(hash, 1);
+            if (!null) {
+                ArrayType *array = DatumGetArrayTypeP(settings);
+                hash = hash_combine64(hash,
+                                      hash_bytes_extended(reinterpret_cast<unsigned char *>(array), VARSIZE(array), 0));
+            }
+            systable_endscan(scan);
+        }
+    table_close(table, AccessShareLock);
+    return hash;
 }
 
 } // namespace ojs

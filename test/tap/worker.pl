@@ -44,6 +44,31 @@ $node->append_conf('postgresql.conf', 'ojs.worker = on');
 $node->reload;
 awaits($node, 'select ' . workers() . ' = 1', 'PGX-04: and on brings it back');
 
+# Tenants are switched on for the database, by which this worker has begun.
+$pid = worker_pid($node);
+$node->safe_psql('postgres', 'alter database postgres set ojs.tenancy = optional');
+awaits($node, "select count(*) = 1 and bool_and(pid <> $pid) from pg_stat_activity
+    where backend_type = 'ojs worker' and datname = 'postgres'", 'MT-01: another worker begins by that');
+$node->safe_psql('postgres', q[select ojs.create_queue('bounded', '{"max_deliveries": 3, "dead_letter": "graves"}')]);
+$id = pushed($node, 'bounded', q[meta => '{"tenant_id": "acme"}']);
+$node->safe_psql('postgres', "select from ojs.claim('bounded\@acme', 'w', lease => '200 ms')");
+awaits($node, "select exists (select from ojs_store.ready where job_id = '$id' and attempt = 0)",
+    "MT-02: the worker reaps a tenant's lease by the settings of the queue");
+
+# It serves all tenants, whomever sessions act for.
+$node->safe_psql('postgres', "alter database postgres set ojs.tenant = 'brown'");
+$pid = worker_pid($node);
+awaits($node, "select count(*) = 1 and bool_and(pid <> $pid) from pg_stat_activity
+    where backend_type = 'ojs worker' and datname = 'postgres'", 'MT-01: and another one by what it says then');
+$node->safe_psql('postgres', q[set ojs.tenant = ''; select ojs.configure_queue('again@acme',
+    '{"replay_rules": [{"name": "all", "delay": "PT0S", "max_replays": 1}]}')]);
+$node->safe_psql('postgres', q[set ojs.tenant = 'acme'; select ojs.fail((ojs.claim('again', 'w')).id,
+    '{"type": "E", "message": "no", "retryable": false}')
+    from ojs.push('again.x', queue => 'again', retry => '{"on_exhaustion": "dead_letter"}')]);
+awaits($node, q[select exists (select from ojs_store.ready r join ojs_store.job j on j.id = r.job_id
+    where j.type = 'again.x')], 'MT-01: the worker acts for no tenant');
+$node->safe_psql('postgres', 'alter database postgres reset ojs.tenant');
+
 # A second copy: by hand, past the launcher.
 $node->safe_psql('postgres', 'create database other');
 $node->safe_psql('other', 'create extension ojs');
@@ -62,6 +87,11 @@ is($node->safe_psql('postgres', 'select ojs.start_worker()'), 'f', 'PGX-04: and 
 is(health($node, 'worker,state'), 'running', 'OBS-01: health sees it');
 $id = pushed($node, 'due', "delay => '200 ms'");
 awaits($node, "select exists (select from ojs_store.ready where job_id = '$id')", 'Q-46: it does upkeep');
+
+$pid = worker_pid($node);
+$node->safe_psql('postgres', "alter database postgres set ojs.tenancy = optional");
+awaits($node, "select count(*) = 1 and bool_and(pid <> $pid) from pg_stat_activity
+    where backend_type = 'ojs worker' and datname = 'postgres'", 'MT-01: what a database says is for its worker');
 
 # Four ask at once for a database without a worker: one leads, the others end with code 0.
 $pid = worker_pid($node);

@@ -18,10 +18,19 @@ BackgroundWorkerHandle *start_process(const char *name, const char *main, Oid da
 enum class ProcessLock : uint32 { leading = 1, present = 2, asking = 3 };
 LOCKTAG process_lock(ProcessLock which);
 
+/* `leading` is asked for by workers only, so one that does not get it knows that another leads. `present` is for those
+ * who want to know: they ask for it without waiting and let go at once. */
+bool become_leader();
+void give_up_lead();
+
 /* Whether an upkeep worker serves this database, by its lock: works without preload. */
 bool worker_present();
 
 /* Whether someone is dropping, renaming or copying the database, or waits to: then our processes must leave it. */
 bool database_in_use_by_ddl(Oid database);
+
+/* A hash of what ALTER DATABASE and ALTER ROLE have set for a session that begins as this one did; nothing while
+ * somebody has that table. */
+std::optional<uint64> hash_of_stored_settings();
 
 } // namespace ojs
