@@ -114,13 +114,12 @@ create function ojs_http.batch_response(status int, items jsonb, jobs_only boole
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    content text;
-    limited jsonb;
+    answer record;
 begin
-    select a.content, a.limited into content, limited from ojs_http.batch_answer(items, jobs_only, head, tail) a;
+    answer := ojs_http.batch_answer(items, jobs_only, head, tail); -- a query would hold it three times more
     return (status, jsonb_build_object('X-OJS-Batch-Size', jsonb_array_length(items)::text)
-        || ojs_http.pressure_headers() || ojs_http.limit_headers(limited), null,
-        content)::ojs_http.response;
+        || ojs_http.pressure_headers() || ojs_http.limit_headers(answer.limited), null,
+        answer.content)::ojs_http.response;
 end $$;
 
 -- The first answer to a request under its idempotency key, whatever became of its jobs since. What came to nothing can

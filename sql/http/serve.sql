@@ -422,6 +422,7 @@ begin
         || coalesce(response.headers, '{}');
     body := case when upper(method) = 'HEAD' or status = 204 then ''
         else coalesce(response.content, response.body::text, '') end;
+    response := null; -- large, and in body by now
     return next;
 end $$;
 comment on function ojs.http(text, text, jsonb, text) is

@@ -181,7 +181,9 @@ OJS_FUNCTION(ojs_batch_answer)
     appendBinaryStringInfo(&text, tail.data(), static_cast<int>(tail.size()));
     SET_VARSIZE(text.data, text.len);
     values[col_content] = PointerGetDatum(text.data);
-    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+    HeapTuple answer = heap_form_tuple(BlessTupleDesc(desc), values, nulls);
+    pfree(text.data);
+    return HeapTupleGetDatum(answer);
 }
 
 /* ojs_store.readable(job_ids uuid[]) returns uuid[]: the same ids, if the caller may see all these jobs */

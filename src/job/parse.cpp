@@ -271,7 +271,6 @@ void
 merge_metadata(Parse &p)
 {
     Envelope &e = p.envelope;
-    ObjectBuilder merged;
 
     if (p.metadata == nullptr)
         return;
@@ -281,6 +280,7 @@ merge_metadata(Parse &p)
     }
     if (!is_object(e.meta))
         return; /* validate() says so */
+    ObjectBuilder merged;
     each_member(root_of(e.meta), [&merged](std::string_view key, const JsonbValue &value) { merged.add(key, value); });
     each_member(root_of(p.metadata), [&](std::string_view key, const JsonbValue &value) {
         JsonbValue other;
@@ -296,11 +296,11 @@ void
 merge_max_attempts(Parse &p)
 {
     Envelope &e = p.envelope;
-    ObjectBuilder merged;
     JsonbValue other;
 
     if (!has_value(p, Attr::max_attempts) || (e.retry != nullptr && !is_object(e.retry)))
         return; /* validate() says what is wrong with retry */
+    ObjectBuilder merged;
     if (e.retry != nullptr) {
         if (find_member(root_of(e.retry), "max_attempts", other) && !same_json(other, p.max_attempts))
             raise_field(Code::invalid_payload, "max_attempts", "Give one of the two.",
