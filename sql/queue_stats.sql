@@ -93,13 +93,15 @@ create function ojs.queue_stats(
 language plpgsql stable parallel unsafe security definer rows 10 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
+    names text[];
     ids bigint[];
 begin
     if queue_stats.name is not null then
-        ids := array[(ojs_store.queue_found(ojs_store.use_queue(queue_stats.name, 'read'))).id];
+        names := array[(ojs_store.queue_found(ojs_store.use_queue(queue_stats.name, 'read'))).name];
     else
-        ids := array(select ojs_store.queue_id(q.name) from ojs.queues q);
+        names := array(select q.name from ojs.queues q);
     end if;
+    ids := array(select ojs_store.queue_id(n) from unnest(names) n);
     return query
         select ojs_store.shown_queue(q.name), q.state = 'paused',
             c.ready, c.in_flight, c.delayed, c.available, c.active, c.scheduled,
@@ -110,6 +112,7 @@ begin
         from ojs_store.queue_counts(ids) c
         join ojs_store.last_hour(ids) h on h.queue = c.queue
         join ojs.queues q on ojs_store.queue_id(q.name) = c.queue
+        where q.name = any (names) -- one name does not look at all queues
         order by q.name;
 end $$;
 comment on function ojs.queue_stats(text) is 'Jobs of a queue, or of each queue, by state; and its last hour';

@@ -28,13 +28,13 @@ struct Overdue {
     int64 leased, scheduled, retryable, released;
 };
 
+/* `overdue` is sorted by queue. */
 Overdue *
 overdue_of(Overdue *overdue, int n, int64 queue)
 {
-    for (int i = 0; i < n; i++)
-        if (overdue[i].queue == queue)
-            return &overdue[i];
-    return nullptr;
+    Overdue *found = std::lower_bound(overdue, overdue + n, queue,
+                                      [](const Overdue &one, int64 wanted) { return one.queue < wanted; });
+    return found != overdue + n && found->queue == queue ? found : nullptr;
 }
 
 void
@@ -95,6 +95,8 @@ read_queue_states(const int64 *queues, int n, bool ended, int64 max_age_us)
     ensure_hot_set();
     for (int i = 0; i < n; i++)
         reading.overdue[i].queue = queues[i];
+    std::sort(reading.overdue, reading.overdue + n,
+              [](const Overdue &a, const Overdue &b) { return a.queue < b.queue; });
     read_counts(queues, n, ended, max_age_us, reading.counts);
     find_lapsed(reading.overdue, n, at);
     find_due(reading.overdue, n, at);
@@ -158,7 +160,7 @@ OJS_FUNCTION(ojs_queue_rows)
     Bigints queues = bigints_arg(fcinfo, 0);
     QueueReading reading = read_queue_states(queues.values, queues.n, true, 0);
     for (int i = 0; i < queues.n; i++) {
-        StateCounts s = state_counts_of(reading.counts[i], reading.overdue[i]);
+        StateCounts s = state_counts_of(reading.counts[i], *overdue_of(reading.overdue, queues.n, queues.values[i]));
         Datum values[] = {Int64GetDatum(s.queue),     Int64GetDatum(s.ready),     Int64GetDatum(s.in_flight),
                           Int64GetDatum(s.delayed),   Int64GetDatum(s.available), Int64GetDatum(s.active),
                           Int64GetDatum(s.scheduled), Int64GetDatum(s.retryable), Int64GetDatum(s.pending),

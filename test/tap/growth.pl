@@ -23,5 +23,15 @@ while (my $line = <$bench>) {
 }
 ok(close $bench, 'bench/growth has ended well');
 cmp_ok($tests, '>', 100, 'and has measured the operations');
+
+# A look at one queue does not look at the others.
+my $out = $node->safe_psql('postgres', q{
+    create extension ojs;
+    select from generate_series(1, 3000) n, ojs.create_queue('q-' || n);
+    vacuum analyze ojs_store.queue;
+    select from ojs.queue_stats('q-8');
+    explain (analyze, buffers, timing off) select from ojs.queue_stats('q-7')});
+my ($blocks) = $out =~ /Buffers: shared hit=(\d+)/;
+cmp_ok($blocks, '<', 30, 'OP-25: the numbers of one queue read no more blocks for more queues');
 $node->stop;
 done_testing();
