@@ -159,8 +159,9 @@ class Faults:
             except (pq.Dead, pq.SqlError, client.Stopped, client.Rollback):
                 pass
             os._exit(0)
-        process = fork.Process(target=run, daemon=True)
-        process.start()
+        self.beside = [p for p in getattr(self, "beside", []) if p.is_alive()]
+        self.beside.append(fork.Process(target=run, daemon=True))
+        self.beside[-1].start()
 
     def fault_clock(self, t0, seconds=None):
         seconds = seconds or self.rng.choice((0.3, 1, 3, 10, 40))

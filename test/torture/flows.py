@@ -194,6 +194,9 @@ class Flows:
 
     def check_turn(self, id, workflow, step):
         """It was handed out after the ends of those before it, and was told what these led to."""
+        if workflow not in self.flows:
+            return self.bad("a workflow is stored whole or not at all", f"{workflow} is not there, and {step} of it is",
+                            id)
         w, upto = self.parents(workflow, step)
         claims = [c for c in self.claims.get(id, ()) if c.op.answered]
         for claim in claims[:1]:

@@ -319,7 +319,9 @@ class Round(Faults):
             self.new_era(t0, "immediate stop")
             self.faults_made["immediate stop"] = self.faults_made.get("immediate stop", 0) + 1
         self.world.stop_flag.value = 0
-        # what the fault maker's own side processes leave open ends with the server's statement
+        # Who has prepared a transaction ends it, and notes how; what those leave open that were killed is rolled back.
+        for process in getattr(self, "beside", []):
+            process.join(60)
         for row in self.control.execute("select gid from pg_prepared_xacts"):
             self.control.execute(f"rollback prepared '{row[0]}'")
         self.settle()
