@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include <openssl/crypto.h>
+
 namespace gateway
 {
 
@@ -33,6 +35,7 @@ Clients::admit(Socket &socket, const Peer &peer)
 void
 Clients::leave(Client *client)
 {
+    OPENSSL_thread_stop(); /* the process may end before this thread, and frees nothing of libcrypto's for it then */
     std::lock_guard lock(mutex);
     held -= client->held;
     leaving -= client->cut_off;
