@@ -32,6 +32,14 @@ begin
     return null;
 end $$;
 
+-- The queue that a job is in, as it holds; nothing if it was dropped.
+create function ojs_store.queue_of_job(job_id uuid) returns ojs_store.queue
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.in_force(ojs_store.queue_named(
+        (select q.name from ojs_store.queue q where q.id = j.queue limit 1)))
+    from ojs_store.job j where j.id = $1
+$$;
+
 create function ojs.explain_job(job_id uuid) returns text
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -105,7 +113,7 @@ begin
     end case;
 
     -- Available: what keeps it from being claimed?
-    queue := ojs_store.queue_named(job.queue);
+    queue := ojs_store.queue_of_job(job_id);
     config := ojs_store.effective_config(coalesce(queue.config, '{}'), false);
     if queue.id is null then
         return format('%s waits in the queue "%s", which was dropped; the next tick brings the queue back.', this,
@@ -138,7 +146,7 @@ begin
             job.extra ->> 'ordering_key', (ojs_store.look(blocker)).state, case when ahead = 10000
                 then 'at least 10000' else ahead::text end);
     end if;
-    limit_says := ojs_store.explain_limit(job);
+    limit_says := ojs_store.explain_limit(job, queue);
     if limit_says is not null then
         return format('%s waits: %s.', this, limit_says);
     end if;

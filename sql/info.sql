@@ -65,7 +65,11 @@ select job_id, queue, worker, lease_id, claimed_at, lease_expires_at, deliveries
 comment on view ojs.leases is 'Who holds which job until when; empty on a standby, where leases do not exist';
 
 create view ojs.queues with (security_barrier) as
-select name, state, created_at, config
+select name,
+    case when state = 'active' and strpos(name, '@') > 0 then coalesce( -- a tenant's part is paused with its queue
+        (select case base.state when 'deleted' then newest.state else base.state end from ojs_store.queue base
+            where base.name = split_part(newest.name, '@', 1) order by base.revised_at desc limit 1), state)
+        else state end as state, created_at, config
 from (
     select distinct on (name) id, name, state, created_at, config
     from ojs_store.queue

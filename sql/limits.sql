@@ -25,6 +25,14 @@ language sql immutable strict parallel safe rows 1 set search_path = pg_catalog,
     select jsonb_array_elements(case jsonb_typeof(stated) when 'array' then stated else jsonb_build_array(stated) end)
 $$;
 
+-- The key of a limit that a job in this queue states: a tenant's own.
+create function ojs_store.limit_key(stated jsonb, queue text) returns text
+language sql immutable parallel safe
+begin atomic
+    select coalesce((stated ->> 'key') || coalesce('@' || nullif(split_part(queue, '@', 2), ''), ''),
+        'queue:' || queue);
+end;
+
 -- Every key of which something is known, or one of them, with what was said of it: by jobs that are not finished, by
 -- queues, by administrators. Empty on a standby, where the hot set is not.
 create function ojs_store.stated_limits(
@@ -37,13 +45,14 @@ begin
     end if;
     return query
     with queues as materialized (
-        select newest.id, 'queue:' || newest.name as key, ojs_store.queue_limit(newest.config) as config
-        from (select distinct on (q.id) q.* from ojs_store.queue q where q.name <> '_default' order by q.id,
+        select (newest.q).id, (newest.q).name, 'queue:' || (newest.q).name as key,
+            ojs_store.queue_limit((ojs_store.in_force(newest.q)).config) as config
+        from (select distinct on (q.id) q from ojs_store.queue q where q.name <> '_default' order by q.id,
             q.revised_at desc) newest
-        where newest.state <> 'deleted'
+        where (newest.q).state <> 'deleted'
     ),
     by_job as (
-        select coalesce(stated.config ->> 'key', queues.key) as key, stated.config, hot.ready, j.seq
+        select ojs_store.limit_key(stated.config, queues.name) as key, stated.config, hot.ready, j.seq
         from (
             select r.job_id, r.queue, true as ready from ojs_store.ready r where r.flags & job_flag.job_limits <> 0
             union all
@@ -55,7 +64,7 @@ begin
         join ojs_store.job j on j.id = hot.job_id
         join queues on queues.id = hot.queue
         cross join lateral ojs_store.job_limits(j.options -> 'rate_limit') stated (config)
-        where only_key is null or coalesce(stated.config ->> 'key', queues.key) = only_key
+        where only_key is null or ojs_store.limit_key(stated.config, queues.name) = only_key
     ),
     by_key as (
         select j.key, (array_agg(j.config order by j.seq desc))[1] as config, count(*) filter (where j.ready) as waiting
@@ -155,10 +164,9 @@ $$;
 
 -- Why a job may not start now, as ojs.explain_job says it; null if no limit is in its way. Looks at the keys of this
 -- job alone: that of its queue, and those that it states, each by what the job itself says.
-create function ojs_store.explain_limit(job ojs.job) returns text
+create function ojs_store.explain_limit(job ojs.job, queue ojs_store.queue) returns text
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    queue_key text := 'queue:' || (job).queue;
     says text;
 begin
     if pg_is_in_recovery() then
@@ -172,9 +180,9 @@ begin
             else format('the next may start at %s', r.next_allowed_at) end
     into says
     from (
-        select queue_key as key, ojs_store.queue_limit((ojs_store.queue_named((job).queue)).config) as config
+        select 'queue:' || (queue).name as key, ojs_store.queue_limit((queue).config) as config
         union all
-        select coalesce(l ->> 'key', queue_key), l from ojs_store.job_limits((job).extra -> 'rate_limit') l
+        select ojs_store.limit_key(l, (queue).name), l from ojs_store.job_limits((job).extra -> 'rate_limit') l
     ) k
     cross join lateral (
         select (array_agg(o.config order by o.set_at desc) filter (where o.config is not null))[1] as config

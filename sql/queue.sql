@@ -26,6 +26,25 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     where (newest).state <> 'deleted'
 $$;
 
+-- What holds for a queue: for a tenant's part its own settings above those of the queue (src/queue/queue.cpp).
+create function ojs_store.in_force(queue ojs_store.queue) returns ojs_store.queue
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    base ojs_store.queue;
+begin
+    if strpos(queue.name, '@') > 0 then
+        select * into base from ojs_store.queue q where q.name = split_part(queue.name, '@', 1)
+        order by q.revised_at desc, q.ctid desc limit 1;
+    end if;
+    if base.id is not null then
+        queue.config := ojs_store.merged_config(base.config, queue.config);
+        if queue.state = 'active' and base.state <> 'deleted' then
+            queue.state := base.state;
+        end if;
+    end if;
+    return queue;
+end $$;
+
 -- INVALID_QUEUE for what cannot be a queue's name.
 create function ojs_store.check_queue_name(name text) returns void
 language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_check_queue_name';
@@ -101,12 +120,13 @@ end $$;
 create function ojs_store.queue_json(queue ojs_store.queue) returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
-        'name', ojs_store.shown_queue((queue).name),
-        'type', coalesce((queue).config ->> 'type', 'queue'),
-        'state', (queue).state,
-        'paused', (queue).state = 'paused',
-        'created_at', to_char((queue).created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-        'config', ojs_store.effective_config((queue).config, (queue).name = '_default'))
+        'name', ojs_store.shown_queue(q.name),
+        'type', coalesce(q.config ->> 'type', 'queue'),
+        'state', q.state,
+        'paused', q.state = 'paused',
+        'created_at', to_char(q.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        'config', ojs_store.effective_config(q.config, q.name = '_default'))
+    from ojs_store.in_force(queue) q
 $$;
 
 create function ojs.create_queue(name text, config jsonb default '{}') returns jsonb

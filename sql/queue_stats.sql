@@ -62,8 +62,10 @@ begin
                 count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'completed'),
                 count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
                 coalesce(max(moved.n), 0)
-            from (select distinct id, name from ojs_store.queue where id = any (ids)) q
-            left join ojs.jobs j on j.queue = q.name
+            from (select distinct id from ojs_store.queue where id = any (ids)) q
+            left join (
+                select e.queue, (ojs_store.look(e.id)).state from ojs_store.job e where e.queue = any (ids)
+            ) j on j.queue = q.id
             left join (
                 select c.queue, sum(c.dead_lettered)::bigint as n from ojs_store.queue_count c
                     where c.queue = any (ids) group by 1
@@ -147,7 +149,7 @@ language plpgsql stable parallel unsafe security definer set search_path = pg_ca
 #variable_conflict use_variable
 declare
     started timestamptz := clock_timestamp();
-    queue ojs_store.queue := ojs_store.queue_found(ojs_store.use_queue(name, 'read'));
+    queue ojs_store.queue := ojs_store.in_force(ojs_store.queue_found(ojs_store.use_queue(name, 'read')));
     stats jsonb;
     hour jsonb;
     live bigint;

@@ -32,6 +32,10 @@ begin
     end if;
 end $$;
 
+-- A configuration with the members of another in place of its own; retry policies are merged.
+create function ojs_store.merged_config(base jsonb, over jsonb) returns jsonb
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_merged_config';
+
 create function ojs_store.check_binding(role name, tenant text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin

@@ -426,6 +426,12 @@ OJS_FUNCTION(ojs_effective_config)
     return JsonbPGetDatum(out.finish());
 }
 
+/* ojs_store.merged_config(base jsonb, over jsonb) returns jsonb */
+OJS_FUNCTION(ojs_merged_config)
+{
+    PG_RETURN_JSONB_P(merge_queue_config(PG_GETARG_JSONB_P(0), PG_GETARG_JSONB_P(1)));
+}
+
 /*
  * ojs_store.lock_setting(contents_of regclass, name text): until the end of the transaction; two names may share a
  * lock.

@@ -59,9 +59,9 @@ constinit IdWalk queues_with_letters = {{R"sql(
 constinit Statement queues_with_rules = {R"sql(
     select q.id, coalesce(q.config -> 'replay_rules', $1)
     from unnest($2) as of(queue) cross join lateral (
-        select any_row.* from ojs_store.queue any_row where any_row.id = of.queue order by any_row.revised_at desc
+        select any_row from ojs_store.queue any_row where any_row.id = of.queue order by any_row.revised_at desc
             limit 1
-    ) q
+    ) newest cross join lateral ojs_store.in_force(any_row) q
     where q.state <> 'deleted' and coalesce(q.config -> 'replay_rules', $1) is not null
     order by q.name
 )sql",

@@ -270,6 +270,38 @@ select is((select count(*) from (select ojs.push('p', queue => 'parts') from gen
     is((select count(*) from ojs.claim('parts', 'w')), 0::bigint, 'MT-03: and pauses all parts of a queue');
 reset ojs.tenant;
 
+-- What a part has of its queue counts in what is said of it, too.
+select ojs.create_queue('said', '{"concurrency": 1, "replay_rules": [{"name": "all", "delay": "PT0S",
+    "max_replays": 1}]}') \g /dev/null
+set local ojs.tenant = 'a';
+select count(ojs.push('said.job', queue => 'said', retry => '{"on_exhaustion": "dead_letter"}',
+    options => '{"rate_limit": {"key": "said", "rate": 9, "period": "PT1H"}}')) from generate_series(1, 2) \g /dev/null
+select id as held from ojs.claim('said', 'w') \gset
+select id as waits from ojs.jobs where type = 'said.job' and state = 'available' \gset
+create function pg_temp.twice(call text) returns text language sql as $$
+    select string_agg(pg_temp.told(call), ' | ' order by n) from unnest(array['a', '']) with ordinality t (tenant, n),
+        lateral (select set_config('ojs.tenant', tenant, true)) acting
+$$;
+select is(pg_temp.twice(format(call, :'waits')), told || ' | ' || told, 'MT-03: both sides are told: ' || call)
+from (values
+    ($$substring(ojs.explain_job('%s') from 'the rate limit.*')$$,
+        'the rate limit "queue:said@a" is used up: 1 of 1 run.'),
+    ($$concurrency || ' ' || active || ' ' || waiting from ojs.rate_limits where key = 'queue:said@a'$$, '1 1 1'),
+    ($$rate || ' ' || started || ' ' || waiting from ojs.rate_limits where key = 'said@a'$$, '9 1 1'),
+    ($$count(*) from ojs.rate_limits where key = 'said'$$, '0'),
+    ($$ojs.queue_info('said@a') #>> '{config,concurrency}'$$, '1')) c (call, told);
+reset ojs.tenant;
+select ojs.pause_queue('said') \g /dev/null
+select is(pg_temp.twice(format(call, :'waits')), told || ' | ' || told, 'MT-03: of a pause, too: ' || call) from (values
+    ($$ojs.explain_job('%s') ~ 'its queue "said" is paused'$$, 'true'),
+    ($$paused from ojs.queue_stats('said@a')$$, 'true'), ($$ojs.queue_info('said@a') ->> 'state'$$, 'paused'),
+    ($$state from ojs.queues where name = 'said@a'$$, 'paused')) c (call, told);
+select set_config('ojs.tenant', '', true) \g /dev/null
+select ojs.resume_queue('said') \g /dev/null
+select ojs.fail(:'held', '{"type": "E", "message": "no", "retryable": false}') \g /dev/null
+select is((ojs.tick() ->> 'replayed') || ' ' || (ojs.info(:'held') ->> 'state'), '1 available',
+    'MT-03: a tenant''s dead letter is tried again by the rules of its queue');
+
 -- Without ojs.tenant a worker serves itself, and by name a tenant.
 select is((select string_agg(distinct meta ->> 'tenant_id', ' ') from ojs.claim('keys@b', 'w', 9)), 'b',
     'MT-03: an operator claims for one tenant');

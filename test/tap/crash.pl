@@ -167,6 +167,8 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'base', has_streaming => 1);
 $standby->start;
 pushed($primary, 'ready');
+$primary->safe_psql('postgres', q[set ojs.tenancy = optional; select ojs.push('x.y', queue => 'parts',
+    meta => jsonb_build_object('tenant_id', tenant)) from unnest('{acme,acme,brown}'::text[]) tenant]);
 $before = $primary->safe_psql('postgres', $states);
 $primary->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', 'select ojs.ready()'), 'f', 'PGX-17: a standby is not ready for writers');
@@ -174,6 +176,9 @@ is(health($standby, 'in_recovery'), 'true', 'PGX-17: health works on a standby')
 is($standby->safe_psql('postgres', "select count(*) from pg_stat_activity where backend_type like 'ojs%'"), 0,
     'PGX-17: and has no worker');
 is($standby->safe_psql('postgres', $states), expected($before), 'PGX-17: views answer from the truth');
+is($standby->safe_psql('postgres', q[set ojs.tenancy = optional; select string_agg(available::text, ' ')
+    from unnest('{parts@acme,parts@brown}'::text[]) part, ojs.queue_stats(part)]), '2 1',
+    'PGX-17, MT-03: and counts are of each tenant');
 my ($code, $out, $err) = $standby->psql('postgres', "select from ojs.push('test.job')");
 like($err, qr/during recovery|read-only transaction/, 'PGX-17: writers raise the ordinary error');
 my $survivor = $standby->background_psql('postgres');
