@@ -31,7 +31,7 @@ class Flows:
         """Jobs of workflows are taken for pushed once their workflow was."""
         final = self.h.final.get("flows") or {"workflows": [], "ends": [], "steps": [], "mended": 0}
         self.flows = {row[0]: Workflow(row) for row in final["workflows"]}
-        self.flow_tags, self.flow_job = set(final["steps"]), {}
+        self.flow_tags, self.flow_job, self.flow_by_tag = set(final["steps"]), {}, {}
         for workflow, position, member, state, at in final["ends"]:
             ends = self.flows[workflow].ends
             if int(position) in ends:
@@ -45,6 +45,7 @@ class Flows:
                 step = job["step"] if job["step"] in CALLBACKS else int(job["step"])
                 self.flow_tags.add(job["tag"])
                 self.flow_job[job["id"]] = job["workflow"], step
+                self.flow_by_tag[job["tag"]] = job["id"]
                 if job["workflow"] in self.flows:
                     self.flows[job["workflow"]].jobs.setdefault(step, []).append(job["id"])
                 op = Op("workflow", 0, None, 0, "begin", {"q": "flows", "retry": job["type"][2:], "tag": job["tag"]}, 0)
@@ -93,6 +94,7 @@ class Flows:
                 self.define(self.flows[op.args["id"]], op.args["def"])
             elif any(marks):
                 more[op.args["id"]] += op.args["n"]
+                self.check_added(op)
         for w in self.flows.values():
             self.counts["workflows checked"] += 1
             if w.definition is None:
@@ -107,6 +109,15 @@ class Flows:
             self.check_turn(id, workflow, step)
         if self.h.final["flows"]["mended"]:
             self.bad("no workflow is left open", f"the check of upkeep has found {self.h.final['flows']['mended']}")
+
+    def check_added(self, op):
+        """What a call added stands in that workflow, in its order."""
+        begun = [(n, self.flow_by_tag[tag]) for n, tag in enumerate(op.args["tags"]) if tag in self.flow_by_tag]
+        places = [self.flow_job[id] for _, id in begun]
+        if any(workflow != op.args["id"] for workflow, _ in places) \
+                or len({step - n for (n, _), (_, step) in zip(begun, places)}) > 1:
+            self.bad("each member of a workflow begins once, when its turn comes", f"{op.client} added"
+                     f" {op.args['tags']} to {op.args['id']}, and they are at {places}", *[id for _, id in begun])
 
     def define(self, w, definition):
         w.definition = definition
@@ -126,6 +137,18 @@ class Flows:
             due = job is not None and (name == "on_complete" or (name == "on_failure") == bool(w.failed()))
             self.check_begun(w, name, due)
             self.check_tag(w, name, job)
+        self.check_stopped(w)
+
+    def check_stopped(self, w):
+        """Nothing begins whose turn came after a cancel had committed."""
+        over = min([op.after for op in self.cancels[w.id] if op.certain], default=None)
+        for step in [*w.jobs, *w.inner] if w.state == "cancelled" and over is not None else ():
+            places = range(w.members) if step in CALLBACKS else [step - 1] if w.type == "chain" and step > 0 else ()
+            turn = max((self.earliest_member_end(*one) for one in self.jobs_below(w, places)), default=0)
+            if turn > over:
+                self.bad("each member of a workflow begins once, when its turn comes", f"{step} of {w.id} began when"
+                         f" its turn came at {turn:.3f}, after the cancel of {over:.3f}", *w.jobs.get(step, [])[:1])
+            self.counts["cancels checked"] += bool(places)
 
     def check_begun(self, w, step, due):
         jobs = w.jobs.get(step, []) + [i.id for i in [w.inner.get(step)] if i]
@@ -154,6 +177,9 @@ class Flows:
         for step, jobs in w.jobs.items():
             if not any(end[0] in jobs for end in w.ends.values()):
                 self.bad("no workflow is left open", f"{step} of {w.id} has not ended", *jobs)
+        for step, inner in w.inner.items():
+            if step not in w.ends:
+                self.bad("no workflow is left open", f"{step} of {w.id}, the {inner.type} {inner.id}, has not ended")
         outcome = "completed"
         if (w.failed(10**6) if w.type != "batch" else [p for p in w.failed(10**6) if p >= w.members]):
             outcome = "failed"
@@ -180,14 +206,14 @@ class Flows:
                 return w, at
         return None, 0
 
-    def jobs_below(self, w, upto):
-        """All jobs that must have ended before the members up to a place have."""
-        for position in range(upto):
+    def jobs_below(self, w, places):
+        """All jobs that must have ended before the members at these places have."""
+        for position in places:
             for id in w.jobs.get(position, ()):
                 yield w, position, id
             inner = w.inner.get(position)
             if inner:
-                yield from self.jobs_below(inner, inner.members)
+                yield from self.jobs_below(inner, range(inner.members))
                 for name in CALLBACKS:
                     for id in inner.jobs.get(name, ()):
                         yield inner, name, id
@@ -200,7 +226,7 @@ class Flows:
         w, upto = self.parents(workflow, step)
         claims = [c for c in self.claims.get(id, ()) if c.op.answered]
         for claim in claims[:1]:
-            for of, position, other in self.jobs_below(w, upto) if w else ():
+            for of, position, other in self.jobs_below(w, range(upto)) if w else ():
                 self.counts["turns checked"] += 1
                 start = self.earliest_member_end(of, position, other)
                 if start > claim.op.t1 and not self.ended_with(other, claim.op.tx):

@@ -134,3 +134,88 @@ def rolled_back_and_there(s):
 @story("a workflow is stored whole or not at all")
 def committed_and_gone(s):
     made(s, CHAIN, there=False)
+
+
+BEGINS = "each member of a workflow begins once, when its turn comes"
+
+
+@story(BEGINS)
+def other_place(s):
+    made(s, CHAIN)
+    run(s, 2, "b", "0", 0)
+    run(s, 4, "a", "1", 1, ("lb",))
+
+
+@story("a member of a workflow ends once, as its job did")
+def ends_twice(s):
+    chain(s)
+    s.final["flows"]["ends"].append(["w", 1, "b", "completed", 5])
+
+
+def cancelled_chain(s, at):
+    """The second step begins when the first is acknowledged, at 5."""
+    made(s, CHAIN, "cancelled")
+    s.call(at, "p", "cancel_workflow", {"id": "w"}, "cancelled")
+    run(s, 2, "a", "0", 0, acked=5)
+    run(s, 6, "b", "1", 1, ("la",))
+
+
+story(None)(lambda s: cancelled_chain(s, 5.5))
+STORIES[-1] = ("good_cancel", *STORIES[-1][1:])
+
+
+@story(BEGINS)
+def begins_after_cancel(s):
+    cancelled_chain(s, 3)
+
+
+@story("a workflow ends as its members did")
+def cancel_forgotten(s):
+    s.call(4.5, "p", "cancel_workflow", {"id": "w"}, "cancelled")
+    chain(s)
+
+
+def grown(s, places, stored=("e", "f")):
+    made(s, CHAIN)
+    s.call(1.5, "p", "extend_workflow", {"id": "w", "tags": ["e", "f"], "n": 2}, "running")
+    s.final["flows"]["steps"] = list(stored)
+    s.final["flows"]["workflows"][0][6] = "4"
+    told = []
+    for place, tag in enumerate(["a", "b", *places]):
+        run(s, 2 + 2 * place, tag, str(place), place, told)
+        told.append("l" + tag)
+
+
+story(None)(lambda s: grown(s, "ef"))
+STORIES[-1] = ("good_extension", *STORIES[-1][1:])
+
+
+@story(BEGINS)
+def added_in_another_order(s):
+    grown(s, "fe")
+
+
+@story("a workflow is stored whole or not at all")
+def extension_lost(s):
+    made(s, CHAIN)
+    s.call(1.5, "p", "extend_workflow", {"id": "w", "tags": ["e", "f"], "n": 2}, "running")
+    run(s, 2, "a", "0", 0)
+    run(s, 4, "b", "1", 1, ("la",))
+
+
+def nested(s, ends):
+    made(s, {"type": "group", "jobs": [job("a"), {"type": "chain", "steps": [job("b")]}]})
+    s.final["flows"]["workflows"].append(["v", "w", "w", 1, "chain", "completed", "1"])
+    run(s, 2, "a", "0", 0)
+    run(s, 4, "b", "0", 0)
+    s.final["jobs"][-1]["workflow"] = s.final["flows"]["ends"][-1][0] = "v"
+    s.final["flows"]["ends"] += ends
+
+
+story(None)(lambda s: nested(s, [["w", 1, "v", "completed", 5]]))
+STORIES[-1] = ("good_nested", *STORIES[-1][1:])
+
+
+@story("no workflow is left open")
+def inner_end_lost(s):
+    nested(s, [])
