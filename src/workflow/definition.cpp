@@ -126,6 +126,21 @@ check_job(Check &check, const JsonbValue &value)
     MemoryContextReset(check.each);
 }
 
+/* A graph of steps with names, as the HTTP binding has them beside the three kinds. */
+[[noreturn]] void
+raise_graph(const char *path)
+{
+    raise(Code::unsupported_feature, Details().add("field", path), "Nest chains and groups instead.",
+          "%s: graphs of steps (depends_on) are not supported", path);
+}
+
+bool
+is_in_graph(const JsonbValue &step)
+{
+    JsonbValue others;
+    return is_object(step) && find_member(step.val.binary.data, "depends_on", others);
+}
+
 void check_workflow(Check &check, const JsonbContainer *def, int depth);
 
 void
@@ -141,6 +156,8 @@ check_members(Check &check, const JsonbContainer *def, const char *list, int mos
         below(check, psprintf(".%s[%d]", list, i++), [&] {
             if (!is_object(member))
                 refuse(check, "", "Give a job such as {\"type\": \"email.send\", \"args\": []}.", "this is no object");
+            if (is_in_graph(member))
+                raise_graph(check.path.data);
             if (is_workflow(member.val.binary.data))
                 check_workflow(check, member.val.binary.data, depth + 1);
             else
@@ -198,17 +215,13 @@ check_workflow(Check &check, const JsonbContainer *def, int depth)
         check_callbacks(check, def);
 }
 
-/* A graph of steps with names, as the HTTP binding has them beside the three kinds. */
 bool
 is_graph(const JsonbContainer *def)
 {
     JsonbValue steps;
     bool found = false;
     if (find_member(def, "steps", steps) && is_array(steps))
-        each_element(steps.val.binary.data, [&found](const JsonbValue &step) {
-            JsonbValue value;
-            found |= is_object(step) && find_member(step.val.binary.data, "depends_on", value);
-        });
+        each_element(steps.val.binary.data, [&found](const JsonbValue &step) { found |= is_in_graph(step); });
     return found;
 }
 
@@ -329,8 +342,7 @@ check_definition(const Jsonb *json, TimestampTz now)
     JsonbValue id;
 
     if (is_graph(root_of(json)))
-        raise(Code::unsupported_feature, Details().add("field", "$.steps"), "Nest chains and groups instead.",
-              "$.steps: graphs of steps (depends_on) are not supported");
+        raise_graph("$.steps");
     std::string_view type = type_of(root_of(json));
     if (std::find(std::begin(kinds), std::end(kinds), type) == std::end(kinds))
         refuse(check, "type", "Say chain, group or batch.", "the type of a workflow must be chain, group or batch");

@@ -74,7 +74,11 @@ from (values
         'OJ101 INVALID_JOB_TYPE type'),
     ('{"type": "chain", "steps": [{"type": "a.b", "args": []}, {"type": "a.b"}]}', null, 'OJ100 INVALID_PAYLOAD args'),
     ('{"name": "n", "steps": [{"id": "a", "type": "a.b", "args": [], "depends_on": []}]}', null,
-        'OJ700 UNSUPPORTED_FEATURE $.steps')) refused (def, path, other);
+        'OJ700 UNSUPPORTED_FEATURE $.steps'),
+    ('{"type": "group", "jobs": [{"type": "a.b", "args": []}, {"type": "a.c", "args": [], "depends_on": ["a"]}]}', null,
+        'OJ700 UNSUPPORTED_FEATURE $.jobs[1]'),
+    ('{"type": "chain", "steps": [{"type": "group", "jobs": [{"type": "a.b", "args": [], "depends_on": ["a"]}]}]}',
+        null, 'OJ700 UNSUPPORTED_FEATURE $.steps[0].jobs[0]')) refused (def, path, other);
 create function pg_temp.nested(depth int) returns jsonb language sql as $$
     with recursive n as (select 1 as i, pg_temp.grouped(pg_temp.job('a.b')) as def union all select i + 1,
         pg_temp.grouped(def) from n where i < depth)
