@@ -96,6 +96,13 @@ begin
     wanted.strategy := replace(coalesce(config ->> 'strategy', 'round-robin'), '_', '-');
     -- {"critical": {"weight": 70}} says both. It has no order.
     if jsonb_typeof(listed) = 'object' and wanted.strategy <> 'strict' then
+        select q.key into bad from jsonb_each(listed) q
+        where case jsonb_typeof(q.value) when 'object' then q.value - 'weight' <> '{}' else true end limit 1;
+        if found then
+            perform ojs_store.raise('INVALID_PAYLOAD',
+                format('queues.%s must be an object with a weight or nothing', left(bad, 64)),
+                '{"field": "queues"}', 'Give {"critical": {"weight": 70}, "default": {}}, or an array of names.');
+        end if;
         weights := coalesce(weights, (select jsonb_object_agg(q.key, q.value -> 'weight')
             from jsonb_each(listed) q where q.value -> 'weight' is not null));
         listed := (select jsonb_agg(q.key order by q.key) from jsonb_each(listed) q);

@@ -149,6 +149,8 @@ from (values ('', '{"queues": ["a"]}', 'INVALID_PAYLOAD name'), ('a/b', '{"queue
     ('p', '{"queues": []}', 'INVALID_PAYLOAD queues'), ('p', '{"queues": [1]}', 'INVALID_PAYLOAD queues'),
     ('p', '{"queues": ["A b"]}', 'INVALID_QUEUE queues'),
     ('p', '{"queues": {"a": {"weight": 1}}, "strategy": "strict"}', 'INVALID_PAYLOAD queues'),
+    ('p', '{"queues": {"a": 70, "b": 30}, "strategy": "weighted"}', 'INVALID_PAYLOAD queues'),
+    ('p', '{"queues": {"a": {"wieght": 70}}, "strategy": "weighted"}', 'INVALID_PAYLOAD queues'),
     ('p', '{"queues": ["a"], "strategy": "fast"}', 'INVALID_PAYLOAD strategy'),
     ('p', '{"queues": ["a"], "weights": {"a": 2}}', 'INVALID_PAYLOAD weights'),
     ('p', '{"queues": ["a"], "concurrency": -1}', 'INVALID_PAYLOAD concurrency'),
