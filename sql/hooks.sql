@@ -69,7 +69,6 @@ begin
     values (name, point, at, found_function.in_schema, found_function.proname, role, ojs_store.now(),
         found_function.owner);
     delete from ojs_store.hook_failure f where f.hook = name;
-    perform ojs_store.changed('ojs_store.hook');
     perform ojs_store.record_act('hook_registered', name,
         jsonb_build_object('hook', name, 'point', point, 'function', function::text, 'role', role));
 end $$;
@@ -89,7 +88,6 @@ begin
         return false;
     end if;
     delete from ojs_store.hook_failure f where f.hook = unregister_hook.name;
-    perform ojs_store.changed('ojs_store.hook');
     perform ojs_store.record_act('hook_removed', name, jsonb_build_object('hook', name));
     return true;
 end $$;

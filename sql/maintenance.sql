@@ -5,17 +5,6 @@
 create function ojs_store.promoted_to() returns timestamptz
 language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_promoted_to';
 
--- Sessions hear of it, whoever changes the row: a restore does so, too.
-create function ojs_store.maintenance_changed() returns trigger
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    perform ojs_store.changed('ojs_store.maintenance');
-    return null;
-end $$;
-create trigger changed after insert or update or delete or truncate on ojs_store.maintenance
-    for each statement execute function ojs_store.maintenance_changed();
-alter table ojs_store.maintenance enable always trigger changed;
-
 -- As the admin API answers it.
 create function ojs_store.maintenance_json() returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$

@@ -5,17 +5,6 @@
 create function ojs_store.weights_by(strategy text, weights jsonb, queues text[]) returns int[]
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_weights_by';
 
--- Sessions hear of it, whoever changes the rows: a restore does so, too.
-create function ojs_store.pool_changed() returns trigger
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    perform ojs_store.changed('ojs_store.pool');
-    return null;
-end $$;
-create trigger changed after insert or update or delete or truncate on ojs_store.pool
-    for each statement execute function ojs_store.pool_changed();
-alter table ojs_store.pool enable always trigger changed;
-
 -- What the claims of each pool, and the workers on its queues, hold now; nothing on a standby.
 create function ojs_store.pool_use(out pool text, out places_taken bigint, out active_workers bigint,
     out active_jobs bigint) returns setof record

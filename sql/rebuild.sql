@@ -17,6 +17,39 @@ alter table ojs_store.job_history enable always trigger hot_set_lost;
 alter table ojs_store.finished enable always trigger hot_set_lost;
 alter table ojs_store.checkpoint enable always trigger hot_set_lost;
 
+-- Sessions that have cached these read them again, whoever changes the rows: a restore does so, too.
+create function ojs_store.rows_changed() returns trigger
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_store.changed(case when tg_nargs = 0 then tg_relid::regclass else tg_argv[0]::regclass end);
+    return null;
+end $$;
+
+create trigger changed after insert on ojs_store.queue -- ticks, too, remove what is over: that changes nothing
+    for each statement execute function ojs_store.rows_changed();
+create trigger changed after insert or update or delete or truncate on ojs_store.maintenance
+    for each statement execute function ojs_store.rows_changed();
+create trigger changed after insert or update or delete or truncate on ojs_store.pool
+    for each statement execute function ojs_store.rows_changed();
+create trigger changed after insert or update or delete or truncate on ojs_store.tenant_role
+    for each statement execute function ojs_store.rows_changed();
+create trigger changed after insert or update or delete or truncate on ojs_store.hook
+    for each statement execute function ojs_store.rows_changed();
+create trigger changed after insert or update or delete or truncate on ojs_store.job_schema
+    for each statement execute function ojs_store.rows_changed();
+create trigger changed after insert or update or delete or truncate on ojs_store.schema_mode
+    for each statement execute function ojs_store.rows_changed('ojs_store.job_schema'); -- read together
+create trigger changed after insert on ojs_store.rate_limit
+    for each statement execute function ojs_store.rows_changed();
+alter table ojs_store.queue enable always trigger changed;
+alter table ojs_store.maintenance enable always trigger changed;
+alter table ojs_store.pool enable always trigger changed;
+alter table ojs_store.tenant_role enable always trigger changed;
+alter table ojs_store.hook enable always trigger changed;
+alter table ojs_store.job_schema enable always trigger changed;
+alter table ojs_store.schema_mode enable always trigger changed;
+alter table ojs_store.rate_limit enable always trigger changed;
+
 -- Sessions that have cached the key of name_hash, and hashes made with it, read it again.
 create function ojs_store.name_key_changed() returns trigger
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

@@ -142,7 +142,6 @@ begin
     perform ojs_store.check_breaking(type, version, new_key, schema);
     insert into ojs_store.job_schema (type, key, version, uri, schema, created_at)
         values (type, new_key, version, uri, schema, at);
-    perform ojs_store.changed('ojs_store.job_schema');
     perform ojs_store.record_act('schema_created', type,
         jsonb_build_object('job_type', type, 'version', version, 'uri', uri));
     return jsonb_build_object('type', type, 'version', ojs_store.version_json(version), 'uri', uri, 'schema', schema,
@@ -185,7 +184,6 @@ begin
     if not exists (select from ojs_store.job_schema s where s.type = type) then
         delete from ojs_store.schema_mode m where m.type = type;
     end if;
-    perform ojs_store.changed('ojs_store.job_schema');
     perform ojs_store.record_act('schema_dropped', type,
         jsonb_build_object('job_type', type, 'version', dropped.version, 'uri', dropped.uri));
     return true;
@@ -214,7 +212,6 @@ begin
     if mode is not null then
         insert into ojs_store.schema_mode (type, mode) values (type, mode);
     end if;
-    perform ojs_store.changed('ojs_store.job_schema');
     perform ojs_store.record_act('schema_validation_set', type,
         jsonb_build_object('job_type', type), to_jsonb(before), to_jsonb(mode));
 end $$;

@@ -58,10 +58,9 @@ begin
     perform ojs_store.check_binding(role, tenant);
     if current_setting('ojs.tenancy') = 'off' then
         perform ojs_store.raise('UNSUPPORTED_FEATURE', 'there are no tenants: ojs.tenancy is off',
-            '{"field": "tenant"}', 'Set ojs.tenancy to optional or required for the database first.');
+            '{"field": "tenant"}', 'Set ojs.tenancy to optional or required for the database first, and connect anew.');
     end if;
     insert into ojs_store.tenant_role values (role, tenant) on conflict do nothing;
-    perform ojs_store.changed('ojs_store.tenant_role');
     perform ojs_store.record_audit('tenant_bound', role::text, null, null, jsonb_build_object('tenant', tenant));
 end $$;
 comment on function ojs.bind_tenant(name, text)
@@ -75,7 +74,6 @@ begin
     if not found then
         return false;
     end if;
-    perform ojs_store.changed('ojs_store.tenant_role');
     perform ojs_store.record_audit('tenant_unbound', role::text, null, jsonb_build_object('tenant', tenant), null);
     return true;
 end $$;
