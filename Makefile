@@ -44,6 +44,7 @@ SQL_CODE = \
 	sql/audit.sql \
 	sql/hooks.sql \
 	sql/pools.sql \
+	sql/tenant_settings.sql \
 	sql/schemas.sql \
 	sql/lease_json.sql \
 	sql/tick.sql \
@@ -69,6 +70,7 @@ SQL_CODE = \
 	sql/http/schemas.sql \
 	sql/http/audit.sql \
 	sql/http/pools.sql \
+	sql/http/tenants.sql \
 	sql/http/admin.sql \
 	sql/http/system.sql
 # What speaks of all of the above: always last, and in every update script.

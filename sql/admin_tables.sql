@@ -52,3 +52,10 @@ create table ojs_store.tenant_role (
     tenant text collate "C" not null,
     primary key (role, tenant)
 );
+
+-- What administrators have set for a tenant, checked; src/queue/tenant_settings.cpp reads the first two columns.
+create table ojs_store.tenant (
+    name text collate "C" not null primary key,
+    config jsonb not null,              -- max_concurrency, max_queue_depth, max_scheduled, max_enqueue_rate, …
+    changed_at timestamptz not null
+);

@@ -35,4 +35,5 @@ select pg_catalog.pg_extension_config_dump('ojs_store.hook', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.hook_failure', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.idempotency', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.tenant_role', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.tenant', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.seq', '');

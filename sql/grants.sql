@@ -263,6 +263,12 @@ grant execute on function ojs_http.set_pool, ojs_http.drop_pool to ojs_admin;
 -- Tenants
 grant execute on function ojs.bind_tenant(name, text), ojs.unbind_tenant(name, text) to ojs_admin;
 grant select on ojs.tenant_roles to ojs_admin;
+grant execute on function ojs.set_tenant(text, jsonb, text), ojs.drop_tenant(text) to ojs_admin;
+grant select on ojs.tenants to ojs_observer, ojs_admin;
+grant execute on function ojs.tenant_stats(text) to ojs_observer, ojs_admin;
+grant execute on function ojs_http.tenant_json, ojs_http.tenant_named, ojs_http.tenant_stats_json, ojs_http.tenants,
+    ojs_http.tenant, ojs_http.tenant_stats, ojs_http.tenant_jobs to ojs_observer, ojs_admin;
+grant execute on function ojs_http.set_tenant, ojs_http.set_tenant_limits, ojs_http.drop_tenant to ojs_admin;
 grant execute on function ojs_store.caller_tenant(), ojs_store.may_see_tenant(text), ojs_store.shown_queue(text),
     ojs_store.may_read_cron(jsonb), ojs_store.stored_queue(text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 

@@ -74,6 +74,7 @@ begin
         from queues q where q.config <> '{}' and (only_key is null or q.key = only_key)
         union all
         select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (LimitUse.held, LimitUse.start)
+            and u.name not like '+%' -- tenants' own (src/queue/tenant_settings.cpp)
             and (only_key is null or u.name = only_key)
         union all
         select r.key, '{}', 0 from ojs_store.rate_limit r
@@ -139,7 +140,7 @@ select key, concurrency, active, rate, rate_period, started, window_resets_at, t
     paused_until, waiting, override, override_until
 from ojs_store.rate_limits()
 where case when key like 'queue:%' then ojs_store.may_use_queue(substr(key, 7), 'read')
-    else ojs_store.caller_tenant() is null or key like '%@' || ojs_store.caller_tenant() end;
+    else ojs_store.caller_tenant() is null or split_part(key, '@', 2) = ojs_store.caller_tenant() end;
 comment on view ojs.rate_limits is
     'Keys of rate limits, what they allow, what of it is used, and how many available jobs have the key; empty on a '
     'standby';
@@ -163,7 +164,8 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp set in
 $$;
 
 -- Why a job may not start now, as ojs.explain_job says it; null if no limit is in its way. Looks at the keys of this
--- job alone: that of its queue, and those that it states, each by what the job itself says.
+-- job alone: that of its queue, and those that it states, each by what the job itself says; and what its
+-- tenant may hold.
 create function ojs_store.explain_limit(job ojs.job, queue ojs_store.queue) returns text
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -172,7 +174,8 @@ begin
     if pg_is_in_recovery() then
         return null;
     end if;
-    select format('the rate limit "%s" is used up: ', k.key) || case
+    select case when k.key like '+%' then 'its tenant holds as many jobs as it may (max_concurrency): '
+            else format('the rate limit "%s" is used up: ', k.key) end || case
             when r.paused_until is not null then format('paused until %s', r.paused_until)
             when r.active >= r.concurrency then format('%s of %s run', r.active, r.concurrency)
             when r.started >= r.rate then format('%s of %s have started within %s, the next may at %s', r.started,
@@ -183,6 +186,9 @@ begin
         select 'queue:' || (queue).name as key, ojs_store.queue_limit((queue).config) as config
         union all
         select ojs_store.limit_key(l, (queue).name), l from ojs_store.job_limits((job).extra -> 'rate_limit') l
+        union all
+        select '+active@' || t.name, jsonb_build_object('concurrency', t.config -> 'max_concurrency')
+        from ojs_store.tenant t where t.name = split_part((queue).name, '@', 2) and t.config ? 'max_concurrency'
     ) k
     cross join lateral (
         select (array_agg(o.config order by o.set_at desc) filter (where o.config is not null))[1] as config

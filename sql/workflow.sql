@@ -174,7 +174,7 @@ begin
     perform ojs_store.begin_member(w, position, def, callback);
 exception when others then
     if left(sqlstate, 2) in ('08', '25', '40', '53', '55', '57', '58', 'XX')
-        or sqlstate in ('OJ304', 'OJ600', 'OJ601') then
+        or sqlstate in ('OJ304', 'OJ600', 'OJ601', 'OJ604') then
         raise;
     end if;
     perform ojs_store.end_unbegun(w.id, position, jsonb_build_object('code', 'not_begun', 'type', 'not_begun',

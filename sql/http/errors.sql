@@ -53,6 +53,8 @@ begin
         status := 429; name := case when of_topic then 'throttled' else 'rate_limited' end;
     when 'QUEUE_FULL' then
         status := 429; name := 'QUEUE_FULL';
+    when 'TENANT_LIMIT_EXCEEDED' then
+        status := 429; name := 'TENANT_LIMIT_EXCEEDED';
     when 'UNAVAILABLE' then
         status := 503; name := 'backend_error';
     when 'METHOD_NOT_ALLOWED' then
@@ -75,7 +77,8 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         'hint', nullif(hint, ''),
         'docs_url', 'https://openjobspec.org/errors/' || code,
         'doc_url', 'https://openjobspec.org/errors/' || code,
-        'request_id', request_id)))
+        'request_id', request_id))
+        || case when code = 'TENANT_LIMIT_EXCEEDED' then details - '{jobs,retry_after_seconds}'::text[] else '{}' end)
 $$;
 
 -- What the headers of an error say: when to come again, and how far a bound is exceeded.

@@ -25,6 +25,23 @@ struct Own {
     Load reserved;
 };
 
+int64
+scheduled_in(Counter &counter)
+{
+    return static_cast<int64>(pg_atomic_read_u64(&counter.n[static_cast<int>(Where::scheduled)]));
+}
+
+int64
+waiting_of(const int32 *n, bool scheduled_only)
+{
+    if (scheduled_only)
+        return n[static_cast<int>(Where::scheduled)];
+    int64 waiting = 0;
+    for (Where where : waiting_states)
+        waiting += n[static_cast<int>(where)];
+    return waiting;
+}
+
 Own
 own_in(int64 queue)
 {
@@ -32,8 +49,7 @@ own_in(int64 queue)
     for (int i = 0; i < changes.n; i++) {
         if (changes.all[i].queue != queue)
             continue;
-        for (Where where : waiting_states)
-            own.waiting.jobs += changes.all[i].n[static_cast<int>(where)];
+        own.waiting.jobs += waiting_of(changes.all[i].n, false);
         own.waiting.bytes += changes.all[i].bytes;
         own.reserved.jobs += changes.all[i].reserved;
         own.reserved.bytes += changes.all[i].reserved_bytes;
@@ -167,6 +183,51 @@ reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load
         raise(Code::unavailable, Details(), "Try again.", "the jobs of a bounded queue are still being counted");
     if (max_prepared_xacts > 0) {
         LOCKTAG tag = bound_lock(queue);
+        (void)LockRelease(&tag, reserving_mode, false);
+    }
+    return reservation;
+}
+
+Reservation
+reserve_among(int64 bound_id, const int64 *queues, int n, bool scheduled_only, int64 wanted, int64 bound, int64 *depth)
+{
+    Oid table = store::relation_oid(store::Rel::ready);
+    if (!reserves())
+        return Reservation::none;
+    Database &database = *counting_database();
+    Change &note = change_of(bound_id); /* here, since it may raise */
+    int64 own_reserved = own_in(bound_id).reserved.jobs;
+    int64 own_waiting = 0;
+    for (int i = 0; i < changes.n; i++)
+        if (std::find(queues, queues + n, changes.all[i].queue) != queues + n)
+            own_waiting += waiting_of(changes.all[i].n, scheduled_only);
+    if (max_prepared_xacts > 0)
+        lock_to_reserve(bound_id);
+    bool right = settled(database, Part::open);
+
+    Reservation reservation = Reservation::none;
+    LWLockAcquire(counters_lock, LW_EXCLUSIVE);
+    right = right && database.counted[static_cast<int>(Part::open)] == table;
+    Counter *counter = right ? counter_of(bound_id) : nullptr;
+    if (counter != nullptr) {
+        int64 waiting = 0;
+        for (int i = 0; i < n; i++)
+            if (Counter *of_queue = find_counter(queues[i]))
+                waiting += scheduled_only ? scheduled_in(*of_queue) : waiting_in(*of_queue);
+        *depth = taken(waiting, counter->reserved, own_reserved, own_waiting);
+        reservation = *depth + wanted <= bound ? Reservation::made : Reservation::full;
+        if (reservation == Reservation::made) {
+            int64 more = std::max<int64>(own_waiting + wanted - own_reserved, 0);
+            pg_atomic_fetch_add_u64(&counter->reserved, more);
+            note.reserved += static_cast<int32>(more);
+        }
+    }
+    LWLockRelease(counters_lock);
+
+    if (!right)
+        raise(Code::unavailable, Details(), "Try again.", "the jobs of a tenant are still being counted");
+    if (max_prepared_xacts > 0) {
+        LOCKTAG tag = bound_lock(bound_id);
         (void)LockRelease(&tag, reserving_mode, false);
     }
     return reservation;

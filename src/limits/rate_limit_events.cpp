@@ -9,6 +9,7 @@
 
 #include "ojs/pg/args.h"
 #include "ojs/pg/json.h"
+#include "ojs/pg/settings.h"
 #include "ojs/store/spi.h"
 
 namespace ojs
@@ -54,13 +55,14 @@ find_emitted(Tables &tables, int64 key, TimestampTz now, LimitUseRow &last, Item
 }
 
 void
-record(const char *type, const LimitSight &sight, ObjectBuilder &data)
+record(const char *type, std::string_view subject, ObjectBuilder &data)
 {
     static constinit Statement statement = {
         "select ojs_store.record_event($1, $2, $3)", {TEXTOID, TEXTOID, JSONBOID}, nullptr};
     Jsonb *json = data.finish();
+    text *of = cstring_to_text_with_len(subject.data(), static_cast<int>(subject.size()));
     with_spi([&] {
-        (void)execute(statement, {CStringGetTextDatum(type), PointerGetDatum(sight.name), PointerGetDatum(json)});
+        (void)execute(statement, {CStringGetTextDatum(type), PointerGetDatum(of), PointerGetDatum(json)});
     });
 }
 
@@ -106,6 +108,7 @@ tell_limit(Tables &tables, int64 key, const LimitSight &sight, TimestampTz now)
         return;
     bool emitted = last.name != nullptr;
     bool open = emitted && last.number == 1;
+    std::string_view tenant = view(sight.name).starts_with('+') ? tenant_in(view(sight.name)) : std::string_view();
     if (open && sight.started) {
         if (store::take(table, &tid) != store::Outcome::ok)
             return;
@@ -114,16 +117,24 @@ tell_limit(Tables &tables, int64 key, const LimitSight &sight, TimestampTz now)
         last.until = last.at + quiet_us;
         if (last.until > now)
             store::insert(table, form(table.rel, last));
+        if (!tenant.empty())
+            return;
         data.add("key", view(sight.name));
         data.add("job_id",
                  std::string_view(DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&sight.job_id)))));
-        record("rate_limit.released", sight, data);
+        record("rate_limit.released", view(sight.name), data);
     } else if (!emitted && sight.strategy != nullptr) {
         LimitUseRow row = {key, LimitUse::event, now, 1, now + forgotten_us, {}, 0, sight.name};
         store::insert(table, form(table.rel, row));
+        if (!tenant.empty()) {
+            data.add("tenant_id", tenant).add("limit", std::string_view("max_concurrency"));
+            data.add("current", sight.current).add("maximum", sight.limit);
+            record("tenant.limit_exceeded", tenant, data);
+            return;
+        }
         data.add("key", view(sight.name)).add("strategy", std::string_view(sight.strategy));
         data.add("limit", sight.limit).add("current", sight.current);
-        record("rate_limit.exceeded", sight, data);
+        record("rate_limit.exceeded", view(sight.name), data);
     }
 }
 

@@ -15,6 +15,7 @@
 #include "ojs/pg/session_cache.h"
 #include "ojs/pg/settings.h"
 #include "ojs/queue/tenant.h"
+#include "ojs/queue/tenant_settings.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/store/name_hash.h"
 #include "ojs/store/spi.h"
@@ -189,7 +190,7 @@ take_turn(Limits &limits)
     control.entrysize = sizeof(LimitUsed);
     control.hcxt = CurrentMemoryContext;
     limits.keys = hash_create("ojs limits of a claim", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-    limits.current = static_cast<LimitOnJob *>(palloc(sizeof(LimitOnJob) * (max_limits + 1)));
+    limits.current = static_cast<LimitOnJob *>(palloc(sizeof(LimitOnJob) * (max_limits + 2)));
 }
 
 bool
@@ -267,7 +268,13 @@ collect(Limits &limits, const Queue &queue, const JobRow &job)
 {
     JsonbValue stated;
     limits.n_current = 0;
-    if (queue.limited)
+    if (queue.tenant_concurrency >= 0) {
+        LimitPolicy of_tenant = no_limit;
+        of_tenant.key = held_key(tenant_in(queue.name));
+        of_tenant.concurrency = queue.tenant_concurrency;
+        apply(limits, queue, of_tenant);
+    }
+    if (says_something(queue.limit))
         apply(limits, queue, queue.limit);
     if (stated_limits(job, stated))
         each_limit(stated, [&](const LimitPolicy &policy) { apply(limits, queue, policy); });
@@ -461,39 +468,6 @@ pause_limits(std::string_view queue, const JobRow &job, TimestampTz until, const
         pause_key(no_limit);
     if (paused)
         CacheInvalidateRelcacheByRelid(store::relation_oid(store::Rel::rate_limit));
-}
-
-void
-tidy_limits(TimestampTz now)
-{
-    static constinit Statement old_starts = {R"sql(
-        delete from ojs_store.limit_use where ctid = any (array(
-            select u.ctid from ojs_store.limit_use u
-            where u.until <= $1
-                or (u.kind = 0 and not exists (select from ojs_store.lease l where l.job_id = u.job_id
-                    and l.token = u.token))
-            for update skip locked))
-    )sql",
-                                             {TIMESTAMPTZOID},
-                                             nullptr};
-    static constinit Statement old_settings = {R"sql(
-        delete from ojs_store.rate_limit where ctid = any (array(
-            select r.ctid from ojs_store.rate_limit r
-            where r.until <= $1 or (r.config is null and r.set_at > $1 + interval '1 minute')
-            for update skip locked))
-    )sql",
-                                               {TIMESTAMPTZOID},
-                                               nullptr};
-    static constexpr int64 every_us = 60 * USECS_PER_SEC;
-    static TimestampTz tidied_at; /* by this session */
-
-    if (now >= tidied_at && now - tidied_at < every_us)
-        return;
-    with_spi([&] {
-        (void)execute_latest(old_starts, {TimestampTzGetDatum(now)});
-        (void)execute_latest(old_settings, {TimestampTzGetDatum(now)});
-    });
-    tidied_at = now;
 }
 
 } // namespace ojs

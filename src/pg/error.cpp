@@ -53,6 +53,7 @@ constexpr Entry catalogue[] = {
     {Code::permission_denied, "PERMISSION_DENIED", "42501", false},
     {Code::rate_limited, "RATE_LIMITED", "OJ600", true},
     {Code::queue_full, "QUEUE_FULL", "OJ601", true},
+    {Code::tenant_limit_exceeded, "TENANT_LIMIT_EXCEEDED", "OJ604", true},
     {Code::unsupported_feature, "UNSUPPORTED_FEATURE", "OJ700", false},
     {Code::unique_key_invalid, "UNIQUE_KEY_INVALID", "OJ702", false},
 };

@@ -77,6 +77,9 @@ guc_init()
     DefineCustomIntVariable("ojs.default_lease", "Length of a lease where neither claim, job nor queue gives one.",
                             nullptr, &settings.default_lease_ms, 30000, 100, 86400000, PGC_USERSET, GUC_UNIT_MS,
                             nullptr, nullptr, nullptr);
+    DefineCustomStringVariable("ojs.default_tenant", "The tenant of jobs that name none.",
+                               "Empty: they belong to no tenant. Counts where ojs.tenancy is not off.",
+                               &settings.default_tenant, "", PGC_SUSET, 0, check_tenant, nullptr, nullptr);
     DefineCustomIntVariable("ojs.event_retention", "How long events that have rows of their own are kept.", nullptr,
                             &settings.event_retention_s, 7 * 86400, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S, nullptr, nullptr,
                             nullptr);

@@ -6,6 +6,8 @@
  */
 #include "ojs/push/capacity.h"
 
+#include "ojs/push/tenant_room.h"
+
 #include "ojs/pg/args.h"
 #include "ojs/counters/queue_counters.h"
 #include "ojs/pg/guard.h"
@@ -415,6 +417,7 @@ hold_bounds(const Envelope *envelopes, int n)
 {
     if (reserves())
         return;
+    hold_tenant_limits(envelopes, n);
     WantedList list = wanted_by(envelopes, n);
     for (int i = 0; i < list.n; i++)
         lock_bound(list.wanted[i].queue.id, ExclusiveLock);

@@ -10,6 +10,7 @@
 #include "ojs/push/insert.h"
 
 #include "ojs/push/capacity.h"
+#include "ojs/push/tenant_room.h"
 #include "ojs/push/update.h"
 #include "ojs/counters/job_metrics.h"
 #include "ojs/limits/held_position.h"
@@ -100,7 +101,7 @@ may_store_early(const Envelope *envelopes, int n)
 {
     return std::none_of(envelopes, envelopes + n, [](const Envelope &envelope) {
         const Queue *queue = envelope.has_id ? nullptr : find_queue(envelope.queue);
-        return queue == nullptr || queue->bounded;
+        return queue == nullptr || queue->bounded || queue->tenant_bounded;
     });
 }
 
@@ -189,6 +190,7 @@ find_room_for_all(Tables &tables, Envelope *envelopes, int n, TimestampTz now)
             apply_push_rules(*queue, envelopes[i]);
     }
     error_item = -1; /* it is about all of them */
+    keep_tenant_limits(tables, envelopes, n, now);
     return find_room(tables, envelopes, n, now);
 }
 
@@ -251,7 +253,7 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         store::note_write(queue->durable && !(envelopes[i].flags & job_at_most_once)); /* R-79, DLV-01 */
         if (queue->push_rules && !has_room)
             apply_push_rules(*queue, envelopes[i]);
-        if (queue->bounded && needs_room(envelopes[i], *queue)) {
+        if ((queue->bounded || queue->tenant_bounded) && needs_room(envelopes[i], *queue)) {
             if (!has_room)
                 now = find_room_for_all(tables, envelopes + i, n - i, now);
             has_room = true;

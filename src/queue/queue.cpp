@@ -14,6 +14,7 @@
 #include "ojs/store/rows.h"
 #include "ojs/store/store.h"
 #include "ojs/queue/tenant.h"
+#include "ojs/queue/tenant_settings.h"
 
 namespace ojs
 {
@@ -281,8 +282,10 @@ from_row(const Row &own)
     int64 concurrency = number_in(config, "concurrency", 0, 0);
     if (concurrency > 0 && (queue.limit.concurrency < 0 || concurrency < queue.limit.concurrency))
         queue.limit.concurrency = static_cast<int32>(concurrency);
-    queue.limited =
-        queue.limit.concurrency >= 0 || queue.limit.rate.period_us > 0 || queue.limit.throttle.period_us > 0;
+    const TenantSettings *tenant = is_part ? settings_of_tenant(tenant_in(view(own.name))) : nullptr;
+    queue.tenant_bounded = tenant != nullptr && tenant->bounds_pushes();
+    queue.tenant_concurrency = tenant != nullptr ? tenant->max_concurrency : -1;
+    queue.limited = queue.tenant_concurrency >= 0 || says_something(queue.limit);
     queue.default_timeout_ms = number_in(config, "default_timeout", 3, 0);
     queue.default_retry = json_in(config, "default_retry");
     queue.allowed_types = json_in(config, "allowed_job_types");
@@ -356,8 +359,9 @@ make(std::string_view name, int64 id, TimestampTz revised_at, const Queue *dropp
     values[col_config] = JsonbPGetDatum(config.finish());
     HeapTuple tuple = heap_form_tuple(RelationGetDescr(table.rel), values, nulls);
     store::insert(table, tuple);
-    if (revised_at != DT_NOBEGIN)
-        CacheInvalidateRelcache(table.rel); /* sessions, this one too, may know it as deleted */
+    const TenantSettings *tenant = has_tenants() ? settings_of_tenant(tenant_in(name)) : nullptr;
+    if (revised_at != DT_NOBEGIN || (tenant != nullptr && tenant->bounds_pushes()))
+        CacheInvalidateRelcache(table.rel); /* sessions may know it as deleted, or count what its tenant has */
     store::close(table);
     CommandCounterIncrement();
     made_here = true;

@@ -167,6 +167,11 @@ to_tenant(Envelope &envelope)
     if (!tenant_in(envelope.queue).empty())
         raise_field(Code::invalid_queue, "queue", "Name the queue alone, and the tenant in meta.tenant_id.",
                     "queue must not name a tenant");
+    if (tenant.empty() && *settings.default_tenant != '\0') {
+        tenant = settings.default_tenant;
+        if (envelope.meta == nullptr || is_object(envelope.meta))
+            envelope.meta = with_tenant(envelope.meta, tenant);
+    }
     if (tenant.empty() && settings.tenancy == tenancy_required && !for_everybody && !works_for_others())
         raise(Code::invalid_metadata, Details().add("field", "meta.tenant_id").add("reason", "tenant_missing"),
               "Set meta.tenant_id, ojs.tenant or the header X-OJS-Tenant.",

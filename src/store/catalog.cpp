@@ -18,11 +18,11 @@ constexpr int n_rels = static_cast<int>(Rel::count);
 constexpr int n_indexes = static_cast<int>(Idx::count);
 
 constexpr const char *rel_names[n_rels] = {
-    "job",           "job_history",  "finished",      "ready",         "lease",         "delayed",
-    "hot_set_state", "queue",        "worker",        "unique_key",    "rate_limit",    "limit_use",
-    "lease_log",     "hook",         "checkpoint",    "progress",      "dead_letter",   "maintenance",
-    "pool",          "name_key",     "deduplication", "idempotency",   "listener_flag", "workflow_open",
-    "workflow_end",  "workflow_due", "job_schema",    "ordering_line", "ordering_due",  "tenant_role"};
+    "job",          "job_history",   "finished",      "ready",        "lease",        "delayed",    "hot_set_state",
+    "queue",        "worker",        "unique_key",    "rate_limit",   "limit_use",    "lease_log",  "hook",
+    "checkpoint",   "progress",      "dead_letter",   "maintenance",  "pool",         "name_key",   "deduplication",
+    "idempotency",  "listener_flag", "workflow_open", "workflow_end", "workflow_due", "job_schema", "ordering_line",
+    "ordering_due", "tenant_role",   "tenant"};
 constexpr const char *index_names[n_indexes] = {"job_id",
                                                 "job_history_job",
                                                 "finished_job",

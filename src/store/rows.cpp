@@ -47,6 +47,7 @@ constexpr Oid job_schema_types[] = {TEXTOID, BYTEAOID, TEXTOID, TEXTOID, JSONBOI
 constexpr Oid ordering_line_types[] = {INT8OID, INT8OID, INT8OID, UUIDOID};
 constexpr Oid ordering_due_types[] = {INT8OID, INT8OID};
 constexpr Oid tenant_role_types[] = {TEXTOID, TEXTOID};
+constexpr Oid tenant_types[] = {TEXTOID, JSONBOID, TIMESTAMPTZOID};
 constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
 constexpr Oid pool_types[] = {TEXTOID, TEXTARRAYOID, INT4ARRAYOID, INT4OID, TEXTOID, TIMESTAMPTZOID};
 
@@ -200,7 +201,8 @@ const Shape shapes[static_cast<int>(store::Rel::count)] = {{lengthof(job_types),
                                                            {lengthof(job_schema_types), job_schema_types},
                                                            {lengthof(ordering_line_types), ordering_line_types},
                                                            {lengthof(ordering_due_types), ordering_due_types},
-                                                           {lengthof(tenant_role_types), tenant_role_types}};
+                                                           {lengthof(tenant_role_types), tenant_role_types},
+                                                           {lengthof(tenant_types), tenant_types}};
 
 template <typename Row>
 HeapTuple

@@ -74,6 +74,9 @@ insert into provocation values
     ('QUEUE_FULL', '{queue,depth,bound,strategy,retry_after_seconds}',
         $$select ojs.create_queue('q', '{"max_size": 1}'); select ojs.push('a.b', queue => 'q');
         select ojs.push('a.b', queue => 'q')$$),
+    ('TENANT_LIMIT_EXCEEDED', '{tenant_id,limit,current,maximum,retry_after_seconds}',
+        $$set local ojs.tenancy = optional; select ojs.set_tenant('t', '{"max_queue_depth": 0}');
+        select ojs.push('a.b', meta => '{"tenant_id": "t"}')$$),
     ('SCHEMA_VALIDATION_FAILED', '{field,schema,validation_errors}',
         $$select ojs.create_schema('a.b', '1', '{"maxItems": 0}'), ojs.set_schema_validation('a.b', 'strict');
         select ojs.push('a.b', '[1]')$$),

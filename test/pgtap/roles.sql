@@ -29,12 +29,12 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
             'w'),
     ('ready', 'pwo'), ('waiting', 'wo'),
     ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs held_slots '
-     'scheduling_stats', 'o'),
+     'scheduling_stats tenant_stats', 'o'),
     ('tick start_worker retry discard set_priority delete_job cancel_many retry_many delete_many create_queue '
      'configure_queue pause_queue resume_queue drain_queue '
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events '
-           'register_hook unregister_hook set_pool drop_pool bind_tenant unbind_tenant set_rate_limit schedule '
-           'unschedule '
+           'register_hook unregister_hook set_pool drop_pool bind_tenant unbind_tenant set_tenant drop_tenant '
+           'set_rate_limit schedule unschedule '
         || 'create_schema drop_schema set_schema_validation skip_ordering_key reset', ''),
     ('http', 'pwo'),
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities key_slot node_of',
@@ -73,6 +73,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
         || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters '
            'dead_letter_stats crons cron cron_json no_such_cron '
         || 'rate_limits rate_limit rate_limit_json pools pool pool_named pool_json scheduling_stats '
+           'tenants tenant tenant_named tenant_json tenant_stats tenant_stats_json tenant_jobs '
            'job_list explain job_history events_of workflows', 'o'),
     ('trigger_cron cron_job retry discard delete_job '
      'selection filter_times changed_job change_job retry_ended change_cron take_back_jobs '
@@ -85,7 +86,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker '
            'resume_worker terminate_worker forget_worker '
         || 'schedule unschedule set_maintenance reset audit register register_schema put_schema set_schema_validation '
-           'drop_schema set_pool drop_pool', '')) list (names, callers);
+           'drop_schema set_pool drop_pool set_tenant set_tenant_limits drop_tenant', '')) list (names, callers);
 
 create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema,
     coalesce(calls.callers, http_calls.callers) as callers

@@ -76,6 +76,10 @@ constexpr Load unbounded = {PG_INT64_MAX, PG_INT64_MAX};
  */
 enum class Reservation { made, full, none };
 Reservation reserve(int64 queue, const Load &wanted, const Load &bound, double warn_at, Load *depth);
+/* The same of what waits in several queues together, or of that which is not due yet; the bound has an id of its own,
+ * which no queue has. */
+Reservation reserve_among(int64 bound_id, const int64 *queues, int n, bool scheduled_only, int64 wanted, int64 bound,
+                          int64 *depth);
 /* Whether reserve() has shared counters to go by. */
 bool reserves();
 /* What waits in the queue by this transaction's own doing. */

@@ -27,6 +27,12 @@ static_assert(std::is_trivially_destructible_v<LimitPolicy>);
 
 constexpr LimitPolicy no_limit = {{}, -1, {0, 0}, {0, 0}, OnLimit::wait};
 
+inline bool
+says_something(const LimitPolicy &policy)
+{
+    return policy.concurrency >= 0 || policy.rate.period_us > 0 || policy.throttle.period_us > 0;
+}
+
 constexpr int max_limits = 16; /* of one job */
 
 /*

@@ -44,6 +44,7 @@ enum class Code {
     permission_denied,
     rate_limited,
     queue_full,
+    tenant_limit_exceeded,
     unsupported_feature,
     unique_key_invalid,
 };

@@ -28,6 +28,7 @@ struct Settings {
     bool conformance_mode;
     int deduplication_ttl_s;
     int default_lease_ms;
+    char *default_tenant; /* of jobs that name none; empty: none */
     int http_lease_ms;
     int event_retention_s;
     char *events_off;

@@ -30,24 +30,26 @@ struct Queue {
     bool delete_on_ack;         /* */
     int32 lease_flags;          /* of its leases: lease_durable, lease_logged */
     bool durable;               /* commits of push and ack are waited for */
-    bool push_rules;       /* what a push must look at: default_retry, default_timeout_ms, allowed_types, producers */
-    bool restricted;       /* one of `roles` is set */
-    bool claim_rules;      /* what a claim must look at first: claim_jitter_ms, claim_rate */
-    bool limited;          /* `limit` says something */
-    LimitPolicy limit;     /* `concurrency` and `rate_limit`; its key is empty */
-    int64 lease_ms;        /* 0: the setting ojs.default_lease */
-    int64 max_deliveries;  /* 0: no bound */
-    int64 claim_jitter_ms; /* 0: claims are served at once */
-    int64 claim_rate;      /* claims of a worker in a second; 0: no bound */
-    int64 kept_ms[3];      /* finished jobs: completed, discarded, cancelled (kept_ms_of) */
-    int64 dead_letter_ttl_ms;             /* how long, and … */
-    int64 dead_letter_max;                /* … how many of its dead letters are kept; 0: no bound */
-    int64 max_size;                       /* jobs that may wait: see capacity.h; 0: no bound */
-    int64 max_size_bytes;                 /* and how large they may be together; 0: no bound */
-    bool bounded;                         /* one of the two is set */
-    Overflow overflow;                    /* at that bound */
-    int64 block_ms;                       /* how long a push waits there, with `block` */
-    double warning_threshold;             /* the part of the bound from which on pushes are warned */
+    bool push_rules;     /* what a push must look at: default_retry, default_timeout_ms, allowed_types, producers */
+    bool restricted;     /* one of `roles` is set */
+    bool claim_rules;    /* what a claim must look at first: claim_jitter_ms, claim_rate */
+    bool limited;        /* `limit` says something, or tenant_concurrency does */
+    LimitPolicy limit;   /* `concurrency` and `rate_limit`; its key is empty */
+    bool tenant_bounded; /* its tenant may not push without bound (tenant_settings.h) */
+    int32 tenant_concurrency; /* jobs that its tenant may hold at once, in all of its queues; -1: no limit */
+    int64 lease_ms;           /* 0: the setting ojs.default_lease */
+    int64 max_deliveries;     /* 0: no bound */
+    int64 claim_jitter_ms;    /* 0: claims are served at once */
+    int64 claim_rate;         /* claims of a worker in a second; 0: no bound */
+    int64 kept_ms[3];         /* finished jobs: completed, discarded, cancelled (kept_ms_of) */
+    int64 dead_letter_ttl_ms; /* how long, and … */
+    int64 dead_letter_max;    /* … how many of its dead letters are kept; 0: no bound */
+    int64 max_size;           /* jobs that may wait: see capacity.h; 0: no bound */
+    int64 max_size_bytes;     /* and how large they may be together; 0: no bound */
+    bool bounded;             /* one of the two is set */
+    Overflow overflow;        /* at that bound */
+    int64 block_ms;           /* how long a push waits there, with `block` */
+    double warning_threshold; /* the part of the bound from which on pushes are warned */
     char dead_letter[max_queue_name + 1]; /* where jobs go after max_deliveries; empty: nowhere */
     TimestampTz revised_at;
 

@@ -50,6 +50,7 @@ enum class Rel {
     ordering_line,
     ordering_due,
     tenant_role,
+    tenant,
     count
 };
 
