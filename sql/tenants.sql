@@ -17,9 +17,10 @@ language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_is_tenant';
 
 -- Whether the caller may see what belongs to this tenant (null: to none).
 create function ojs_store.may_see_tenant(tenant text) returns boolean
-language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select coalesce(ojs_store.caller_tenant() = tenant, ojs_store.caller_tenant() is null)
-$$;
+language sql stable parallel unsafe
+begin atomic -- parsed already: views call it for those who may not enter the schema
+    select coalesce(ojs_store.caller_tenant() = $1, ojs_store.caller_tenant() is null);
+end;
 
 -- For what is about the whole system, and shows or moves what may be anybody's.
 create function ojs_store.refuse_tenant(what text) returns void

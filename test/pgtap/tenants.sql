@@ -77,6 +77,8 @@ select is(pg_temp.refusal(call), told, 'MT-01: ' || call) from (values
     ($$select ojs.bind_tenant('nobody-there', 'a')$$, 'OJ100 INVALID_PAYLOAD role'),
     ($$select ojs.bind_tenant('clerk', 'a')$$, 'OJ100 INVALID_PAYLOAD role'),
     ($$select ojs.bind_tenant('insider', 'a b')$$, 'OJ100 INVALID_PAYLOAD tenant')) c (call, told);
+select is(pg_temp.as_role('clerk', $$select string_agg(role || ' ' || tenant, ', ' order by role) from ojs.tenant_roles
+    where role in ('insider', 'outsider')$$), 'insider b, outsider a', 'MT-01: an administrator sees the bindings');
 create role pair in role ojs_producer;
 create role member in role insider;
 select ojs.bind_tenant('pair', 'a'), ojs.bind_tenant('pair', 'c') \g /dev/null
@@ -134,6 +136,11 @@ select ojs.schedule('vault-clock', '0 0 1 1 *',
 select ojs.set_pool('vault-pool', '{"queues": ["vault"]}') \g /dev/null
 create temp table strangers as
     select * from (values ('outsider', ''), ('clerk', 'a')) s (role, tenant);
+select ojs.set_tenant('b', '{"max_scheduled": 1000}') \g /dev/null
+insert into calls values ('set_tenant', $$ojs.set_tenant('b', '{"max_concurrency": 0}')$$),
+    ('drop_tenant', $$ojs.drop_tenant('b')$$),
+    ('tenant_stats', $$'SECRET' from ojs.tenant_stats() where tenant_id = 'b'$$);
+update views set shown = $$'SECRET' from ojs.tenants where tenant = 'b'$$ where name = 'tenants';
 select is(count(*), 4::bigint, 'MT-03: there is what may be seen') from ojs.list_jobs('vault@b', 'available');
 
 select is((select string_agg(distinct proname, ' ') from pg_proc where pronamespace = 'ojs'::regnamespace
