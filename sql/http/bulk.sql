@@ -111,7 +111,7 @@ language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_batch_answ
 
 create function ojs_http.batch_response(status int, items jsonb, jobs_only boolean, head text, tail text)
     returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql strict volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     answer record;

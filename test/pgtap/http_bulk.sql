@@ -278,5 +278,7 @@ select pg_temp.http('DELETE', '/ojs/v1/admin/dead-letter', '{"confirm": true}') 
 select is((select count(*) from ojs.jobs where queue = 'plain.end'), 1::bigint,
     'DLQ-07: a purge of dead letters leaves jobs that were merely discarded');
 
+select is(ojs_http.batch_response(201, null, true, '[', ']')::text, null, 'BLK-01: of no items there is no answer');
+
 select * from finish();
 rollback;
