@@ -22,7 +22,7 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name,
             'version', '1.0.0') order by name) filter (where not official))
     from (values ('admin-api', true), ('dead-letter', true), ('durable-execution', true), ('fair-scheduling', true),
-        ('rate-limiting', true),
+        ('multi-tenancy', true), ('rate-limiting', true),
         ('schema-registry', true),
         ('job-versioning', false), ('progress', false)) e (name, official)
 $$;

@@ -1,6 +1,7 @@
 /*
  * claim.cpp: ojs.claim, of a queue, of queues, of a pool. How jobs are chosen: scan.cpp.
  */
+#include "ojs/claim/fair.h"
 #include "ojs/claim/request.h"
 #include "ojs/claim/shares.h"
 #include "ojs/pg/args.h"
@@ -57,7 +58,8 @@ OJS_FUNCTION(ojs_claim)
     std::string_view queue = view(PG_GETARG_TEXT_PP(p_queues));
     bool missing_ok = missing_ok_arg(fcinfo);
     return claim(fcinfo, "ojs.claim()", [&](text *worker, int max, Interval *lease) {
-        return read_request(&queue, 1, worker, max, lease, missing_ok);
+        return names_all_parts(queue) ? fair_request(queue, worker, max, lease, missing_ok)
+                                      : read_request(&queue, 1, worker, max, lease, missing_ok);
     });
 }
 
@@ -76,7 +78,9 @@ OJS_FUNCTION(ojs_claim_queues)
         weights_by(text_or_null(fcinfo, p_strategy), jsonb_or_null(fcinfo, p_weights), queues, names.n);
     bool missing_ok = missing_ok_arg(fcinfo);
     return claim(fcinfo, "ojs.claim()", [&](text *worker, int max, Interval *lease) {
-        return read_request(queues, names.n, worker, max, lease, missing_ok, weights);
+        return names.n == 1 && names_all_parts(queues[0])
+                   ? fair_request(queues[0], worker, max, lease, missing_ok)
+                   : read_request(queues, names.n, worker, max, lease, missing_ok, weights);
     });
 }
 

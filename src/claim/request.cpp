@@ -103,6 +103,29 @@ queue_for_claim(std::string_view name)
 
 } // namespace
 
+int
+add_queue(Request &request, const Queue &queue, int32 weight)
+{
+    if (request.n == request.room) {
+        request.room = std::max(4, request.room * 2);
+        auto *queues = static_cast<Queue *>(palloc(sizeof(Queue) * request.room));
+        std::copy(request.queues, request.queues + request.n, queues);
+        request.queues = queues;
+        if (request.weights != nullptr) {
+            auto *weights = static_cast<int32 *>(palloc(sizeof(int32) * request.room));
+            std::copy(request.weights, request.weights + request.n, weights);
+            request.weights = weights;
+        }
+    }
+    request.queues[request.n] = queue;
+    if (in_maintenance())
+        request.queues[request.n].state = QueueState::paused;
+    if (request.weights != nullptr)
+        request.weights[request.n] = weight;
+    request.claim_rules |= queue.claim_rules;
+    return request.n++;
+}
+
 Request
 read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok,
              const int32 *weights)
@@ -117,9 +140,9 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
     request.max = std::min(max, max_claim);
     if (lease != nullptr)
         request.lease_ms = clamp_lease(interval_ms(lease));
-    request.queues = static_cast<Queue *>(palloc(sizeof(Queue) * std::max(n, 1)));
-    int32 *own_weights = weights == nullptr ? nullptr : static_cast<int32 *>(palloc(sizeof(int32) * std::max(n, 1)));
-    request.weights = own_weights;
+    request.room = std::max(n, 1);
+    request.queues = static_cast<Queue *>(palloc(sizeof(Queue) * request.room));
+    request.weights = weights == nullptr ? nullptr : static_cast<int32 *>(palloc(sizeof(int32) * request.room));
     for (int i = 0; i < n; i++) {
         const Queue *queue = queue_for_claim(queues[i]);
         if (queue == nullptr) {
@@ -135,15 +158,8 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
         bool twice = false;
         for (int j = 0; j < request.n; j++)
             twice |= request.queues[j].id == queue->id;
-        if (twice)
-            continue;
-        request.queues[request.n] = *queue;
-        if (in_maintenance())
-            request.queues[request.n].state = QueueState::paused;
-        if (own_weights != nullptr)
-            own_weights[request.n] = weights[i];
-        request.n++;
-        request.claim_rules |= queue->claim_rules;
+        if (!twice)
+            add_queue(request, *queue, weights != nullptr ? weights[i] : 1);
     }
     return request;
 }

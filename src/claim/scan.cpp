@@ -16,6 +16,7 @@
 #include "ojs/claim/scan.h"
 
 #include "ojs/claim/delivery.h"
+#include "ojs/claim/fair.h"
 #include "ojs/claim/shares.h"
 #include "ojs/shared/claim_window.h"
 #include "ojs/state/dead_letter.h"
@@ -186,6 +187,8 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
         end_stretch(walk.held_back, level.held_back[klass], walk.now);
 }
 
+} // namespace
+
 void
 walk_queue(Walk &walk, int queue_position, bool from_start)
 {
@@ -211,6 +214,8 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
         else if (i == levels.n)
             break;
         above = levels.level[i].npriority;
+        if (above > walk.deepest)
+            break;
         if (!is_empty)
             walk_class(walk, scan, queue_position, levels.level[i], returned);
         if (above == 0 && walk.n < walk.most && walk.left == left)
@@ -226,7 +231,6 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
     store::end(scan);
 }
 
-/* Up to how many jobs the claim may have when it has walked this queue. */
 int
 most_with(const Walk &walk, int queue_position)
 {
@@ -238,29 +242,17 @@ most_with(const Walk &walk, int queue_position)
     return std::min(walk.max, walk.n + request.share.quota - had);
 }
 
-/*
- * Each queue gives its part of what the claim may still have. What a queue has too few jobs for is divided again among
- * the others, until the claim is full or none has more: each round but the last ends a queue.
- */
-void
-walk_by_weight(Walk &walk, bool from_start)
+namespace
 {
-    Shares shares = shares_of(walk.request);
-    while (walk.n < walk.max && share_out(shares, walk.request, walk.max - walk.n))
-        for (int i = 0; i < shares.n; i++) {
-            int wanted = walk.n + shares.part[i];
-            walk.most = std::min(wanted, most_with(walk, shares.queue[i]));
-            if (walk.n < walk.most)
-                walk_queue(walk, shares.queue[i], from_start);
-            if (walk.n < wanted)
-                shares.weight[i] = 0;
-        }
-}
 
 void
 walk_queues(Walk &walk, bool from_start)
 {
     walk.arriving = nullptr;
+    if (walk.request.fair != nullptr) {
+        walk_fairly(walk, from_start);
+        return;
+    }
     if (walk.request.weights != nullptr) {
         walk_by_weight(walk, from_start);
         return;
@@ -385,6 +377,10 @@ emit(Walk &walk, ReturnSetInfo *set)
     });
     if (walk.request.weights != nullptr)
         take_turns(walk.taken, walk.n, walk.request.weights);
+    if (walk.request.fair != nullptr)
+        std::stable_sort(walk.taken, walk.taken + walk.n, [](const ClaimedJob &a, const ClaimedJob &b) {
+            return a.ready.npriority < b.ready.npriority;
+        });
     bool careful = showing;
     int shown = 0;
     if (careful)
@@ -415,7 +411,7 @@ emit(Walk &walk, ReturnSetInfo *set)
 } // namespace
 
 HandedOut
-hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set)
+hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set)
 {
     Walk walk = {.tables = tables,
                  .request = request,
@@ -440,11 +436,13 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
         walk.max = std::min(walk.max, places_left(walk.limits, request.queues[0], request.pool_limit, &place));
     walk_queues(walk, false);
     if (walk.n < request.max) {
+        if (request.fair != nullptr)
+            add_all_parts(request);
         bool waits = request.may_wait && walk.n == 0;
         bool wrote = !(store::write_mark() == before);
         wake_wanted(queue_ids(request), request.n, waits);
-        before = store::write_mark(); /* nobody waits for a flag */
-        if (!upkept)
+        before = store::write_mark();           /* nobody waits for a flag */
+        if (!upkept || request.fair != nullptr) /* it did so without queues */
             do_upkeep(walk, !shares);
         walk_queues(walk, true);
         if (waits && walk.n > 0 && walk.n < request.max) { /* it does not go on to wait, so it may listen */
@@ -461,6 +459,8 @@ hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo 
     HandedOut out = {0, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))), std::nullopt};
     if (walk.limits.free_at != DT_NOEND)
         out.free_in_us = std::max<int64>(walk.limits.free_at - now, 0);
+    if (request.fair != nullptr) /* nobody wakes it for a part that is new */
+        out.free_in_us = std::min(out.free_in_us.value_or(USECS_PER_SEC), USECS_PER_SEC);
     for (int i = 0; place.used != nullptr && i < walk.n; i++)
         take_place(walk.limits, place, walk.taken[i].lease);
     if (walk.n > 0)

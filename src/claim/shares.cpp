@@ -3,6 +3,7 @@
  */
 #include "ojs/claim/shares.h"
 
+#include "ojs/claim/fair.h"
 #include "ojs/claim/walk.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
@@ -27,18 +28,6 @@ common_divisor(int64 a, int64 b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* Values that follow each other lie far apart, so that a weight of 3 is served in three places of a cycle. */
-int64
-step_of(int64 weight, int n)
-{
-    if (weight == n)
-        return 1; /* of equal queues, one after the other */
-    int64 step = static_cast<int64>(static_cast<double>(weight) * 0.6180339887);
-    for (step = std::max<int64>(step, 1); common_divisor(step, weight) != 1;)
-        step++;
-    return step;
-}
-
 int64
 next_turn(uint64 set, int64 weight, int n)
 {
@@ -58,6 +47,17 @@ is_strategy(std::string_view given, std::string_view name)
 }
 
 } // namespace
+
+int64
+step_of(int64 weight, int n)
+{
+    if (weight == n)
+        return 1; /* of equal queues, one after the other */
+    int64 step = static_cast<int64>(static_cast<double>(weight) * 0.6180339887);
+    for (step = std::max<int64>(step, 1); common_divisor(step, weight) != 1;)
+        step++;
+    return step;
+}
 
 int32 *
 weights_by(const text *strategy, const Jsonb *weights, const std::string_view *queues, int n)
@@ -151,6 +151,25 @@ share_out(Shares &shares, const Request &request, int jobs)
         before = upto;
     }
     return true;
+}
+
+/*
+ * Each queue gives its part of what the claim may still have. What a queue has too few jobs for is divided again among
+ * the others, until the claim is full or none has more: each round but the last ends a queue.
+ */
+void
+walk_by_weight(Walk &walk, bool from_start)
+{
+    Shares shares = shares_of(walk.request);
+    while (walk.n < walk.max && share_out(shares, walk.request, walk.max - walk.n))
+        for (int i = 0; i < shares.n; i++) {
+            int wanted = walk.n + shares.part[i];
+            walk.most = std::min(wanted, most_with(walk, shares.queue[i]));
+            if (walk.n < walk.most)
+                walk_queue(walk, shares.queue[i], from_start);
+            if (walk.n < wanted)
+                shares.weight[i] = 0;
+        }
 }
 
 void

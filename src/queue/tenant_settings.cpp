@@ -85,12 +85,6 @@ load_settings()
     store::close_and_unlock(table, AccessShareLock);
 }
 
-uint64
-settings_generation()
-{
-    return store::catalog_generation(store::Rel::tenant);
-}
-
 void
 add_part(std::string_view tenant, int64 queue, int &room)
 {
@@ -142,6 +136,12 @@ load_parts()
 
 } // namespace
 
+uint64
+tenant_settings_generation()
+{
+    return store::catalog_generation(store::Rel::tenant);
+}
+
 const TenantSettings *
 settings_of_tenant(std::string_view tenant)
 {
@@ -149,14 +149,14 @@ settings_of_tenant(std::string_view tenant)
     if (tenant.empty() || tenant.size() > max_tenant)
         return nullptr;
     memcpy(key, tenant.data(), tenant.size());
-    settings_cache.refresh(settings_generation(), load_settings);
+    settings_cache.refresh(tenant_settings_generation(), load_settings);
     return static_cast<const TenantSettings *>(hash_search(by_tenant, key, HASH_FIND, nullptr));
 }
 
 TenantQueues
 queues_of_tenant(std::string_view tenant)
 {
-    parts_cache.refresh(store::catalog_generation(store::Rel::queue) + settings_generation(), load_parts);
+    parts_cache.refresh(store::catalog_generation(store::Rel::queue) + tenant_settings_generation(), load_parts);
     const Part *first =
         std::find_if(parts, parts + n_parts, [tenant](const Part &one) { return one.tenant == tenant; });
     const Part *last = std::find_if(first, static_cast<const Part *>(parts + n_parts),

@@ -16,6 +16,9 @@ namespace ojs
 Request read_request(const std::string_view *queues, int n, text *worker, int max, Interval *lease, bool missing_ok,
                      const int32 *weights = nullptr);
 
+/* Adds a queue, which the request has not, with its weight where it has weights. Returns its position. */
+int add_queue(Request &request, const Queue &queue, int32 weight);
+
 /* Counts a claim against the claim_rate of its queues; RATE_LIMITED beyond. */
 void admit(const Request &request);
 /* Like admit(), but for work mode: beyond the rate it emits a NOTICE and waits for the next second. Returns false if

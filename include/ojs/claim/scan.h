@@ -18,7 +18,9 @@ struct Share {
 struct Request {
     Queue *queues; /* copies: the cache may change under a call */
     int n;
-    const int32 *weights; /* by queue (shares.h); null: strictly one after the other */
+    int room;
+    int32 *weights;        /* by queue (shares.h); null: strictly one after the other */
+    struct FairLook *fair; /* of all parts of a queue (fair.h), which it is given as their turns come; null: not so */
     text *worker;
     int max;
     LimitPolicy pool_limit; /* of the pool that the claim names, with its places */
@@ -50,6 +52,6 @@ struct HandedOut {
 };
 
 /* Claims up to request.max jobs and puts them into `set` as rows of ojs.claimed_job. */
-HandedOut hand_out(Tables &tables, const Request &request, TimestampTz now, ReturnSetInfo *set);
+HandedOut hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set);
 
 } // namespace ojs

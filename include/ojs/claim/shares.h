@@ -34,6 +34,13 @@ Shares shares_of(const Request &request);
 /* Divides so many jobs among the queues that are left. Returns false if none is. */
 bool share_out(Shares &shares, const Request &request, int jobs);
 
+/* How far apart turns lie that follow each other, of n queues with so many turns in all: values that follow each other
+ * lie far apart, so that a weight of 3 is served in three places of a cycle. */
+int64 step_of(int64 turns, int n);
+
+/* Takes jobs of all queues of the claim by their weights. */
+void walk_by_weight(struct Walk &walk, bool from_start);
+
 /* The order of `n` jobs which are sorted by queue: each queue's next job when its turn comes by its weight. */
 void take_turns(struct ClaimedJob *taken, int n, const int32 *weights);
 

@@ -30,13 +30,14 @@ struct HeldJob {
 
 struct Walk {
     Tables &tables;
-    const Request &request;
+    Request &request; /* it may be given more queues (fair.h) */
     TimestampTz now;
     ClaimedJob *taken = nullptr;
     int n = 0;
-    int left = 0; /* rows it has met and not taken */
-    int most = 0; /* n may come to this in the queue at hand */
-    int max = 0;  /* and to this in all */
+    int left = 0;                 /* rows it has met and not taken */
+    int most = 0;                 /* n may come to this in the queue at hand */
+    int max = 0;                  /* and to this in all */
+    int16 deepest = PG_INT16_MAX; /* jobs of a lower priority than this are left */
     Limits limits;
     HeldBack held_back = {};       /* that this walk is in */
     Bitmapset *arriving = nullptr; /* positions of the queues where it met jobs of open transactions */
@@ -53,5 +54,11 @@ void hand_over(Walk &walk, int queue_position, const ReadyRow &ready);
  * limits are asked before the row is taken, so that who may not have it leaves it to others.
  */
 bool within_limits(Walk &walk, int queue_position, const ReadyRow &ready, ItemPointer tid);
+
+/* Takes jobs of one queue. Unless `from_start`, by what the session remembers of it. */
+void walk_queue(Walk &walk, int queue_position, bool from_start);
+
+/* Up to how many jobs the claim may have when it has walked this queue. */
+int most_with(const Walk &walk, int queue_position);
 
 } // namespace ojs

@@ -28,6 +28,8 @@ static_assert(std::is_trivially_destructible_v<TenantSettings>);
 /* Null where nothing is set. Good until the next call that may find the settings changed. */
 const TenantSettings *settings_of_tenant(std::string_view tenant);
 
+uint64 tenant_settings_generation(); /* grows when any of them changes */
+
 /* The queues of a tenant, as ids: for one whose pushes are bounded. */
 struct TenantQueues {
     const int64 *ids;

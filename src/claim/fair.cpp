@@ -1,0 +1,397 @@
+/*
+ * fair.cpp: see fair.h.
+ */
+#include "ojs/claim/fair.h"
+
+#include "ojs/claim/shares.h"
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/queue/access.h"
+#include "ojs/queue/tenant.h"
+#include "ojs/queue/tenant_settings.h"
+
+namespace ojs
+{
+
+/* A part that had jobs at the last look. */
+struct FairPart {
+    int64 queue;
+    int64 weight; /* 0: it gave less than its share since */
+    int16 npriority;
+};
+
+struct FairLook {
+    char name[max_queue_name + 1]; /* of the whole queue: key */
+    int64 next_us;                 /* look again, by the steady clock */
+    Oid role;                      /* for whom it was */
+    uint64 settings;               /* of tenants, as they were */
+    FairPart *parts;               /* by priority */
+    int64 *upto;                   /* sums of the weights of parts[first] to the one at that place */
+    int n;
+    int first; /* the priority whose turn it is: parts[first] to parts[end - 1] */
+    int end;
+    bool summed; /* `upto` is right */
+    int64 turn;
+    int64 turns; /* that `turn` is one of */
+};
+
+namespace
+{
+
+constexpr std::string_view all_parts = "@*";
+constexpr int64 look_every_us = 200 * 1000;
+constexpr int max_looks = 256;      /* queues that a session remembers */
+constexpr int64 rest_per_look = 50; /* a look that takes long is made less often: it costs 2 % at most */
+
+MemoryContext looks_context;
+HTAB *looks; /* FairLook */
+
+std::string_view
+whole_queue(std::string_view name)
+{
+    return name.substr(0, name.size() - all_parts.size());
+}
+
+FairLook &
+look_of(std::string_view whole)
+{
+    char key[max_queue_name + 1] = {};
+    bool found;
+    memcpy(key, whole.data(), std::min(whole.size(), max_queue_name));
+    if (looks != nullptr && hash_get_num_entries(looks) >= max_looks &&
+        hash_search(looks, key, HASH_FIND, nullptr) == nullptr) {
+        MemoryContextDelete(looks_context);
+        looks = nullptr;
+    }
+    if (looks == nullptr) {
+        looks_context = AllocSetContextCreate(TopMemoryContext, "ojs fair claims", ALLOCSET_SMALL_SIZES);
+        HASHCTL control = {};
+        control.keysize = max_queue_name + 1;
+        control.entrysize = sizeof(FairLook);
+        control.hcxt = looks_context;
+        looks = hash_create("ojs fair claims", 16, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+    }
+    auto *look = static_cast<FairLook *>(hash_search(looks, key, HASH_ENTER, &found));
+    if (!found) {
+        *look = {};
+        memcpy(look->name, key, sizeof key);
+    }
+    return *look;
+}
+
+/* Calls body(name) for the whole queue and each of its parts, as far as they are there, once or more often. */
+template <typename Body>
+void
+each_part(std::string_view whole, Body body)
+{
+    auto text_datum = [](const char *text) { return CStringGetTextDatum(text); };
+    auto length = static_cast<int>(whole.size());
+    body(whole);
+    store::Table table = store::open(store::Rel::queue, AccessShareLock);
+    Relation index = index_open(store::index_oid(store::Idx::queue_name), AccessShareLock);
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    IndexScanDesc scan = index_begin(table.rel, index, snapshot, 2);
+    ScanKeyData keys[2];
+    ScanKeyEntryInitialize(&keys[0], 0, 1, BTGreaterStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXT_GT,
+                           text_datum(psprintf("%.*s@", length, whole.data())));
+    ScanKeyEntryInitialize(&keys[1], 0, 1, BTLessStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXT_LT,
+                           text_datum(psprintf("%.*sA", length, whole.data()))); /* A follows @ */
+    index_rescan(scan, keys, 2, nullptr, 0);
+    constexpr int name_column = 2;
+    while (index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
+        bool null;
+        CHECK_FOR_INTERRUPTS();
+        body(view(DatumGetTextPP(slot_getattr(table.slot, name_column, &null))));
+    }
+    index_endscan(scan);
+    UnregisterSnapshot(snapshot);
+    index_close(index, AccessShareLock);
+    store::close_and_unlock(table, AccessShareLock);
+}
+
+bool
+may_claim(const Queue &queue)
+{
+    return queue.state != QueueState::deleted && !queue.is_log && may_use_queue(queue, Right::work);
+}
+
+/* Null for one that is not there, or that the caller may not work on. */
+const Queue *
+claimable(std::string_view name)
+{
+    const Queue *queue = find_stored_queue(name);
+    return queue != nullptr && may_claim(*queue) ? queue : nullptr;
+}
+
+int32
+weight_of(const Queue &queue)
+{
+    const TenantSettings *set = settings_of_tenant(tenant_in(queue.name));
+    return set != nullptr ? set->weight : 1;
+}
+
+/* What has jobs, dead index entries included: who has none gives none, and is left out. */
+void
+look_again(FairLook &look)
+{
+    int64 from_us = steady_us();
+    Tables tables(AccessShareLock);
+    ScanKeyData keys[4];
+    store::Scan scan;
+    int room = 16;
+    FairPart *parts = static_cast<FairPart *>(palloc(sizeof(FairPart) * room));
+    int n = 0;
+
+    set_keys(keys, 0, BTGreaterStrategyNumber, F_INT2GT, PG_INT16_MIN, BTLessStrategyNumber, F_INT2LT, PG_INT16_MAX);
+    store::begin(scan, tables.ready(), store::Idx::ready_order, keys, 4, true);
+    each_part(look.name, [&](std::string_view name) {
+        const Queue *queue = claimable(name);
+        int16 npriority;
+        if (queue == nullptr || queue->state == QueueState::paused ||
+            !level_between(scan, queue->id, PG_INT16_MIN, PG_INT16_MAX, &npriority))
+            return;
+        if (n == room)
+            parts = static_cast<FairPart *>(repalloc_huge(parts, sizeof(FairPart) * (room *= 2)));
+        parts[n++] = {queue->id, weight_of(*queue), npriority};
+    });
+    store::end(scan);
+    tables.close_and_unlock();
+
+    std::sort(parts, parts + n, [](const FairPart &a, const FairPart &b) {
+        return a.npriority != b.npriority ? a.npriority < b.npriority : a.queue < b.queue;
+    });
+    n = static_cast<int>(
+        std::unique(parts, parts + n, [](const FairPart &a, const FairPart &b) { return a.queue == b.queue; }) - parts);
+    for (void *old : {static_cast<void *>(look.parts), static_cast<void *>(look.upto)})
+        if (old != nullptr)
+            pfree(old);
+    look.parts = nullptr;
+    look.upto = nullptr;
+    look.n = look.first = look.end = 0;
+    look.summed = false;
+    Size entries = std::max(n, 1);
+    look.parts = static_cast<FairPart *>(MemoryContextAllocHuge(looks_context, sizeof(FairPart) * entries));
+    look.upto = static_cast<int64 *>(MemoryContextAllocHuge(looks_context, sizeof(int64) * entries));
+    std::copy(parts, parts + n, look.parts);
+    pfree(parts);
+    look.n = n;
+    look.role = GetUserId();
+    look.settings = tenant_settings_generation();
+    int64 at_us = steady_us();
+    look.next_us = at_us + std::max(look_every_us, (at_us - from_us) * rest_per_look);
+}
+
+/* Goes on to the highest priority of which a part may still have jobs. Returns the sum of the weights; 0: none has. */
+int64
+sum_up(FairLook &look)
+{
+    while (!look.summed) {
+        int64 sum = 0;
+        look.end = look.first;
+        while (look.end < look.n && look.parts[look.end].npriority == look.parts[look.first].npriority) {
+            sum += look.parts[look.end].weight;
+            look.upto[look.end++] = sum;
+        }
+        look.summed = sum > 0 || look.end == look.n;
+        if (!look.summed)
+            look.first = look.end;
+    }
+    return look.end > look.first ? look.upto[look.end - 1] : 0;
+}
+
+int64
+next_turn(FairLook &look, int64 weight)
+{
+    if (look.turns != weight)
+        look.turn = static_cast<int64>(random64() % static_cast<uint64>(weight));
+    look.turns = weight;
+    int64 turn = look.turn;
+    look.turn = (turn + step_of(weight, look.end - look.first)) % weight;
+    return turn;
+}
+
+int
+position_in(Request &request, int64 id)
+{
+    for (int i = 0; i < request.n; i++)
+        if (request.queues[i].id == id)
+            return i;
+    const Queue *queue = find_queue(id);
+    return queue != nullptr && may_claim(*queue) ? add_queue(request, *queue, weight_of(*queue)) : -1;
+}
+
+struct FairShare {
+    int queue_position;
+    int jobs;
+};
+struct FairShares {
+    int n;
+    FairShare *of;
+};
+
+/* Whose turn it is. Returns false if no part is known to have more. */
+bool
+fair_shares(Request &request, int jobs, FairShares &shares)
+{
+    FairLook &look = *request.fair;
+    int64 weight = sum_up(look);
+    if (weight == 0)
+        return false;
+    int64 turn = next_turn(look, weight);
+    shares.of = static_cast<FairShare *>(palloc(sizeof(FairShare) * jobs));
+    shares.n = 0;
+    int at = look.first;
+    /* A part has a stretch of jobs * its weight; it gets a job for each of turn, turn + weight, … that lies in it. */
+    for (int i = 0; i < jobs; i++) {
+        int64 place = turn + i * weight;
+        at = static_cast<int>(
+            std::upper_bound(look.upto + at, look.upto + look.end, place,
+                             [jobs](int64 place, int64 upto) { return place < upto * static_cast<int64>(jobs); }) -
+            look.upto);
+        int position = position_in(request, look.parts[at].queue);
+        if (position < 0) {
+            look.parts[at].weight = 0;
+            look.summed = false;
+        } else if (shares.n > 0 && shares.of[shares.n - 1].queue_position == position)
+            shares.of[shares.n - 1].jobs++;
+        else
+            shares.of[shares.n++] = {position, 1};
+    }
+    return true;
+}
+
+/* The queue gave less than its share: from now on its jobs of the next priority count, if it has any. */
+void
+note_short(Walk &walk, int queue_position)
+{
+    FairLook &look = *walk.request.fair;
+    int64 queue = walk.request.queues[queue_position].id;
+    FairPart *end = look.parts + look.n;
+    FairPart *part =
+        std::find_if(look.parts + look.first, end, [queue](const FairPart &one) { return one.queue == queue; });
+    look.summed = false;
+    if (part == end)
+        return;
+    ScanKeyData keys[4];
+    store::Scan scan;
+    int16 next;
+    FairPart moved = *part;
+    set_keys(keys, queue, BTGreaterStrategyNumber, F_INT2GT, part->npriority, BTLessStrategyNumber, F_INT2LT,
+             PG_INT16_MAX);
+    store::begin(scan, walk.tables.ready(), store::Idx::ready_order, keys, 4, true);
+    bool more = level_between(scan, queue, part->npriority, PG_INT16_MAX, &next);
+    store::end(scan);
+    part->weight = 0;
+    if (!more)
+        return;
+    moved.npriority = next;
+    FairPart *to = std::find_if(part, end, [next](const FairPart &one) { return one.npriority > next; });
+    std::copy(part + 1, to, part);
+    to[-1] = moved;
+}
+
+/* The next priority behind `above` of which a queue of the claim has an entry. */
+bool
+next_priority(Walk &walk, store::Scan &scan, int16 above, int16 *found)
+{
+    bool any = false;
+    for (int i = 0; i < walk.request.n; i++) {
+        int16 here;
+        if (walk.request.queues[i].state == QueueState::paused ||
+            !level_between(scan, walk.request.queues[i].id, above, any ? *found : PG_INT16_MAX, &here))
+            continue;
+        *found = here;
+        any = true;
+    }
+    return any;
+}
+
+void
+walk_all(Walk &walk)
+{
+    ScanKeyData keys[4];
+    store::Scan scan;
+    int16 above = PG_INT16_MIN;
+    set_keys(keys, 0, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, PG_INT16_MAX);
+    for (;;) {
+        store::begin(scan, walk.tables.ready(), store::Idx::ready_order, keys, 4, true);
+        bool more = walk.n < walk.max && next_priority(walk, scan, above, &walk.deepest);
+        store::end(scan);
+        if (!more)
+            return;
+        above = walk.deepest;
+        walk_by_weight(walk, true);
+    }
+}
+
+} // namespace
+
+bool
+names_all_parts(std::string_view name)
+{
+    return has_tenants() && name.size() > all_parts.size() && name.ends_with(all_parts);
+}
+
+Request
+fair_request(std::string_view name, text *worker, int max, Interval *lease, bool missing_ok)
+{
+    std::string_view whole = whole_queue(name);
+    validate_queue_name(whole);
+    if (!caller_tenant().empty())
+        raise(Code::permission_denied, Details().add("field", "queue").add("reason", "tenant_not_allowed"),
+              "Name the queue alone.", "who acts for a tenant claims no jobs of others");
+    Request request = read_request(nullptr, 0, worker, max, lease, missing_ok);
+    FairLook &look = look_of(whole);
+    request.fair = &look;
+    request.weights = static_cast<int32 *>(palloc(sizeof(int32)));
+    const Queue *rules = find_stored_queue(whole);
+    if (rules != nullptr && rules->claim_rules && claimable(whole) != nullptr)
+        add_queue(request, *rules, weight_of(*rules));
+    if (look.parts == nullptr || look.role != GetUserId() || look.settings != tenant_settings_generation() ||
+        steady_us() >= look.next_us)
+        look_again(look);
+    if (!missing_ok && look.n == 0) {
+        bool any = false;
+        each_part(whole, [&any](std::string_view part) { any = any || find_stored_queue(part) != nullptr; });
+        if (!any)
+            raise_no_queue(whole);
+    }
+    return request;
+}
+
+void
+walk_fairly(Walk &walk, bool from_start)
+{
+    FairShares shares;
+    if (from_start)
+        walk_all(walk);
+    while (!from_start && walk.n < walk.max && fair_shares(walk.request, walk.max - walk.n, shares)) {
+        walk.deepest = walk.request.fair->parts[walk.request.fair->first].npriority;
+        for (int i = 0; i < shares.n; i++) {
+            int wanted = walk.n + shares.of[i].jobs;
+            walk.most = std::min(wanted, most_with(walk, shares.of[i].queue_position));
+            if (walk.n < walk.most && walk.request.queues[shares.of[i].queue_position].state != QueueState::paused)
+                walk_queue(walk, shares.of[i].queue_position, false);
+            if (walk.n < wanted)
+                note_short(walk, shares.of[i].queue_position);
+        }
+    }
+    walk.deepest = PG_INT16_MAX;
+}
+
+void
+add_all_parts(Request &request)
+{
+    FairLook &look = *request.fair;
+    look.next_us = 0;
+    each_part(look.name, [&request](std::string_view name) {
+        const Queue *queue = request.n < most_shared ? claimable(name) : nullptr;
+        bool there = queue == nullptr || std::any_of(request.queues, request.queues + request.n,
+                                                     [queue](const Queue &one) { return one.id == queue->id; });
+        if (!there)
+            add_queue(request, *queue, weight_of(*queue));
+    });
+}
+
+} // namespace ojs
