@@ -223,13 +223,15 @@ load_named(std::string_view name, Row &row)
     return load(store::Idx::queue_name, F_TEXTEQ, key, row);
 }
 
-/* A tenant's part of a queue has what the queue says behind what it says itself. */
+/* A tenant's part of a queue has what the queue says behind what it says itself, also in a session that knows no
+ * tenants. */
 Row
 with_base(const Row &row)
 {
     Row base = {};
     Row both = row;
-    if (!load_named(shown_queue(view(row.name)), base))
+    std::string_view name = view(row.name);
+    if (!load_named(name.substr(0, name.find('@')), base))
         return row;
     both.config = merge_queue_config(base.config, row.config);
     if (row.state == QueueState::active && base.state != QueueState::deleted)
@@ -241,7 +243,7 @@ with_base(const Row &row)
 Queue
 from_row(const Row &own)
 {
-    bool is_part = has_tenants() && !tenant_in(view(own.name)).empty();
+    bool is_part = !tenant_in(view(own.name)).empty();
     const Row row = is_part ? with_base(own) : own;
     const Jsonb *config = merge_queue_config(default_policy(), row.config);
     Queue queue = {};

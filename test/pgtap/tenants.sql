@@ -298,6 +298,10 @@ from (values
     ($$count(*) from ojs.rate_limits where key = 'said'$$, '0'),
     ($$ojs.queue_info('said@a') #>> '{config,concurrency}'$$, '1')) c (call, told);
 reset ojs.tenant;
+set local ojs.tenancy = off;
+select ojs_store.changed('ojs_store.queue') \g /dev/null
+select is((select count(*) from ojs.claim('said@a', 'w', 2)), 0::bigint, 'MT-03: its limit holds where there are none');
+set local ojs.tenancy = optional;
 select ojs.pause_queue('said') \g /dev/null
 select is(pg_temp.twice(format(call, :'waits')), told || ' | ' || told, 'MT-03: of a pause, too: ' || call) from (values
     ($$ojs.explain_job('%s') ~ 'its queue "said" is paused'$$, 'true'),
