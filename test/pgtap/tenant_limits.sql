@@ -197,6 +197,31 @@ from (values (1, 'PUT', '/web', '{"tenant_id": "web", "limits": {"max_queue_dept
     c (n, method, path, body, tenant, told) order by n;
 select is(current_setting('ojs.tenant'), '', 'MT-04: nobody is left acting for a tenant');
 
+-- WHAT ANOTHER TENANT MAY NOT DO ------------------------------------------------------------------------------------
+
+-- The names of these two are alike as patterns are.
+create role prying in role ojs_producer, ojs_worker, ojs_observer;
+select ojs.bind_tenant('prying', 'x_y'), ojs.set_pool('narrow', '{"queues": ["p-one"], "concurrency": 1}') \g /dev/null
+set local ojs.tenant = 'xzy';
+select from ojs.push('t', queue => 'p-one', options => '{"rate_limit": {"key": "k", "concurrency": 5}}');
+select count(*) from ojs.claim('p-one', 'w') \g /dev/null
+reset ojs.tenant;
+select is((select count(*) from ojs.rate_limits where key = 'k@xzy'), 1::bigint, 'MT-03: there is a key');
+set local role prying;
+select is((select count(*) from ojs.rate_limits where key ~ 'xzy'), 0::bigint, 'MT-03: not seen by a tenant alike'),
+    is((select count(*) from ojs.events where data::text ~ 'xzy' or type ~ '^(tenant|admin)'), 0::bigint,
+        'MT-03: nor are events of tenants'),
+    is(pg_temp.refusal($$select ojs.push('t', options => '{"rate_limit": {"key": "+active@xzy", "concurrency": 1}}')$$),
+        'OJ100 INVALID_PAYLOAD rate_limit.key', 'MT-03: no job states the limit of another tenant');
+select from ojs.push('t', queue => 'p-one');
+select is((select count(*) from ojs.claim_pool('narrow', 'w')), 1::bigint, 'MT-03: who takes the place of a pool');
+reset role;
+set local ojs.tenant = 'xzy';
+select from ojs.push('t', queue => 'p-one');
+select is((select count(*) from ojs.claim_pool('narrow', 'w')), 1::bigint, 'MT-03: takes it from no other tenant'),
+    is((select count(*) from ojs.claim_pool('narrow', 'w')), 0::bigint, 'MT-03: of its own there is one');
+reset ojs.tenant;
+
 -- A job without a tenant, where there is a default one.
 set local ojs.default_tenant = 'house';
 select is((ojs.push('t', queue => 'homes', meta => '{"x": 1}')).meta, '{"x": 1, "tenant_id": "house"}',
