@@ -49,6 +49,8 @@ SQL_CODE = \
 	sql/lease_json.sql \
 	sql/tick.sql \
 	sql/cron.sql \
+	sql/webhooks.sql \
+	sql/webhook_deliveries.sql \
 	sql/rebuild.sql \
 	sql/worker.sql \
 	sql/workers.sql \
@@ -71,6 +73,7 @@ SQL_CODE = \
 	sql/http/audit.sql \
 	sql/http/pools.sql \
 	sql/http/tenants.sql \
+	sql/http/webhooks.sql \
 	sql/http/admin.sql \
 	sql/http/system.sql
 # What speaks of all of the above: always last, and in every update script.
@@ -243,7 +246,7 @@ $(GATEWAY_DIR)/page_files.o: $(GATEWAY_DIR)/page_files.cpp
 	$(CXX) $(GATEWAY_CXXFLAGS) -Igateway $(GATEWAY_FLAGS) -c -o $@ $<
 
 $(GATEWAY_DIR)/ojs-gateway: $(GATEWAY_OBJS)
-	$(CXX) $(GATEWAY_FLAGS) $(GATEWAY_LDFLAGS) -o $@ $^ -lpq -lcrypto -ljansson -lpthread
+	$(CXX) $(GATEWAY_FLAGS) $(GATEWAY_LDFLAGS) -o $@ $^ -lpq -lcrypto -lcurl -ljansson -lpthread
 
 build/ojs-gateway: $(GATEWAY_DIR)/ojs-gateway
 	cp -f $< $@

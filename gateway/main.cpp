@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <stdexcept>
 
 #include "options.h"
@@ -20,16 +21,21 @@ main(int n, char **words)
         sigaddset(&signals, signal);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     signal(SIGPIPE, SIG_IGN);
+    curl_global_init(CURL_GLOBAL_DEFAULT);
 
     try {
         gateway::Server server(options);
         server.start();
+        std::optional<gateway::Sender> sender;
+        if (options.webhooks.most > 0)
+            sender.emplace(options.webhooks, options.database);
         printf("ojs-gateway listens at %s\n", server.address().c_str());
         fflush(stdout);
 
         int received;
         while (sigwait(&signals, &received) == 0 && received == SIGHUP)
             server.reload();
+        sender.reset();
         if (!server.stop())
             _Exit(1); /* a thread that does not end uses the server */
     } catch (const std::runtime_error &problem) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
 #include <stdexcept>
 
 namespace gateway
@@ -42,6 +43,11 @@ constexpr const char *usage =
     "  --access-log FILE        a JSON object for each request; - is standard output\n"
     "  --ui DIR                 serves the files of this folder, the official admin UI as it was built, under "
     "/ojs/admin/\n"
+    "\n"
+    "  --webhooks N             sends deliveries of webhooks, N at a time: 0, which is none\n"
+    "  --webhook-role ROLE      the role of PostgreSQL that may claim them; without it that of the connection\n"
+    "  --webhook-allow A,B      networks that they may go to besides the public internet, such as 10.1.0.0/16\n"
+    "  --webhook-ca FILE        certificates of authorities, in place of the system's\n"
     "\n"
     "SIGTERM and SIGINT end it: it finishes the requests that are under way. SIGHUP opens the access log anew.\n";
 
@@ -120,6 +126,14 @@ set(Options &options, std::string_view word, const std::string &value)
         options.access_log = value;
     else if (word == "--ui")
         options.ui = value;
+    else if (word == "--webhooks")
+        options.webhooks.most = number(value, 0, 1000);
+    else if (word == "--webhook-role")
+        options.webhooks.role = value;
+    else if (word == "--webhook-allow")
+        std::ranges::transform(list(value), std::back_inserter(options.webhooks.allowed), read_network);
+    else if (word == "--webhook-ca")
+        options.webhooks.ca_file = value;
     else
         wrong("unknown option: " + std::string(word));
 }

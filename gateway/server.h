@@ -16,6 +16,7 @@
 #include "log.h"
 #include "pages.h"
 #include "probes.h"
+#include "sender.h"
 #include "waiting.h"
 
 namespace gateway
@@ -38,6 +39,7 @@ struct Options {
     IdentityOptions identity;
     std::string access_log;
     std::string ui; /* a folder of pages; empty: none */
+    SenderOptions webhooks;
 };
 
 class Server {

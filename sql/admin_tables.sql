@@ -59,3 +59,66 @@ create table ojs_store.tenant (
     config jsonb not null,              -- max_concurrency, max_queue_depth, max_scheduled, max_enqueue_rate, …
     changed_at timestamptz not null
 );
+
+-- Who is told of events by HTTP (sql/webhooks.sql). No role but the owner reads the secrets.
+create table ojs_store.webhook (
+    id uuid not null primary key,
+    tenant text collate "C",            -- whose events these are; null: everybody's
+    role text not null,                 -- who made or changed it last: it gets no event that this role may not read
+    url text not null,
+    events text[] not null,             -- types, or beginnings with a star
+    queues text[],                      -- null: all
+    job_types text[],                   -- likewise
+    active boolean not null,
+    secret text not null,
+    former_secret text,                 -- signs, too, until former_until
+    former_until timestamptz,
+    metadata jsonb not null,
+    timeout_s int not null,
+    created_at timestamptz not null,
+    changed_at timestamptz not null
+);
+
+-- How each of them is doing: what senders and the tick write, while administrators may have the row above.
+create table ojs_store.webhook_status (
+    webhook uuid not null primary key,
+    pending int not null default 0,     -- deliveries
+    pending_bytes bigint not null default 0,
+    delivered bigint not null default 0,
+    retried bigint not null default 0,
+    dead bigint not null default 0,
+    dropped bigint not null default 0,  -- events that came while too many deliveries were pending
+    failures int not null default 0,    -- attempts since the last one that succeeded
+    attempted_at timestamptz
+) with (fillfactor = 50);
+
+-- Events on their way.
+create table ojs_store.webhook_delivery (
+    id uuid not null primary key,       -- made of the event and the subscription
+    webhook uuid not null,
+    event_id text not null,
+    event_type text not null,
+    state text not null,                -- pending, delivered, dead
+    attempts int not null,
+    created_at timestamptz not null,
+    due_at timestamptz,                 -- of a pending one; with a lease, when that ends
+    lease uuid,                         -- a sender is at it
+    finished_at timestamptz,
+    status_code int,                    -- of the last attempt, as what follows
+    error text,
+    response text,
+    duration_ms int,
+    body text                           -- null once it was delivered
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+create index webhook_delivery_due on ojs_store.webhook_delivery (webhook, due_at) where state = 'pending';
+create index webhook_delivery_leased on ojs_store.webhook_delivery (webhook) where lease is not null;
+create index webhook_delivery_finished on ojs_store.webhook_delivery (webhook, state, finished_at)
+    where state <> 'pending';
+
+-- One row as long as there are subscriptions: up to where events have become deliveries.
+create table ojs_store.webhook_cursor (
+    only_one boolean not null primary key check (only_one),
+    cursor text not null,
+    missed bigint not null default 0,   -- times that events were gone before they were read
+    tidied_at timestamptz not null      -- when old deliveries were removed
+);

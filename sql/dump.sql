@@ -36,4 +36,8 @@ select pg_catalog.pg_extension_config_dump('ojs_store.hook_failure', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.idempotency', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.tenant_role', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.tenant', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.webhook', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.webhook_status', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.webhook_delivery', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.webhook_cursor', 'where false');
 select pg_catalog.pg_extension_config_dump('ojs_store.seq', '');

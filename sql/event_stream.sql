@@ -104,7 +104,7 @@ end;
  * deliveries.rank, then .1 where the first reading has come to what is left. Times are in microseconds.
  */
 create function ojs_store.read_events(after text, types text[], queues text[], job_types text[], max int,
-    ids_only boolean) returns jsonb
+    ids_only boolean, of_everybody boolean default false) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
@@ -187,7 +187,7 @@ begin
                 where e.logged and e.job_id = any (ids) and e.settled_by < below
                     and (e.key, e.written_at, e.deliveries, e.rank) > (last_key, last_at, last_deliveries, last_rank)
                     and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
-                    and (ids_only or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject))
                 order by e.key, e.written_at, e.deliveries, e.rank
                 limit most + 1 - cardinality(page);
         else
@@ -203,7 +203,7 @@ begin
                 where not e.logged and e.written_at >= slice_from and e.written_at < slice_to and e.settled_by < below
                     and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
                     and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
-                    and (ids_only or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject))
                 order by e.written_at, e.key, e.deliveries, e.rank
                 limit most + 1 - cardinality(page);
         elsif not by_job then
@@ -215,7 +215,7 @@ begin
                     and e.settled_by < below
                     and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
                     and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
-                    and (ids_only or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject))
                 order by e.written_at, e.key, e.deliveries, e.rank
                 limit most + 1 - cardinality(page);
         end if;

@@ -276,8 +276,9 @@ select
     r.id, 0, 0, r.at, r.type, r.subject, r.id::text,
     case split_part(r.type, '.', 1) when 'admin' then 'admin/' when 'worker' then 'workers/' when 'cron' then 'cron/'
         when 'workflow' then 'workflows/'
-        when 'bulk' then 'api/' when 'rate_limit' then 'rate-limits/' else 'queues/' end
-        || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit)\.'
+        when 'bulk' then 'api/' when 'rate_limit' then 'rate-limits/' when 'webhook' then 'webhooks/'
+        else 'queues/' end
+        || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit|webhook)\.'
             then r.data ->> 'queue' end, r.subject)),
     null, r.data ->> 'queue', r.data ->> 'job_type', r.data, false, null, r.data ->> 'queue'
 from (

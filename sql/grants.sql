@@ -154,7 +154,7 @@ grant execute on function
     ojs_http.object, ojs_http.field, ojs_http.text_field, ojs_http.number_field, ojs_http.texts_field, ojs_http.job_id,
         ojs_http.job_named,
     ojs_http.query_number, ojs_http.query_word, ojs_http.query_list, ojs_http.no_such_job, ojs_http.only,
-    ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.access, ojs_http.unsupported
+    ojs_http.manifest, ojs_http.extensions, ojs_http.health, ojs_http.ready, ojs_http.access
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function ojs_http.workflow, ojs_http.workflow_body, ojs_http.workflow_named to ojs_producer,
     ojs_observer, ojs_admin;
@@ -259,6 +259,16 @@ to ojs_admin;
 grant execute on function ojs_http.pool_json, ojs_http.pool_named, ojs_http.pools, ojs_http.pool,
     ojs_http.scheduling_stats to ojs_observer, ojs_admin;
 grant execute on function ojs_http.set_pool, ojs_http.drop_pool to ojs_admin;
+
+-- Webhooks. What a sender calls shows all of them: it is granted to a role of its own (docs/how-to/webhooks.md).
+grant select on ojs.webhooks, ojs.webhook_deliveries to ojs_admin;
+grant execute on function ojs.create_webhook(jsonb), ojs.update_webhook(uuid, jsonb), ojs.drop_webhook(uuid),
+    ojs.rotate_webhook_secret(uuid, text, interval), ojs.test_webhook(uuid, uuid), ojs.retry_webhook_delivery(uuid),
+    ojs_http.prefixed_id, ojs_http.webhook_json, ojs_http.webhook_named, ojs_http.webhook_reply,
+    ojs_http.webhooks, ojs_http.create_webhook, ojs_http.webhook, ojs_http.update_webhook, ojs_http.drop_webhook,
+    ojs_http.rotate_webhook_secret, ojs_http.test_webhook, ojs_http.webhook_delivery_json,
+    ojs_http.webhook_deliveries, ojs_http.webhook_delivery, ojs_http.retry_webhook_delivery
+to ojs_admin;
 
 -- Tenants
 grant execute on function ojs.bind_tenant(name, text), ojs.unbind_tenant(name, text) to ojs_admin;

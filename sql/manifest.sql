@@ -23,7 +23,7 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
             'version', '1.0.0') order by name) filter (where not official))
     from (values ('admin-api', true), ('dead-letter', true), ('durable-execution', true), ('fair-scheduling', true),
         ('multi-tenancy', true), ('rate-limiting', true),
-        ('schema-registry', true),
+        ('schema-registry', true), ('webhooks', true),
         ('job-versioning', false), ('progress', false)) e (name, official)
 $$;
 

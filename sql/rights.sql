@@ -13,6 +13,10 @@ language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_may_use_queu
 create function ojs_store.may_use_queue(name text, right_name text) returns boolean
 language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_may_use_queue_named';
 
+-- Whether a role may, whoever asks; by the queue's stored name.
+create function ojs_store.role_may_use_queue(role oid, name text, right_name text) returns boolean
+language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_role_may_use_queue';
+
 -- Whether the caller may do so with all of these.
 create function ojs_store.may_use_queues(ids bigint[], right_name text) returns boolean
 language c strict stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_may_use_queues';

@@ -145,6 +145,16 @@ begin atomic
         ('PUT', '/ojs/v1/admin/tenants/:name/limits', 'set_tenant_limits'),
         ('GET', '/ojs/v1/admin/tenants/:name/stats', 'tenant_stats'),
         ('GET', '/ojs/v1/admin/tenants/:name/jobs', 'tenant_jobs'),
+        ('GET', '/ojs/v1/webhooks/subscriptions', 'webhooks'),
+        ('POST', '/ojs/v1/webhooks/subscriptions', 'create_webhook'),
+        ('GET', '/ojs/v1/webhooks/subscriptions/:id', 'webhook'),
+        ('PATCH', '/ojs/v1/webhooks/subscriptions/:id', 'update_webhook'),
+        ('DELETE', '/ojs/v1/webhooks/subscriptions/:id', 'drop_webhook'),
+        ('POST', '/ojs/v1/webhooks/subscriptions/:id/test', 'test_webhook'),
+        ('POST', '/ojs/v1/webhooks/subscriptions/:id/rotate-secret', 'rotate_webhook_secret'),
+        ('GET', '/ojs/v1/webhooks/deliveries', 'webhook_deliveries'),
+        ('GET', '/ojs/v1/webhooks/deliveries/:id', 'webhook_delivery'),
+        ('POST', '/ojs/v1/webhooks/deliveries/:id/retry', 'retry_webhook_delivery'),
         ('GET', '/ojs/v1/admin/scheduling/stats', 'scheduling_stats'),
         ('GET', '/ojs/v1/admin/access', 'access'),
         ('GET', '/ojs/v1/admin/audit', 'audit'),
@@ -175,10 +185,7 @@ begin atomic
         ('GET', '/ojs/v1/crons', 'cron_page'),
         ('GET', '/ojs/v1/crons/:name', 'cron_flat'),
         ('PATCH', '/ojs/v1/crons/:name', 'change_cron'),
-        ('DELETE', '/ojs/v1/crons/:name', 'unschedule'),
-        -- What this version has not.
-        ('GET', '/ojs/v1/webhooks', 'unsupported'),
-        ('POST', '/ojs/v1/webhooks', 'unsupported');
+        ('DELETE', '/ojs/v1/crons/:name', 'unschedule');
 end;
 
 -- SERVING ----------------------------------------------------------------------------------------------------------

@@ -72,10 +72,3 @@ begin
     perform ojs.reset();
     return ojs_http.reply(200, '{"reset": true}');
 end $$;
-
-create function ojs_http.unsupported(request ojs_http.request) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    perform ojs_http.raise('UNSUPPORTED_FEATURE', 'this version of ojs does not have what this path is for',
-        jsonb_build_object('path', left(request.path, 128)), 'GET /ojs/manifest says what it can do.');
-end $$;

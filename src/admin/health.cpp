@@ -64,8 +64,23 @@ constexpr char workflows_sql[] = R"sql(
 )sql";
 constinit Statement workflows = {workflows_sql, {}, nullptr};
 
+/* Webhooks: what is on its way, what was lost, and since when nobody sends. */
+constexpr char webhooks_sql[] = R"sql(
+    select jsonb_build_object('subscriptions', (select count(*) from ojs_store.webhook),
+        'pending', coalesce(sum(s.pending), 0), 'dead', coalesce(sum(s.dead), 0),
+        'dropped', coalesce(sum(s.dropped), 0), 'failing', count(*) filter (where s.failures > 0),
+        'missed', (select c.missed from ojs_store.webhook_cursor c),
+        'due_since', (select ojs_store.time_text(min(greatest(d.due_at, d.created_at))) from ojs_store.webhook w
+            cross join lateral (
+                select p.due_at, p.created_at from ojs_store.webhook_delivery p
+                where p.webhook = w.id and p.state = 'pending' order by p.due_at limit 1) d
+            where w.active and d.due_at < $1))::text
+    from ojs_store.webhook_status s
+)sql";
+constinit Statement webhooks = {webhooks_sql, {TIMESTAMPTZOID}, nullptr};
+
 struct Report {
-    StringInfoData hot_set, reconciled, queues, workers, maintenance, workflows;
+    StringInfoData hot_set, reconciled, queues, workers, maintenance, workflows, webhooks;
 };
 
 void
@@ -235,6 +250,7 @@ OJS_FUNCTION(ojs_health)
     initStringInfo(&report.workers);
     initStringInfo(&report.maintenance);
     initStringInfo(&report.workflows);
+    initStringInfo(&report.webhooks);
     with_spi([&] {
         if (!recovery) {
             (void)execute_latest(state_row);
@@ -247,6 +263,8 @@ OJS_FUNCTION(ojs_health)
         copy(&report.workers, 1);
         (void)execute(workflows);
         copy(&report.workflows, 1);
+        (void)execute(webhooks, {TimestampTzGetDatum(at)});
+        copy(&report.webhooks, 1);
         (void)execute(maintenance);
         copy(&report.maintenance, 1);
     });
@@ -277,8 +295,11 @@ OJS_FUNCTION(ojs_health)
     else
         appendStringInfo(&json, ", \"hot_set\": {\"state\": \"%s\", \"last_rebuild\": %s, \"last_reconcile\": %s}",
                          valid ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
-    appendStringInfo(&json, ", \"queues\": %s, \"workers\": %s, \"workflows\": %s, \"maintenance\": %s}",
-                     report.queues.data, report.workers.data, report.workflows.data, report.maintenance.data);
+    appendStringInfo(&json,
+                     ", \"queues\": %s, \"workers\": %s, \"workflows\": %s, \"webhooks\": %s, "
+                     "\"maintenance\": %s}",
+                     report.queues.data, report.workers.data, report.workflows.data, report.webhooks.data,
+                     report.maintenance.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
 }
 

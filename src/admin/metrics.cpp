@@ -49,6 +49,12 @@ constexpr char server_sql[] = R"sql(
     select '', array[(select count(*) from ojs_store.worker w where ojs_store.worker_status(w, null) = 'running'),
         ojs_store.worker_running()::int, (ojs_store.maintenance_json() -> 'maintenance')::boolean::int]
 )sql";
+constexpr char webhooks_sql[] = R"sql(
+    select '', array[count(*), coalesce(sum(pending), 0)::bigint, coalesce(sum(delivered), 0)::bigint,
+        coalesce(sum(retried), 0)::bigint, coalesce(sum(dead), 0)::bigint, coalesce(sum(dropped), 0)::bigint]
+    from ojs_store.webhook_status
+)sql";
+constinit Statement webhooks_now = {webhooks_sql, {}, nullptr};
 constinit Statement server_now = {server_sql, {}, nullptr};
 
 struct Labelled {
@@ -194,6 +200,19 @@ write_duties(Lines &lines)
 }
 
 void
+write_webhooks(Lines &lines, const int64 *n)
+{
+    constexpr const char *outcomes[] = {"delivered", "retried", "dead", "dropped"};
+    lines.gauge("ojs_webhook_subscriptions", "Subscriptions to events", n[0]);
+    lines.gauge("ojs_webhook_pending", "Deliveries that are due or wait to be tried again", n[1]);
+    lines.family(
+        "ojs_webhook_delivery_total", "counter",
+        "Attempts of deliveries by outcome, and events that were dropped; of the subscriptions that are there");
+    for (int i = 0; i < static_cast<int>(lengthof(outcomes)); i++)
+        lines.add("ojs_webhook_delivery_total{outcome=\"", outcomes[i], "\"} ", n[2 + i], "\n");
+}
+
+void
 write_shared_memory(Lines &lines)
 {
     lines.gauge("ojs_counting_rows", "1 while jobs are counted by reading rows", !has_counters());
@@ -255,6 +274,7 @@ OJS_FUNCTION(ojs_metrics)
         Listing series = read_listing(series_now, {BoolGetDatum(shared)});
         Listing queues = read_listing(queues_now);
         write(lines, queues, series, read_listing(server_now));
+        write_webhooks(lines, read_listing(webhooks_now).all->n);
     });
     SET_VARSIZE(lines.text.data, lines.text.len);
     PG_RETURN_TEXT_P(lines.text.data);

@@ -136,6 +136,8 @@ guc_init()
     DefineCustomIntVariable("ojs.tick_interval", "Longest time between two passes of upkeep by the worker.", nullptr,
                             &settings.tick_interval_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, nullptr, nullptr,
                             nullptr);
+    DefineCustomBoolVariable("ojs.webhooks_over_http", "Lets webhooks have addresses without TLS.", nullptr,
+                             &settings.webhooks_over_http, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.worker", "Starts background workers where the library is preloaded.", nullptr,
                              &settings.worker, true, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     reserve_settings_prefix("ojs");

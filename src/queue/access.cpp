@@ -308,6 +308,13 @@ OJS_FUNCTION(ojs_may_use_queue_named)
     PG_RETURN_BOOL(!is_foreign(name) && calling_role_may(stored_queue_id(name), right_named(PG_GETARG_TEXT_PP(1))));
 }
 
+/* ojs_store.role_may_use_queue(role oid, name text, right_name text) returns boolean */
+OJS_FUNCTION(ojs_role_may_use_queue)
+{
+    const Queue *queue = find_queue(stored_queue_id(view(PG_GETARG_TEXT_PP(1))));
+    PG_RETURN_BOOL(queue == nullptr || may_use_queue(*queue, right_named(PG_GETARG_TEXT_PP(2)), PG_GETARG_OID(0)));
+}
+
 /* ojs_store.may_use_queues(ids bigint[], right_name text) returns boolean: all of them */
 OJS_FUNCTION(ojs_may_use_queues)
 {

@@ -1,5 +1,6 @@
 /*
- * records.cpp: see records.h. What is told and removed, and when, is said in sql/events.sql.
+ * records.cpp: see records.h. What is told and removed, and when, is said in sql/tick.sql, sql/event_stream.sql and
+ * sql/webhook_deliveries.sql.
  */
 #include "ojs/upkeep/records.h"
 
@@ -15,6 +16,7 @@ namespace
 constinit Statement prune = {"select ojs_store.prune_records($1, $2)", {INT4OID, BOOLOID}, nullptr};
 constinit Statement tell = {
     "select ojs_store.tell_events($1) from ojs_store.event_notify_cursor limit 1", {INT4OID}, nullptr};
+constinit Statement tend = {"select ojs_store.tend_webhooks($1) from ojs_store.webhook limit 1", {INT4OID}, nullptr};
 
 /* Counting may mean a walk over a million index entries. */
 constexpr int64 count_every_us = 60 * USECS_PER_SEC;
@@ -44,6 +46,18 @@ void
 tell_events(int limit)
 {
     with_spi([&] { execute_latest(tell, {Int32GetDatum(limit)}); });
+}
+
+bool
+tend_webhooks(int limit)
+{
+    bool more = false, null;
+    if (!IsolationUsesXactSnapshot()) /* the next tick does it */
+        with_spi([&] {
+            if (execute_latest(tend, {Int32GetDatum(limit)}) > 0)
+                more = DatumGetBool(cell(0, 1, &null));
+        });
+    return more;
 }
 
 } // namespace ojs

@@ -173,6 +173,9 @@ run_duty(Duty duty, Pass &pass)
         return tidy_limits(pass.at);
     case Duty::replay:
         return replay_dead_letters(pass);
+    case Duty::webhooks:
+        pass.more |= tend_webhooks(pass.budget);
+        return;
     case Duty::cron:
         return run_due_crons(pass);
     case Duty::reconcile:

@@ -90,8 +90,8 @@ select is_empty($$ select line from string_to_table(rtrim(ojs.metrics(), e'\n'),
         and line !~ '^ojs_[a-z_]+(\{[a-z]+="[^"\\]*"(,[a-z]+="[^"\\]*")*\})? [0-9.e+-]+$' $$,
         'OBS-02: each line is of the text format');
 select is_empty($$ select l[1] from regexp_matches(ojs.metrics(), '[{,]([a-z_]+)="', 'g') l where l[1]
-    not in ('queue', 'type', 'state', 'le', 'duty', 'of') $$,
-    'OBS-02: labels are queue, type, state, duty and of, and le of buckets');
+    not in ('queue', 'type', 'state', 'le', 'duty', 'outcome', 'of') $$,
+    'OBS-02: labels are queue, type, state, duty, outcome and of, and le of buckets');
 select is_empty($$ select split_part(line, ' ', 1) from string_to_table(ojs.metrics(), e'\n') line where line <> ''
     and line !~ '^#' group by 1 having count(*) > 1 $$, 'OBS-02: no sample comes twice');
 select is_empty($$ select family from (select substring(line from '^# TYPE (\S+)') as family

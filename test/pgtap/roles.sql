@@ -35,8 +35,10 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
         || 'purge_queue drop_queue free_deduplication_key set_maintenance set_worker_state index_events notify_events '
            'register_hook unregister_hook set_pool drop_pool bind_tenant unbind_tenant set_tenant drop_tenant '
            'set_rate_limit schedule unschedule '
+        || 'create_webhook update_webhook drop_webhook rotate_webhook_secret test_webhook retry_webhook_delivery '
         || 'create_schema drop_schema set_schema_validation skip_ordering_key reset', ''),
     ('http', 'pwo'),
+    ('claim_webhooks finish_webhooks', '*'), -- nobody: an administrator grants them to a sender
     ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities key_slot node_of',
         '*')) list (names, callers);
 
@@ -48,7 +50,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
      'abridged would_wait may_wait most_bytes bytes_of field_in hint_of query_word read_headers read_query decoded '
      'request_id reply no_route problem status_of error_body raise now rfc3339 '
         || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list '
-           'no_such_job only manifest extensions health ready access unsupported '
+           'no_such_job only manifest extensions health ready access '
         || 'no_such_schema schema_json version_json schema_named version_key schemas schema admin_schema versions_of '
            'schema_versions', 'pwo'),
     ('tick_without_worker', 'pw'),
@@ -86,7 +88,10 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker '
            'resume_worker terminate_worker forget_worker '
         || 'schedule unschedule set_maintenance reset audit register register_schema put_schema set_schema_validation '
-           'drop_schema set_pool drop_pool set_tenant set_tenant_limits drop_tenant', '')) list (names, callers);
+           'drop_schema set_pool drop_pool set_tenant set_tenant_limits drop_tenant '
+        || 'prefixed_id webhook_json webhook_named webhook_reply webhooks create_webhook webhook update_webhook '
+           'drop_webhook rotate_webhook_secret test_webhook webhook_delivery_json webhook_deliveries '
+           'webhook_delivery retry_webhook_delivery', '')) list (names, callers);
 
 create temp table functions as select p.oid, p.proname, p.oid::regprocedure as signature, n.nspname as schema,
     coalesce(calls.callers, http_calls.callers) as callers
@@ -338,7 +343,8 @@ select is((select string_agg(f.signature::text, ' ') from functions f join pg_pr
     where l.lanname <> 'c' and p.prosqlbody is null and not coalesce(p.proconfig::text ~ 'search_path=(pg_catalog|"")',
         false)), null, 'PGX-11: functions in SQL and PL/pgSQL pin search_path');
 select is((select string_agg(distinct l.lanname, ' ') from functions f join pg_proc p using (oid)
-    join pg_language l on l.oid = p.prolang where f.signature::text ~ '^ojs.(push|claim|ack|nack|fail|extend)'),
+    join pg_language l on l.oid = p.prolang where f.signature::text ~ '^ojs.(push|claim|ack|nack|fail|extend)'
+        and f.signature::text !~ 'webhook'),
     'c', 'PGX-11: the hot path is in C');
 select is((select string_agg(signature::text, ' ') from functions f join pg_proc p using (oid) where prosecdef
     and not coalesce(p.proconfig::text ~ 'search_path=', false)), null,

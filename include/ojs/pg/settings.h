@@ -50,6 +50,7 @@ struct Settings {
     int tenancy;  /* a Tenancy */
     char *tenant; /* whom this session acts for; empty: nobody (queue/tenant.h) */
     int tick_interval_ms;
+    bool webhooks_over_http;
     bool worker;
 };
 extern Settings settings;

@@ -30,6 +30,7 @@ enum class Duty {
     hooks,
     rate_limits,
     replay,
+    webhooks,
     cron,
     reconcile,
     wake_up,

@@ -15,4 +15,7 @@ int prune_records(int limit, TimestampTz now);
 /* Notifies listeners of at most `limit` new events, where an administrator wants that. */
 void tell_events(int limit);
 
+/* Turns at most `limit` new events into deliveries of webhooks, and forgets old ones. Returns whether there is more. */
+bool tend_webhooks(int limit);
+
 } // namespace ojs

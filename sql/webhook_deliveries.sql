@@ -1,0 +1,361 @@
+-- webhook_deliveries.sql: events on their way to subscriptions (WHK-02). A duty of the tick makes events deliveries; a
+-- sender outside of the database (gateway/sender.cpp) claims them, sends them, and says what came of it. C++:
+-- src/admin/webhook.cpp.
+
+create function ojs_store.hmac_sha256(key text, content text) returns text
+language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_hmac_sha256';
+
+create view ojs.webhook_deliveries with (security_barrier) as
+select d.id, d.webhook, d.event_id, d.event_type, d.state, d.attempts, d.created_at,
+    case when d.state = 'pending' then greatest(d.due_at, d.created_at) end as due_at, d.lease is not null as leased,
+    d.finished_at, d.status_code, d.error, d.duration_ms,
+    -- An administrator may not read all queues; who made the subscription was allowed to read this.
+    case when mine.yes then d.response end as response, case when mine.yes then d.body end as body
+from ojs_store.webhook_delivery d join ojs_store.webhook w on w.id = d.webhook
+cross join lateral (select pg_has_role(to_regrole(quote_ident(w.role))::oid, 'member') as yes) mine
+where ojs_store.may_see_tenant(w.tenant);
+comment on view ojs.webhook_deliveries
+    is 'Deliveries of events: those that are pending, and the last ones that were delivered or are dead. For ojs_admin';
+
+-- Whether whoever made a subscription may read an event, and it is of the subscription's tenant.
+create function ojs_store.webhook_may_read(w ojs_store.webhook, type text, queue text, subject text) returns boolean
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    reader oid := to_regrole(quote_ident(w.role));
+    queue_names text[];
+begin
+    if reader is null then
+        return false;
+    elsif queue is not null then
+        queue_names := array[queue];
+    elsif type like 'workflow.%' then
+        -- All of its queues. One that is gone: who sees everything hears of it.
+        select array(select q.name from ojs_store.queue q where q.id = any (root.queues)) into queue_names
+        from ojs_store.workflow f join ojs_store.workflow root on root.id = f.root
+        where f.id = case when subject ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then subject::uuid end;
+    elsif type like 'cron.%' then
+        select array[ojs_store.queue_of(c.job) || coalesce('@' || (c.job #>> '{meta,tenant_id}'), '')] into queue_names
+        from ojs_store.cron c where c.name = subject;
+    end if;
+    if coalesce(cardinality(queue_names), 0) = 0 then
+        return w.tenant is null;
+    end if;
+    return not exists (select from unnest(queue_names) name
+        where w.tenant <> split_part(name, '@', 2)
+            or not ojs_store.role_may_use_queue(reader, name, 'read'));
+end $$;
+
+-- What is sent: the event as ojs.events has it. A tenant hears of its queues by their plain names. Of an event that is
+-- too large, what is small in it.
+create function ojs_store.webhook_body(event jsonb, tenant text) returns text
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    most constant int := 65536;
+begin
+    if tenant is not null and event #>> '{data,queue}' like '%@%' then
+        event := jsonb_set(event, '{data,queue}', to_jsonb(split_part(event #>> '{data,queue}', '@', 1)));
+        event := jsonb_set(event, '{source}', to_jsonb(regexp_replace(event ->> 'source', '(@|%40)[^/]*$', '')));
+    end if;
+    if octet_length(event::text) > most then
+        event := jsonb_set(event, '{data}', coalesce((
+            select jsonb_object_agg(small.key, small.value) from (
+                select d.key, d.value from jsonb_each(event -> 'data') d where octet_length(d.value::text) <= 512
+                order by d.key limit 32) small), '{}') || '{"truncated": true}');
+    end if;
+    return event::text;
+end $$;
+
+-- For the tick: turns events into deliveries, at most 1000 at once, and removes what is known of old deliveries. One
+-- session at a time. In the transaction that moves the cursor: so no event is lost, and none is delivered anew. Returns
+-- whether there is more to do.
+create function ojs_store.tend_webhooks(most int) returns boolean
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set jit = off as $$
+declare
+    most_pending constant int := 10000;
+    most_bytes constant bigint := 64 * 1024 * 1024;
+    at timestamptz := ojs_store.now();
+    read_to ojs_store.webhook_cursor;
+    page jsonb;
+    removed int := 0;
+    more boolean := false;
+begin
+    select * into read_to from ojs_store.webhook_cursor c limit 1 for update skip locked;
+    if not found then
+        -- As after a restore: a cursor means nothing elsewhere.
+        insert into ojs_store.webhook_cursor (only_one, cursor, missed, tidied_at)
+            select true, ojs_store.cursor_now(), 1, at where exists (select from ojs_store.webhook)
+            and not exists (select from ojs_store.webhook_cursor)
+            on conflict do nothing;
+        return false;
+    end if;
+    begin
+        page := ojs_store.read_events(read_to.cursor,
+            array(select distinct e from ojs_store.webhook w, unnest(w.events) e where w.active), null, null,
+            least(most, 1000), false, true);
+    exception when sqlstate 'OJ100' then -- a cursor of another server
+        page := jsonb_build_object('events', '[]'::jsonb, 'cursor', ojs_store.cursor_now(), 'missed', true);
+    end;
+    if page -> 'events' <> '[]' then
+        perform from ojs_store.webhook_status s order by s.webhook for update;
+        with matched as (
+            select w.id as webhook, e.value ->> 'id' as event_id, e.value ->> 'type' as type, e.n,
+                substr(ojs_store.event_id((e.value ->> 'time')::timestamptz,
+                    w.id || ' ' || (e.value ->> 'id')), 5)::uuid as id,
+                ojs_store.webhook_body(e.value, w.tenant) as body
+            from jsonb_array_elements(page -> 'events') with ordinality e (value, n)
+            join ojs_store.webhook w on w.active and (e.value ->> 'time')::timestamptz >= w.created_at
+                and ojs_store.matches(e.value ->> 'type', w.events)
+                and e.value ->> 'type' not in ('webhook.delivered', 'webhook.failed', 'webhook.dead')
+                and (w.queues is null or w.queues && array[e.value #>> '{data,queue}',
+                    split_part(e.value #>> '{data,queue}', '@', 1)])
+                and (w.job_types is null
+                    or coalesce(ojs_store.matches(e.value #>> '{data,job_type}', w.job_types), false))
+                and ojs_store.webhook_may_read(w, e.value ->> 'type', e.value #>> '{data,queue}',
+                    e.value ->> 'subject')
+        ), sized as (
+            select m.*, s.pending + row_number() over so_far <= most_pending
+                and s.pending_bytes + sum(octet_length(m.body)) over so_far <= most_bytes as fits
+            from matched m join ojs_store.webhook_status s on s.webhook = m.webhook
+            window so_far as (partition by m.webhook order by m.n)
+        ), stored as (
+            insert into ojs_store.webhook_delivery (id, webhook, event_id, event_type, state, attempts, created_at,
+                due_at, body)
+            select z.id, z.webhook, z.event_id, z.type, 'pending', 0, at, at, z.body
+            from sized z where z.fits order by z.n
+            on conflict (id) do nothing
+            returning webhook, octet_length(body) as bytes
+        )
+        update ojs_store.webhook_status s set pending = s.pending + c.stored, dropped = s.dropped + c.dropped,
+            pending_bytes = s.pending_bytes + c.bytes
+        from (
+            select e.webhook, sum(e.stored) as stored, sum(e.dropped) as dropped, sum(e.bytes) as bytes
+            from (
+                select o.webhook, 1 as stored, 0 as dropped, o.bytes from stored o
+                union all
+                select z.webhook, 0, 1, 0 from sized z where not z.fits) e
+            group by 1
+        ) c
+        where s.webhook = c.webhook;
+    end if;
+    more := coalesce((page -> 'has_more')::boolean, false);
+    -- Not for nothing: where nothing happens, nothing is written.
+    if page -> 'events' <> '[]' or more or page ? 'missed'
+        or abs(split_part(page ->> 'cursor', '.', 2)::bigint - split_part(read_to.cursor, '.', 2)::bigint) > 10000000
+    then
+        update ojs_store.webhook_cursor set cursor = page ->> 'cursor',
+            missed = read_to.missed + (page ? 'missed')::int;
+    end if;
+
+    if read_to.tidied_at not between at - interval '1 minute' and at then
+        delete from ojs_store.webhook_delivery where id = any (array(
+            select old.id
+            from ojs_store.webhook w cross join unnest('{delivered,dead}'::text[]) kept_state
+            cross join lateral (
+                select d.id from ojs_store.webhook_delivery d
+                where d.webhook = w.id and d.state = kept_state and d.state <> 'pending'
+                    and d.finished_at <= greatest(at - interval '30 days', (
+                        select k.finished_at from ojs_store.webhook_delivery k
+                        where k.webhook = w.id and k.state = kept_state and k.state <> 'pending'
+                        order by k.finished_at desc offset 1000 limit 1))
+                order by d.finished_at limit most) old
+            limit most));
+        get diagnostics removed = row_count;
+        if removed < most then
+            update ojs_store.webhook_cursor set tidied_at = at;
+        end if;
+    end if;
+    return more or removed >= most;
+end $$;
+
+-- SENDING ----------------------------------------------------------------------------------------------------------
+
+-- A sender has each delivery for its timeout and a minute. An address that fails gets one at a time, others four: so a
+-- slow one keeps no sender from the others.
+create function ojs.claim_webhooks(
+    max int default 50,
+    out id uuid, out lease_id uuid, out url text, out timeout_seconds int, out headers text[], out body text
+) returns setof record
+language plpgsql volatile parallel unsafe security definer rows 10
+set enable_seqscan = off set jit = off set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    most constant int := least(greatest(coalesce(claim_webhooks.max, 50), 1), 1000);
+    at constant timestamptz := ojs_store.now();
+    -- Receivers compare it with their clocks.
+    stamp constant text := floor(extract(epoch from clock_timestamp()))::text;
+begin
+    if not exists (select from ojs_store.webhook) then
+        return;
+    end if;
+    return query
+        with due as (
+            select d.id
+            from ojs_store.webhook w join ojs_store.webhook_status s on s.webhook = w.id
+            cross join lateral (
+                select count(*) as n from (
+                    select from ojs_store.webhook_delivery l
+                    where l.webhook = w.id and l.lease is not null and l.due_at > at limit 4) few) busy
+            cross join lateral (
+                select d.id from ojs_store.webhook_delivery d
+                where d.webhook = w.id and d.state = 'pending' and d.due_at <= at
+                order by d.due_at limit greatest(case when s.failures > 0 then 1 else 4 end - busy.n, 0)
+                for update skip locked) d
+            where w.active
+            order by random() limit most
+        ), claimed as (
+            update ojs_store.webhook_delivery d
+            set lease = gen_random_uuid(), due_at = at + make_interval(secs => w.timeout_s + 60)
+            from due, ojs_store.webhook w
+            where d.id = due.id and w.id = d.webhook
+            returning d.id, d.lease, d.event_type, d.body, w.id as webhook, w.url, w.timeout_s, w.secret,
+                case when w.former_until > at then w.former_secret end as former_secret
+        )
+        select c.id, c.lease, c.url, c.timeout_s,
+            array['Content-Type: application/json', 'User-Agent: OJS-Webhook/1.0',
+                'X-OJS-Event-Type: ' || c.event_type, 'X-OJS-Delivery-ID: del_' || c.id,
+                'X-OJS-Subscription-ID: sub_' || c.webhook, 'X-OJS-Timestamp: ' || stamp,
+                'X-OJS-Signature: sha256=' || ojs_store.hmac_sha256(c.secret, stamp || '.' || c.body)
+                    || coalesce(',sha256=' || ojs_store.hmac_sha256(c.former_secret, stamp || '.' || c.body), '')],
+            c.body
+        from claimed c;
+end $$;
+comment on function ojs.claim_webhooks(int)
+    is 'For a sender: deliveries that are due, each with its address, its signed headers and its body, for its timeout '
+       'and a minute';
+
+-- When a delivery is tried again that failed so many times; null: it is dead.
+create function ojs_store.webhook_delay(attempts int) returns interval
+language sql immutable strict parallel safe
+begin atomic
+    select make_interval(secs => ('{30,120,600,3600,14400,43200,86400}'::int[])[attempts]);
+end;
+
+create function ojs.finish_webhooks(results jsonb) returns int
+language plpgsql volatile parallel unsafe security definer
+set enable_seqscan = off set jit = off set search_path = pg_catalog, pg_temp as $$
+declare
+    at constant timestamptz := ojs_store.now();
+    result record;
+    n int := 0;
+begin
+    if jsonb_typeof(results) is distinct from 'array' or jsonb_array_length(results) > 1000 then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'results must be an array of at most 1000 objects',
+            '{"field": "results"}', 'Give what ojs.claim_webhooks gave, and what came of it.');
+    end if;
+    -- In one order: two senders and the tick do not wait for each other crosswise.
+    perform from ojs_store.webhook_status s
+    where s.webhook in (select d.webhook from ojs_store.webhook_delivery d
+        join jsonb_to_recordset(results) r (id uuid) on r.id = d.id)
+    order by s.webhook for update;
+    for result in
+        select d.id, d.webhook, d.event_id, d.event_type, d.attempts + 1 as attempts, octet_length(d.body) as bytes,
+            r.status_code, left(r.error, 500) as error, left(r.response, 1000) as response,
+            least(greatest(r.duration_ms, 0), 1000000) as duration_ms, o.delivered,
+            case when not o.delivered and d.event_type <> 'webhook.test'
+                and (r.status_code not between 400 and 499 or r.status_code = 429 or r.status_code is null)
+                -- as the receiver asks for it, as long as attempts are left
+                then at + case when r.retry_after > 0 and r.status_code in (429, 503) and d.attempts < 7
+                    then make_interval(secs => least(r.retry_after, 86400))
+                    else ojs_store.webhook_delay(d.attempts + 1) end end as again_at
+        from jsonb_to_recordset(results) r (id uuid, lease_id uuid, status_code int, error text, response text,
+            duration_ms int, retry_after int)
+        cross join lateral (select coalesce(r.status_code between 200 and 299, false) as delivered) o
+        join ojs_store.webhook_delivery d on d.id = r.id and d.lease = r.lease_id and d.state = 'pending'
+        order by d.id
+        for update of d
+    loop
+        update ojs_store.webhook_delivery d set attempts = result.attempts, lease = null,
+            state = case when result.delivered then 'delivered' when result.again_at is null then 'dead'
+                else 'pending' end,
+            due_at = result.again_at, finished_at = case when result.again_at is null then at end,
+            status_code = result.status_code, error = result.error, response = result.response,
+            duration_ms = result.duration_ms, body = case when not result.delivered then d.body end
+        where d.id = result.id and d.lease is not null;
+        continue when not found; -- named twice
+        update ojs_store.webhook_status s set attempted_at = at,
+            pending = s.pending - (result.again_at is null)::int,
+            pending_bytes = s.pending_bytes - case when result.again_at is null then result.bytes else 0 end,
+            delivered = s.delivered + result.delivered::int, retried = s.retried + (result.again_at is not null)::int,
+            dead = s.dead + (not result.delivered and result.again_at is null)::int,
+            failures = case when result.delivered then 0 else least(s.failures, 1000000) + 1 end
+        where s.webhook = result.webhook;
+        if not result.delivered and result.again_at is null and result.event_type <> 'webhook.test' then
+            perform ojs_store.record_event('webhook.dead', 'del_' || result.id, jsonb_strip_nulls(jsonb_build_object(
+                'delivery_id', 'del_' || result.id, 'subscription_id', 'sub_' || result.webhook,
+                'event_id', result.event_id, 'event_type', result.event_type, 'attempts', result.attempts,
+                'status_code', result.status_code)));
+        end if;
+        n := n + 1;
+    end loop;
+    return n;
+end $$;
+comment on function ojs.finish_webhooks(jsonb)
+    is 'For a sender: what came of deliveries that it claimed. Returns how many of them were still its own';
+
+create function ojs.retry_webhook_delivery(id uuid) returns void
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    found_one record;
+begin
+    perform from ojs_store.webhook_status s join ojs_store.webhook_delivery d on d.webhook = s.webhook
+    where d.id = retry_webhook_delivery.id for update of s;
+    select d.state, d.webhook, octet_length(d.body) as bytes into found_one
+    from ojs_store.webhook_delivery d join ojs_store.webhook w on w.id = d.webhook
+    where d.id = retry_webhook_delivery.id and ojs_store.may_see_tenant(w.tenant) for update of d;
+    if not found then
+        perform ojs_store.no_such_webhook(id, 'delivery');
+    elsif found_one.state = 'delivered' then
+        perform ojs_store.raise('INVALID_STATE_TRANSITION', format('delivery %s was delivered', id),
+            jsonb_build_object('delivery_id', id, 'current_state', 'delivered', 'attempted', 'retry'),
+            'Retry those that are dead or pending.');
+    end if;
+    update ojs_store.webhook_delivery d set state = 'pending', attempts = 0, due_at = ojs_store.now(),
+        finished_at = null
+    where d.id = retry_webhook_delivery.id and d.lease is null;
+    if found_one.state = 'dead' then
+        update ojs_store.webhook_status s set pending = s.pending + 1, pending_bytes = s.pending_bytes + found_one.bytes
+        where s.webhook = found_one.webhook;
+    end if;
+    perform ojs_store.record_audit('webhook_delivery_retried', 'del_' || id, null, null, null);
+end $$;
+comment on function ojs.retry_webhook_delivery(uuid)
+    is 'Has a dead delivery, or a pending one that waits, sent at once, with all its attempts';
+
+create function ojs.test_webhook(id uuid, delivery_id uuid default null) returns uuid
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    at constant timestamptz := ojs_store.now();
+    new_id constant uuid := coalesce(delivery_id, gen_random_uuid());
+    text_of_it text;
+begin
+    perform from ojs_store.webhook_status s join ojs_store.webhook w on w.id = s.webhook
+    where s.webhook = test_webhook.id and ojs_store.may_see_tenant(w.tenant) for update of s;
+    if not found then
+        perform ojs_store.no_such_webhook(id, 'subscription');
+    end if;
+    if not (select w.active from ojs_store.webhook w where w.id = test_webhook.id) then
+        perform ojs_store.raise('INVALID_STATE_TRANSITION', format('subscription %s is not active', id),
+            jsonb_build_object('subscription_id', id, 'current_state', 'inactive', 'attempted', 'test'),
+            'Set active to true first.');
+    end if;
+    text_of_it := jsonb_build_object('specversion', '1.0', 'id', 'evt_' || new_id, 'type', 'webhook.test',
+        'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/webhooks/sub_' || id,
+        'time', ojs_store.time_text(at), 'subject', 'sub_' || id,
+        'data', jsonb_build_object('subscription_id', 'sub_' || id))::text;
+    insert into ojs_store.webhook_delivery (id, webhook, event_id, event_type, state, attempts, created_at, due_at,
+        body)
+    select new_id, test_webhook.id, 'evt_' || new_id, 'webhook.test', 'pending', 0, at, '-infinity', text_of_it
+    on conflict do nothing;
+    if found then
+        update ojs_store.webhook_status s set pending = s.pending + 1,
+            pending_bytes = s.pending_bytes + octet_length(text_of_it)
+        where s.webhook = test_webhook.id;
+    elsif not exists (select from ojs_store.webhook_delivery d where d.id = new_id and d.webhook = test_webhook.id) then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'delivery_id is taken', '{"field": "delivery_id"}',
+            'Leave it out.');
+    end if;
+    return new_id;
+end $$;
+comment on function ojs.test_webhook(uuid, uuid)
+    is 'Has an event webhook.test sent to a subscription, once; returns the id of that delivery';
