@@ -59,11 +59,11 @@ class Story:
 
     # --- what a job goes through ---
 
-    def push(self, t, job, who="p", stored=True, seq=None, tx=0, result=True, dead=False, **args):
-        args = dict({"q": "q", "tag": job}, **args)
-        self.call(t, who, "push", args, [job, seq or int(t * 1000), "available", t, not result, None], tx=tx, dead=dead)
+    def push(self, t, job, who="p", stored=True, seq=None, tx=0, result=True, dead=False, took=0.01, **args):
+        args, seq = dict({"q": "q", "tag": job}, **args), seq or int(t * 1000)
+        self.call(t, who, "push", args, [job, seq, "available", t, not result, None], None, tx, dead, took)
         if stored:
-            self.final["jobs"].append({"id": job, "tag": job, "seq": seq or int(t * 1000), "priority": 0})
+            self.final["jobs"].append({"id": job, "tag": job, "seq": seq, "priority": 0})
         return self
 
     def row(self, job, lease, t, until, attempt=1, deliveries=1, priority=0, seq=1, queue="q", retry="default"):
@@ -125,15 +125,15 @@ def good(s):
     s.ack(4.5, "w1", "a", "l1", error="OJ311").ack(5, "w2", "a", "l2").ack(6, "w2", "a", "l2", error="OJ302")
     s.push(1, "b").give(2, "w1", "b", "l3").fail(3, "w1", "b", "l3", due=4.0).give(4.5, "w1", "b", "l4", attempt=2,
                                                                                  deliveries=2).ack(5, "w1", "b", "l4")
-    s.push(1, "c", stored=False, dead=True)
-    s.push(7, "d").give(8, "w1", "d", "l5", 60).crash(9)
+    s.push(1, "c", stored=False, dead=True).push(7, "d").give(8, "w1", "d", "l5", 60).crash(9)
     s.give(11, "w2", "d", "l6").ack(12, "w1", "d", "l5", error="OJ311").ack(13, "w2", "d", "l6")
     s.push(1, "e", delay=5).clock(3, 10).give(7, "w1", "e", "l7").cancel(8, "p", "e").done("e", "cancelled", 8)
     tx = s.begin(20, "w3")
     s.push(20.1, "f", who="w3", tx=tx, stored=False).end(20.2, "w3", tx, "rb")
-    s.push(21, "g").give(22, "w3", "g", "l8", 2).extend(23, "w3", "g", "l8", 9).give(34, "w1", "g", "l9", attempt=2,
-                                                                                    deliveries=2)
-    s.ack(35, "w1", "g", "l9")
+    s.push(21, "g").give(22, "w3", "g", "l8", 2).extend(23, "w3", "g", "l8", 9)
+    s.give(34, "w1", "g", "l9", attempt=2, deliveries=2).ack(35, "w1", "g", "l9")
+    s.push(40, "h", took=5, key="k", ttl=4).push(41, "i", who="w1", key="k", ttl=2)    # h has waited for i
+    s.cancel(46, "p", "h").done("h", "cancelled", 46).cancel(46, "p", "i").done("i", "cancelled", 46)
 
 
 @story(None)
