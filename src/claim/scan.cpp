@@ -274,12 +274,13 @@ is_whole_transaction()
 
 /*
  * Jobs that are just being committed: their transaction may have looked for listeners before this claim was one. A
- * short wait shows; a claim that may not sleep has listeners, and itself, look again.
+ * short wait shows; a claim that may not sleep, or that has the turn of limits, has listeners, and itself, look again.
  */
 void
 mind_arriving(Walk &walk, bool may_sleep)
 {
     static uint32 event;
+    may_sleep = may_sleep && walk.limits.keys == nullptr;
     if (walk.n == walk.max || walk.arriving == nullptr || worker_running())
         return;
     for (int64 ms = 1; may_sleep && walk.n == 0 && walk.arriving != nullptr && ms <= 8; ms *= 2) {
