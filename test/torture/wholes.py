@@ -111,7 +111,12 @@ class Wholes:
 
     def in_doubt(self, id, at):
         """A prepared push or end outlives the hot rows that a crash empties: a reconcile pass decides after its end."""
-        ops = [op for op, _ in self.acts[id]] + [self.pushes[id]] * (id in self.pushes)
+        ids = [id]
+        if id in self.flow_job:     # whoever ends a member of a workflow may have begun this one
+            roots = {w.root or w.id for w, _ in self.around(*self.flow_job[id])}
+            ids += [job for w in self.flows.values() if (w.root or w.id) in roots
+                    for jobs in w.jobs.values() for job in jobs]
+        ops = [op for job in ids for op, _ in self.acts[job]] + [self.pushes[id]] * (id in self.pushes)
         return any(op.client.startswith("side") and self.crash_between(op.t0, at) for op in ops)
 
     def check_keepers(self):
