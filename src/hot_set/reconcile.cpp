@@ -23,23 +23,26 @@ constexpr char last_pass_sql[] = R"sql(
 )sql";
 constinit Statement last_pass = {last_pass_sql, {}, nullptr};
 
-constinit Statement last_rebuild = {
-    "select rebuilt_at, xmin from ojs_store.hot_set_state where cause <> 'reconcile' order by rebuilt_at desc limit 1",
-    {},
-    nullptr};
+constexpr char last_rebuild_sql[] = R"sql(
+    select r.rebuilt_at, r.xmin, exists (
+        select from ojs_store.hot_set_state p where p.cause = 'reconcile' and p.rebuilt_at > r.rebuilt_at)
+    from ojs_store.hot_set_state r where r.cause <> 'reconcile' order by r.rebuilt_at desc limit 1
+)sql";
+constinit Statement last_rebuild = {last_rebuild_sql, {}, nullptr};
 
 /*
  * Whether a transaction that was prepared before the last rebuild has ended since this session looked last: its jobs
- * may be in no place. Returns the time of the rebuild, else DT_NOBEGIN.
+ * may be in no place. At its first look some may have ended unless there was a pass since. Returns the time of the
+ * rebuild, else DT_NOBEGIN.
  */
 TimestampTz
 doubts_ended()
 {
-    static int undecided;
+    static int undecided = PG_INT32_MAX;
     TimestampTz rebuilt_at = DT_NOBEGIN;
     int before = undecided;
     undecided = prepared_before(ReadNextTransactionId());
-    if (before == 0 && undecided == 0)
+    if (max_prepared_xacts == 0 || (before == 0 && undecided == 0))
         return DT_NOBEGIN;
     with_spi([&] {
         bool null;
@@ -48,6 +51,8 @@ doubts_ended()
             return;
         rebuilt_at = DatumGetTimestampTz(cell(0, 1, &null));
         undecided = prepared_before(DatumGetTransactionId(cell(0, 2, &null)));
+        if (before == PG_INT32_MAX && DatumGetBool(cell(0, 3, &null)))
+            before = undecided;
     });
     return undecided < before ? rebuilt_at : DT_NOBEGIN;
 }

@@ -115,6 +115,16 @@ $node->start;
 is($node->safe_psql('postgres', "select queue from ojs.claim('alone', 'w')"), 'alone',
     'SM: without a free process the hot set is rebuilt in place');
 ok(slurp_file($node->logfile) =~ /in the transaction of a caller/, 'SM: and the log says so');
+
+# What was prepared before the rebuild, and ended before anybody looked, is not left in no place.
+$node->safe_psql('postgres', "begin; select from ojs.push('test.job', queue => 'doubt'); prepare transaction 'p'");
+$node->stop('immediate');
+$node->start;
+$node->safe_psql('postgres', "select from ojs.claim('alone', 'w')");
+$node->safe_psql('postgres', "commit prepared 'p'");
+$node->safe_psql('postgres', 'select ojs.tick()');
+is($node->safe_psql('postgres', "select queue from ojs.claim('doubt', 'w')"), 'doubt',
+    'STO: a push that was prepared before a crash is found by the first tick after its commit');
 my ($code, $out, $err) = $node->psql('postgres', 'select ojs.start_worker()');
 like($err, qr/no background process is free/, 'PGX-04: start_worker says that there is none');
 $node->stop;
