@@ -42,8 +42,10 @@ my %got = claims(q{ojs.claim(array['a', 'b'], 'w', strategy => 'round-robin')}, 
 cmp_ok($got{$_} // 0, '>', 60, "FS-01: new sessions share out, too: $_ has " . ($got{$_} // 0)) for qw(a b);
 is(($got{a} // 0) + ($got{b} // 0), 200, 'FS-01: each claim got its job');
 
-is(claims(q{ojs.claim_pool('bounded', 'w', 2)}, 8, 10) =~ s/\w //gr =~ s/(\d+), (\d+), (\d+)/$1 + $2 + $3/er, 7,
-    'FS-02: eight sessions together hold as many jobs of a pool as its concurrency says');
+# Which of its queues have these is chance.
+my $held = 0;
+$held += $_ for claims(q{ojs.claim_pool('bounded', 'w', 2)}, 8, 10) =~ /\w (\d+)/g;
+is($held, 7, 'FS-02: eight sessions together hold as many jobs of a pool as its concurrency says');
 is($node->safe_psql('postgres', q{select places_taken from ojs.pools where name = 'bounded'}), 7, 'FS-02: ojs.pools');
 
 # One that waits for a place gets it.
