@@ -3,9 +3,11 @@
  */
 #include "ojs/claim/fair.h"
 
+#include "ojs/claim/filled.h"
 #include "ojs/claim/shares.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
+#include "ojs/pg/session_cache.h"
 #include "ojs/pg/settings.h"
 #include "ojs/queue/access.h"
 #include "ojs/queue/tenant.h"
@@ -26,8 +28,11 @@ struct FairLook {
     int64 next_us;                 /* look again, by the steady clock */
     Oid role;                      /* for whom it was */
     uint64 settings;               /* of tenants, as they were */
-    FairPart *parts;               /* by priority */
-    int64 *upto;                   /* sums of the weights of parts[first] to the one at that place */
+    int64 *ids;                    /* of the whole queue and its parts, in order, whatever they are now */
+    int n_ids;
+    SessionCache names; /* what `ids` are of */
+    FairPart *parts;    /* by priority */
+    int64 *upto;        /* sums of the weights of parts[first] to the one at that place */
     int n;
     int first; /* the priority whose turn it is: parts[first] to parts[end - 1] */
     int end;
@@ -80,48 +85,55 @@ look_of(std::string_view whole)
     return *look;
 }
 
-/* Calls body(name) for the whole queue and each of its parts, as far as they are there, once or more often. */
-template <typename Body>
 void
-each_part(std::string_view whole, Body body)
+read_ids(FairLook &look)
 {
+    constexpr int id_column = 1;
     auto text_datum = [](const char *text) { return CStringGetTextDatum(text); };
-    auto length = static_cast<int>(whole.size());
-    body(whole);
+    std::string_view whole = look.name;
+    int room = 16;
+    if (look.ids != nullptr)
+        pfree(look.ids);
+    look.ids = nullptr;
+    look.n_ids = 0;
+    look.ids = static_cast<int64 *>(MemoryContextAlloc(looks_context, sizeof(int64) * room));
+    look.ids[look.n_ids++] = stored_queue_id(whole);
     store::Table table = store::open(store::Rel::queue, AccessShareLock);
     Relation index = index_open(store::index_oid(store::Idx::queue_name), AccessShareLock);
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     IndexScanDesc scan = index_begin(table.rel, index, snapshot, 2);
     ScanKeyData keys[2];
     ScanKeyEntryInitialize(&keys[0], 0, 1, BTGreaterStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXT_GT,
-                           text_datum(psprintf("%.*s@", length, whole.data())));
+                           text_datum(psprintf("%s@", whole.data())));
     ScanKeyEntryInitialize(&keys[1], 0, 1, BTLessStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXT_LT,
-                           text_datum(psprintf("%.*sA", length, whole.data()))); /* A follows @ */
+                           text_datum(psprintf("%sA", whole.data()))); /* A follows @ */
     index_rescan(scan, keys, 2, nullptr, 0);
-    constexpr int name_column = 2;
     while (index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
         bool null;
         CHECK_FOR_INTERRUPTS();
-        body(view(DatumGetTextPP(slot_getattr(table.slot, name_column, &null))));
+        if (look.n_ids == room)
+            look.ids = static_cast<int64 *>(repalloc_huge(look.ids, sizeof(int64) * (room *= 2)));
+        look.ids[look.n_ids++] = DatumGetInt64(slot_getattr(table.slot, id_column, &null));
     }
     index_endscan(scan);
     UnregisterSnapshot(snapshot);
     index_close(index, AccessShareLock);
     store::close_and_unlock(table, AccessShareLock);
+    std::sort(look.ids, look.ids + look.n_ids);
+    look.n_ids = static_cast<int>(std::unique(look.ids, look.ids + look.n_ids) - look.ids);
+}
+
+/* A part that another session has made is heard of, as other changes are. */
+void
+renew_ids(FairLook &look)
+{
+    look.names.refresh(store::queue_names_generation(), [&look] { read_ids(look); });
 }
 
 bool
 may_claim(const Queue &queue)
 {
     return queue.state != QueueState::deleted && !queue.is_log && may_use_queue(queue, Right::work);
-}
-
-/* Null for one that is not there, or that the caller may not work on. */
-const Queue *
-claimable(std::string_view name)
-{
-    const Queue *queue = find_stored_queue(name);
-    return queue != nullptr && may_claim(*queue) ? queue : nullptr;
 }
 
 int32
@@ -131,38 +143,32 @@ weight_of(const Queue &queue)
     return set != nullptr ? set->weight : 1;
 }
 
-/* What has jobs, dead index entries included: who has none gives none, and is left out. */
+/* The parts of the last look that have given what was asked of them, in the order of their ids. */
+FilledQueue *
+known_to(const FairLook &look, int *n)
+{
+    auto *known = static_cast<FilledQueue *>(palloc(sizeof(FilledQueue) * std::max(look.n, 1)));
+    *n = 0;
+    for (int i = look.first; i < look.n; i++)
+        if (look.parts[i].weight > 0)
+            known[(*n)++] = {look.parts[i].queue, look.parts[i].npriority};
+    std::sort(known, known + *n, [](const FilledQueue &a, const FilledQueue &b) { return a.queue < b.queue; });
+    return known;
+}
+
 void
 look_again(FairLook &look)
 {
     int64 from_us = steady_us();
-    Tables tables(AccessShareLock);
-    ScanKeyData keys[4];
-    store::Scan scan;
-    int room = 16;
-    FairPart *parts = static_cast<FairPart *>(palloc(sizeof(FairPart) * room));
     int n = 0;
-
-    set_keys(keys, 0, BTGreaterStrategyNumber, F_INT2GT, PG_INT16_MIN, BTLessStrategyNumber, F_INT2LT, PG_INT16_MAX);
-    store::begin(scan, tables.ready(), store::Idx::ready_order, keys, 4, true);
-    each_part(look.name, [&](std::string_view name) {
-        const Queue *queue = claimable(name);
-        int16 npriority;
-        if (queue == nullptr || queue->state == QueueState::paused ||
-            !level_between(scan, queue->id, PG_INT16_MIN, PG_INT16_MAX, &npriority))
-            return;
-        if (n == room)
-            parts = static_cast<FairPart *>(repalloc_huge(parts, sizeof(FairPart) * (room *= 2)));
-        parts[n++] = {queue->id, weight_of(*queue), npriority};
-    });
-    store::end(scan);
+    renew_ids(look);
+    Tables tables(AccessShareLock);
+    auto *filled =
+        static_cast<FilledQueue *>(MemoryContextAllocHuge(CurrentMemoryContext, sizeof(FilledQueue) * look.n_ids));
+    const FilledQueue *known = known_to(look, &n);
+    int n_filled = filled_queues(tables, look.ids, look.n_ids, known, n, filled);
     tables.close_and_unlock();
 
-    std::sort(parts, parts + n, [](const FairPart &a, const FairPart &b) {
-        return a.npriority != b.npriority ? a.npriority < b.npriority : a.queue < b.queue;
-    });
-    n = static_cast<int>(
-        std::unique(parts, parts + n, [](const FairPart &a, const FairPart &b) { return a.queue == b.queue; }) - parts);
     for (void *old : {static_cast<void *>(look.parts), static_cast<void *>(look.upto)})
         if (old != nullptr)
             pfree(old);
@@ -170,12 +176,18 @@ look_again(FairLook &look)
     look.upto = nullptr;
     look.n = look.first = look.end = 0;
     look.summed = false;
-    Size entries = std::max(n, 1);
+    Size entries = std::max(n_filled, 1);
     look.parts = static_cast<FairPart *>(MemoryContextAllocHuge(looks_context, sizeof(FairPart) * entries));
     look.upto = static_cast<int64 *>(MemoryContextAllocHuge(looks_context, sizeof(int64) * entries));
-    std::copy(parts, parts + n, look.parts);
-    pfree(parts);
-    look.n = n;
+    for (int i = 0; i < n_filled; i++) {
+        const Queue *queue = find_queue(filled[i].queue);
+        if (queue != nullptr && may_claim(*queue) && queue->state != QueueState::paused)
+            look.parts[look.n++] = {queue->id, weight_of(*queue), filled[i].npriority};
+    }
+    pfree(filled);
+    std::sort(look.parts, look.parts + look.n, [](const FairPart &a, const FairPart &b) {
+        return a.npriority != b.npriority ? a.npriority < b.npriority : a.queue < b.queue;
+    });
     look.role = GetUserId();
     look.settings = tenant_settings_generation();
     int64 at_us = steady_us();
@@ -307,12 +319,34 @@ next_priority(Walk &walk, store::Scan &scan, int16 above, int16 *found)
     return any;
 }
 
+/* Adds the parts that have jobs and are not there yet. */
+void
+add_filled(Walk &walk)
+{
+    const FairLook &look = *walk.request.fair;
+    QueueIds had = queue_ids(walk.request);
+    auto *filled =
+        static_cast<FilledQueue *>(MemoryContextAllocHuge(CurrentMemoryContext, sizeof(FilledQueue) * look.n_ids));
+    int n = filled_queues(walk.tables, look.ids, look.n_ids, nullptr, 0, filled);
+    std::sort(had.ids, had.ids + had.n);
+    for (int i = 0; i < n; i++) {
+        if (std::binary_search(had.ids, had.ids + had.n, filled[i].queue))
+            continue;
+        const Queue *queue = find_queue(filled[i].queue);
+        if (queue != nullptr && may_claim(*queue))
+            add_queue(walk.request, *queue, weight_of(*queue));
+    }
+    pfree(filled);
+    pfree(had.ids);
+}
+
 void
 walk_all(Walk &walk)
 {
     ScanKeyData keys[4];
     store::Scan scan;
     int16 above = PG_INT16_MIN;
+    add_filled(walk);
     set_keys(keys, 0, BTGreaterStrategyNumber, F_INT2GT, above, BTLessStrategyNumber, F_INT2LT, PG_INT16_MAX);
     for (;;) {
         store::begin(scan, walk.tables.ready(), store::Idx::ready_order, keys, 4, true);
@@ -346,15 +380,17 @@ fair_request(std::string_view name, text *worker, int max, Interval *lease, bool
     request.fair = &look;
     request.weights = static_cast<int32 *>(palloc(sizeof(int32)));
     const Queue *rules = find_stored_queue(whole);
-    if (rules != nullptr && rules->claim_rules && claimable(whole) != nullptr)
+    if (rules != nullptr && rules->claim_rules && may_claim(*rules))
         add_queue(request, *rules, weight_of(*rules));
     if (look.parts == nullptr || look.role != GetUserId() || look.settings != tenant_settings_generation() ||
         steady_us() >= look.next_us)
         look_again(look);
     if (!missing_ok && look.n == 0) {
-        bool any = false;
-        each_part(whole, [&any](std::string_view part) { any = any || find_stored_queue(part) != nullptr; });
-        if (!any)
+        auto is_there = [](int64 id) {
+            const Queue *queue = find_queue(id);
+            return queue != nullptr && queue->state != QueueState::deleted;
+        };
+        if (!std::any_of(look.ids, look.ids + look.n_ids, is_there))
             raise_no_queue(whole);
     }
     return request;
@@ -380,18 +416,25 @@ walk_fairly(Walk &walk, bool from_start)
     walk.deepest = PG_INT16_MAX;
 }
 
-void
-add_all_parts(Request &request)
+QueueIds
+all_queue_ids(Request &request)
 {
+    if (request.fair == nullptr)
+        return queue_ids(request);
     FairLook &look = *request.fair;
-    look.next_us = 0;
-    each_part(look.name, [&request](std::string_view name) {
-        const Queue *queue = request.n < most_shared ? claimable(name) : nullptr;
-        bool there = queue == nullptr || std::any_of(request.queues, request.queues + request.n,
-                                                     [queue](const Queue &one) { return one.id == queue->id; });
-        if (!there)
-            add_queue(request, *queue, weight_of(*queue));
-    });
+    look.next_us = 0; /* whoever asks has found too few */
+    renew_ids(look);
+    auto *ids = static_cast<int64 *>(MemoryContextAllocHuge(CurrentMemoryContext, sizeof(int64) * look.n_ids));
+    std::copy(look.ids, look.ids + look.n_ids, ids);
+    return {ids, look.n_ids};
+}
+
+QueueIds
+wakeup_ids(Request &request)
+{
+    QueueIds queues = all_queue_ids(request);
+    queues.n = std::min(queues.n, most_shared);
+    return queues;
 }
 
 } // namespace ojs

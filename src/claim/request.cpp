@@ -7,6 +7,7 @@
  */
 #include "ojs/claim/request.h"
 
+#include "ojs/claim/fair.h"
 #include "ojs/pg/args.h"
 #include "ojs/shared/claim_window.h"
 #include "ojs/state/dead_letter.h"
@@ -226,16 +227,17 @@ await_share(const Request &request, Share *share)
 }
 
 void
-await_jobs(const Request &request, const HandedOut &out, int64 until_us, int round)
+await_jobs(Request &request, const HandedOut &out, int64 until_us, int round)
 {
     constexpr int64 look_every_ms = 100;
     static uint32 event;
     int64 at_us = steady_us();
 
-    if (request.max > 0) /* where jobs wait for a rate limit, nobody says when it lets them start */
-        wake_wait(queue_ids(request), request.n, names_versions(request.worker),
+    if (request.max > 0) { /* where jobs wait for a rate limit, nobody says when it lets them start */
+        QueueIds queues = wakeup_ids(request);
+        wake_wait(queues.ids, queues.n, names_versions(request.worker),
                   out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
-    else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
+    } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
         sleep_ms(std::clamp<int64>((until_us - at_us) / 1000, 1, look_every_ms), "OjsWorkFull", &event);
     AcceptInvalidationMessages();
     ensure_hot_set();

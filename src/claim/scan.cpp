@@ -300,18 +300,22 @@ mind_arriving(Walk &walk, bool may_sleep)
 void
 do_upkeep(Walk &walk, bool for_all)
 {
-    const Request &request = walk.request;
-    auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * request.n));
-    int n = 0;
-    int room = 0;
-    for (int i = 0; i < request.n; i++) {
+    Request &request = walk.request;
+    bool alone = for_all && !request.may_wait && is_whole_transaction();
+    QueueIds queues = {nullptr, 0};
+    int room = request.fair != nullptr ? walk.max - walk.n : 0;
+    if (!alone && request.fair != nullptr)
+        queues = all_queue_ids(request);
+    else if (!alone)
+        queues.ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
+    for (int i = 0; !alone && request.fair == nullptr && i < request.n; i++) {
         if (request.queues[i].state == QueueState::paused)
             continue;
-        queues[n++] = request.queues[i].id;
+        queues.ids[queues.n++] = request.queues[i].id;
         room = std::max(room, most_with(walk, i) - walk.n);
     }
-    bool alone = for_all && !request.may_wait && is_whole_transaction();
-    Scope scope = alone ? Scope{nullptr, 0} : Scope{queues, n};
+    std::sort(queues.ids, queues.ids + queues.n);
+    Scope scope = {queues.ids, queues.n};
     int limit = alone ? upkeep_batch : room;
 
     int moved = reap(walk.tables, scope, limit, walk.now);
@@ -320,7 +324,8 @@ do_upkeep(Walk &walk, bool for_all)
         store::note_write(true); /* a claim counts on from a lapse as soon as it sees it */
     last_upkeep = walk.now;
     CommandCounterIncrement(); /* so that the walk finds them */
-    pfree(queues);
+    if (queues.ids != nullptr)
+        pfree(queues.ids);
 }
 
 void
@@ -437,17 +442,16 @@ hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set)
         walk.max = std::min(walk.max, places_left(walk.limits, request.queues[0], request.pool_limit, &place));
     walk_queues(walk, false);
     if (walk.n < request.max) {
-        if (request.fair != nullptr)
-            add_all_parts(request);
         bool waits = request.may_wait && walk.n == 0;
         bool wrote = !(store::write_mark() == before);
-        wake_wanted(queue_ids(request), request.n, waits);
+        QueueIds queues = wakeup_ids(request);
+        wake_wanted(queues.ids, queues.n, waits);
         before = store::write_mark();           /* nobody waits for a flag */
         if (!upkept || request.fair != nullptr) /* it did so without queues */
             do_upkeep(walk, !shares);
         walk_queues(walk, true);
         if (waits && walk.n > 0 && walk.n < request.max) { /* it does not go on to wait, so it may listen */
-            wake_wanted(queue_ids(request), request.n, false);
+            wake_wanted(queues.ids, queues.n, false);
             walk_queues(walk, true);
         }
         if (!request.may_wait || walk.n > 0)

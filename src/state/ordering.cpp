@@ -272,6 +272,30 @@ due_lines(Tables &tables, DueLineRow from, bool all, DueLine *due, int most)
     return all && n < most ? more_due_lines(tables, keys, 1, due, n, most) : n;
 }
 
+/* Of some queues, which are in order: one look for each that has rows, not for each. */
+int
+due_lines_of(Tables &tables, Scope scope, DueLine *due, int most)
+{
+    store::Scan scan;
+    ScanKeyData key;
+    Datum queue;
+    const int64 *at = scope.queues;
+    const int64 *end = scope.queues + scope.n;
+    int n = 0;
+    ScanKeyInit(&key, 1, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(0));
+    store::begin(scan, tables.get(store::Rel::ordering_due), store::Idx::ordering_due_key, &key, 1, true);
+    while (at < end && n < most) {
+        ScanKeyInit(&key, 1, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(*at));
+        if (!store::first_entry(scan, &key, 1, 1, &queue))
+            break;
+        at = std::lower_bound(at, end, DatumGetInt64(queue));
+        if (at < end && *at == DatumGetInt64(queue))
+            n += due_lines(tables, {*at++, PG_INT64_MIN}, false, due + n, most - n);
+    }
+    store::end(scan);
+    return n;
+}
+
 /* Under the lock of the key. What is still undecided stays as it is: a claim that waits has not written anything. */
 bool
 advance_due(Tables &tables, DueLine &due)
@@ -300,8 +324,7 @@ advance_due_lines(Tables &tables, Scope scope, int limit)
         n = due_lines(tables, looked_upto, true, due, most);
         looked_upto = n == most && n > 0 ? due[n - 1].row : DueLineRow{PG_INT64_MIN, PG_INT64_MIN};
     } else
-        for (int i = 0; i < scope.n; i++)
-            n += due_lines(tables, {scope.queues[i], PG_INT64_MIN}, false, due + n, most - n);
+        n = due_lines_of(tables, scope, due, most);
     for (int i = 0; i < n; i++) {
         CHECK_FOR_INTERRUPTS();
         with_line(tables, due[i].row.key, [&] { done += advance_due(tables, due[i]); });

@@ -65,6 +65,7 @@ SessionCache cache; /* of `known` */
 uint64 changes;     /* of anything that is known; of anything at all while that is not known */
 uint64 generations[n_rels];
 uint64 generation_all;
+uint64 new_names;
 
 extern "C" void
 relation_changed(Datum, Oid relid)
@@ -80,6 +81,7 @@ relation_changed(Datum, Oid relid)
             changes++;
             generations[i]++;
         }
+    new_names += known.indexes[static_cast<int>(Idx::queue_name)] == relid;
 }
 
 /* Each temporary table is a new type, so this hears of much that does not concern us. A hash of 0 stands for all. */
@@ -250,6 +252,19 @@ uint64
 catalog_generation(Rel rel)
 {
     return generation_all + generations[static_cast<int>(rel)];
+}
+
+uint64
+queue_names_generation()
+{
+    return catalog_generation(Rel::queue) + new_names;
+}
+
+/* The table's description stays: sessions keep what they know of other queues. */
+void
+say_new_name()
+{
+    CacheInvalidateRelcacheByRelid(index_oid(Idx::queue_name));
 }
 
 } // namespace ojs::store

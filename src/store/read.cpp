@@ -99,34 +99,70 @@ maybe_deleted_by_us(Table &table, ItemPointer tid)
     return ours;
 }
 
+/* The row of an index entry; none for a dead one. */
+static Row
+row_at(Scan &scan, ItemPointer tid)
+{
+    Table &table = *scan.table;
+    bool again = false;
+    bool all_dead = false;
+
+    scan.tid = *tid;
+    if (!table_index_fetch_tuple(scan.desc->xs_heapfetch, &scan.tid, &scan.dirty, table.slot, &again, &all_dead)) {
+        scan.saw_dead = true;
+        if (scan.desc->xactStartedInRecovery) /* no entry is marked on a standby */
+            return Row::none;
+        if (all_dead)
+            scan.desc->kill_prior_tuple = true;
+        else if (scan.kill_dead)
+            scan.desc->kill_prior_tuple = !maybe_deleted_by_us(table, tid);
+        return Row::none;
+    }
+    scan.tid = table.slot->tts_tid; /* the newest version, where a heap-only update moved it */
+    if (TransactionIdIsValid(scan.dirty.xmin))
+        return Row::arriving;
+    return TransactionIdIsValid(scan.dirty.xmax) ? Row::leaving : Row::live;
+}
+
 Row
 next(Scan &scan)
 {
-    Table &table = *scan.table;
     ItemPointer tid;
+    Row row;
 
     while ((tid = index_getnext_tid(scan.desc, scan.direction)) != nullptr) {
-        bool again = false;
-        bool all_dead = false;
-
         CHECK_FOR_INTERRUPTS();
-        scan.tid = *tid;
-        if (!table_index_fetch_tuple(scan.desc->xs_heapfetch, &scan.tid, &scan.dirty, table.slot, &again, &all_dead)) {
-            scan.saw_dead = true;
-            if (scan.desc->xactStartedInRecovery) /* no entry is marked on a standby */
-                continue;
-            if (all_dead)
-                scan.desc->kill_prior_tuple = true;
-            else if (scan.kill_dead)
-                scan.desc->kill_prior_tuple = !maybe_deleted_by_us(table, tid);
-            continue;
-        }
-        scan.tid = table.slot->tts_tid; /* the newest version, where a heap-only update moved it */
-        if (TransactionIdIsValid(scan.dirty.xmin))
-            return Row::arriving;
-        return TransactionIdIsValid(scan.dirty.xmax) ? Row::leaving : Row::live;
+        if ((row = row_at(scan, tid)) != Row::none)
+            return row;
     }
     return Row::none;
+}
+
+void
+keep_entries(Scan &scan, bool dead_too)
+{
+    scan.desc->xs_want_itup = true;
+    if (dead_too)
+        scan.desc->ignore_killed_tuples = false;
+}
+
+bool
+next_entry(Scan &scan, int columns, Datum *values)
+{
+    if (index_getnext_tid(scan.desc, scan.direction) == nullptr)
+        return false;
+    for (int i = 0; i < columns; i++) {
+        bool is_null;
+        values[i] = index_getattr(scan.desc->xs_itup, i + 1, scan.desc->xs_itupdesc, &is_null);
+    }
+    return true;
+}
+
+Row
+row_of_entry(Scan &scan)
+{
+    ItemPointerData tid = scan.desc->xs_heaptid;
+    return row_at(scan, &tid);
 }
 
 bool

@@ -3,7 +3,7 @@
  *
  * Which parts have jobs is looked up every now and then, and remembered by the session. A claim of k jobs takes from at
  * most k of them, those whose turn it is (shares.h says how turns go); a part that is found empty is left out until the
- * next look, and its share goes to others. Only a claim that comes short so looks at every part. The jobs of a higher
+ * next look, and its share goes to others. A claim that comes short looks at once. The jobs of a higher
  * priority come first; turns are within a priority.
  *
  * As with other shares nothing is stored: what dies with a session is a number that another session draws anew.
@@ -25,7 +25,8 @@ Request fair_request(std::string_view name, text *worker, int max, Interval *lea
 /* Takes jobs of the parts whose turn it is; `from_start`: of all that the request has. */
 void walk_fairly(Walk &walk, bool from_start);
 
-/* Adds all parts that are not there yet. */
-void add_all_parts(Request &request);
+/* The queues that a claim which finds too few jobs is about: all parts, too. Of very many only some wake it. */
+QueueIds all_queue_ids(Request &request);
+QueueIds wakeup_ids(Request &request);
 
 } // namespace ojs

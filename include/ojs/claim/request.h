@@ -31,7 +31,7 @@ bool await_share(const Request &request, Share *share);
 
 /* For a call that was handed nothing and has written nothing: sleeps until there may be jobs for it, or `until_us` by
  * the steady clock. */
-void await_jobs(const Request &request, const HandedOut &out, int64 until_us, int round);
+void await_jobs(Request &request, const HandedOut &out, int64 until_us, int round);
 
 /*
  * Reads a request, has it admitted once, and waits for its share. The queues may have changed in that time, so it is

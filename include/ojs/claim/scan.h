@@ -32,12 +32,17 @@ struct Request {
 };
 static_assert(std::is_trivially_destructible_v<Request>);
 
-inline int64 *
+struct QueueIds {
+    int64 *ids;
+    int n;
+};
+
+inline QueueIds
 queue_ids(const Request &request)
 {
     auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * std::max(request.n, 1)));
     std::transform(request.queues, request.queues + request.n, ids, [](const Queue &queue) { return queue.id; });
-    return ids;
+    return {ids, request.n};
 }
 
 struct Delivery {

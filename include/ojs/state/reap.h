@@ -11,11 +11,11 @@ namespace ojs
 
 /* Which jobs: all, or those of some queues only. */
 struct Scope {
-    const int64 *queues; /* null: all */
+    const int64 *queues; /* in order; null: all */
     int n;
 
     bool all() const { return queues == nullptr; }
-    bool has(int64 queue) const { return all() || std::find(queues, queues + n, queue) != queues + n; }
+    bool has(int64 queue) const { return all() || std::binary_search(queues, queues + n, queue); }
 };
 
 /*

@@ -130,6 +130,10 @@ bool installed();                   /* false: no such extension in this database
 void catalog_init();                /* once, at load: hears of changes to these relations */
 uint64 catalog_generation(Rel rel); /* grows whenever that relation's cached description was dropped */
 
+/* The same of the names of queues: a tenant's part that a push has made counts (say_new_name), and any other change. */
+uint64 queue_names_generation();
+void say_new_name();
+
 /* --- calls that write --- */
 
 /* Refuses read-only transactions, recovery and parallel workers, as the executor would for `what`. */
@@ -240,6 +244,15 @@ void begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_d
 void rescan(Scan &scan, ScanKey keys, int n);
 Row next(Scan &scan);
 void end(Scan &scan);
+
+/*
+ * For a scan that looks at index entries before it looks at their rows, from its next rescan() on; those that are
+ * marked dead too, or without them. The values of the first columns of the next entry, and the row of that one: none if
+ * it is dead.
+ */
+void keep_entries(Scan &scan, bool dead_too);
+bool next_entry(Scan &scan, int columns, Datum *values);
+Row row_of_entry(Scan &scan);
 
 /* Whether another transaction that is open has locked, updated or deleted the row that the scan is at. */
 bool held_by_another(const Scan &scan);
