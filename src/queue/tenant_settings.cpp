@@ -157,10 +157,10 @@ TenantQueues
 queues_of_tenant(std::string_view tenant)
 {
     parts_cache.refresh(store::catalog_generation(store::Rel::queue) + tenant_settings_generation(), load_parts);
-    const Part *first =
-        std::find_if(parts, parts + n_parts, [tenant](const Part &one) { return one.tenant == tenant; });
-    const Part *last = std::find_if(first, static_cast<const Part *>(parts + n_parts),
-                                    [tenant](const Part &one) { return one.tenant != tenant; });
+    const Part *end = parts + n_parts;
+    const Part *first = std::partition_point(static_cast<const Part *>(parts), end,
+                                             [tenant](const Part &one) { return one.tenant < tenant; });
+    const Part *last = std::partition_point(first, end, [tenant](const Part &one) { return one.tenant == tenant; });
     return {part_ids + (first - parts), static_cast<int>(last - first)};
 }
 
