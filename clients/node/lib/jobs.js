@@ -20,13 +20,10 @@ export function pushMany(db, jobs, options = {}) {
   [JSON.stringify(jobs.map(envelope)), deduplication_key, deduplication_ttl, atomicity, idempotency_key]);
 }
 
-export async function cancel(db, id) {
-  return (await query(db, 'select state from ojs.cancel($1, idempotent => true)', [id]))[0].state;
-}
+export const cancel = async (db, id) =>
+  (await query(db, 'select state from ojs.cancel($1, idempotent => true)', [id]))[0].state;
 
-export async function info(db, id) {
-  return (await query(db, 'select ojs.info($1) as job', [id]))[0].job;
-}
+export const info = async (db, id) => (await query(db, 'select ojs.info($1) as job', [id]))[0].job;
 
 export async function waitResult(db, id, timeout = '30 s') {
   const [row] = await query(db, 'select state, result, error from ojs.wait_result($1, timeout => $2)', [id, timeout]);
