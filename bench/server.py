@@ -133,6 +133,19 @@ class Server:
                 pass
         return found
 
+    def cpu_us(self):
+        """User and system time of the server's processes, and of those of its children that have ended."""
+        ticks = 0
+        for pid in self.processes():
+            try:
+                with open(f"/proc/{pid}/stat") as f:
+                    fields = f.read().rsplit(")", 1)[1].split()
+            except FileNotFoundError:
+                continue
+            own_and_ended = 4 if pid == self.postmaster else 2
+            ticks += sum(int(n) for n in fields[11:11 + own_and_ended])
+        return ticks * 1e6 / os.sysconf("SC_CLK_TCK")
+
     def stop(self, how="fast"):
         if self.running:
             self.as_owner(self.bin / "pg_ctl", "-D", self.data, "-m", how, "-w", "stop")

@@ -3,8 +3,10 @@
  */
 #include "ojs/claim/fair.h"
 
+#include "ojs/claim/fair_look.h"
 #include "ojs/claim/filled.h"
 #include "ojs/claim/shares.h"
+#include "ojs/counters/queue_counters.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/session_cache.h"
@@ -12,186 +14,19 @@
 #include "ojs/queue/access.h"
 #include "ojs/queue/tenant.h"
 #include "ojs/queue/tenant_settings.h"
+#include "ojs/shared/part_news.h"
 
 namespace ojs
 {
-
-/* A part that had jobs at the last look. */
-struct FairPart {
-    int64 queue;
-    int64 weight; /* 0: it gave less than its share since */
-    int16 npriority;
-};
-
-struct FairLook {
-    char name[max_queue_name + 1]; /* of the whole queue: key */
-    int64 next_us;                 /* look again, by the steady clock */
-    Oid role;                      /* for whom it was */
-    uint64 settings;               /* of tenants, as they were */
-    int64 *ids;                    /* of the whole queue and its parts, in order, whatever they are now */
-    int n_ids;
-    SessionCache names; /* what `ids` are of */
-    FairPart *parts;    /* by priority */
-    int64 *upto;        /* sums of the weights of parts[first] to the one at that place */
-    int n;
-    int first; /* the priority whose turn it is: parts[first] to parts[end - 1] */
-    int end;
-    bool summed; /* `upto` is right */
-    int64 turn;
-    int64 turns; /* that `turn` is one of */
-};
 
 namespace
 {
 
 constexpr std::string_view all_parts = "@*";
-constexpr int64 look_every_us = 200 * 1000;
-constexpr int max_looks = 256;      /* queues that a session remembers */
-constexpr int64 rest_per_look = 50; /* a look that takes long is made less often: it costs 2 % at most */
-
-MemoryContext looks_context;
-HTAB *looks; /* FairLook */
-
 std::string_view
 whole_queue(std::string_view name)
 {
     return name.substr(0, name.size() - all_parts.size());
-}
-
-FairLook &
-look_of(std::string_view whole)
-{
-    char key[max_queue_name + 1] = {};
-    bool found;
-    memcpy(key, whole.data(), std::min(whole.size(), max_queue_name));
-    if (looks != nullptr && hash_get_num_entries(looks) >= max_looks &&
-        hash_search(looks, key, HASH_FIND, nullptr) == nullptr) {
-        MemoryContextDelete(looks_context);
-        looks = nullptr;
-    }
-    if (looks == nullptr) {
-        looks_context = AllocSetContextCreate(TopMemoryContext, "ojs fair claims", ALLOCSET_SMALL_SIZES);
-        HASHCTL control = {};
-        control.keysize = max_queue_name + 1;
-        control.entrysize = sizeof(FairLook);
-        control.hcxt = looks_context;
-        looks = hash_create("ojs fair claims", 16, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-    }
-    auto *look = static_cast<FairLook *>(hash_search(looks, key, HASH_ENTER, &found));
-    if (!found) {
-        *look = {};
-        memcpy(look->name, key, sizeof key);
-    }
-    return *look;
-}
-
-void
-read_ids(FairLook &look)
-{
-    constexpr int id_column = 1;
-    auto text_datum = [](const char *text) { return CStringGetTextDatum(text); };
-    std::string_view whole = look.name;
-    int room = 16;
-    if (look.ids != nullptr)
-        pfree(look.ids);
-    look.ids = nullptr;
-    look.n_ids = 0;
-    look.ids = static_cast<int64 *>(MemoryContextAlloc(looks_context, sizeof(int64) * room));
-    look.ids[look.n_ids++] = stored_queue_id(whole);
-    store::Table table = store::open(store::Rel::queue, AccessShareLock);
-    Relation index = index_open(store::index_oid(store::Idx::queue_name), AccessShareLock);
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    IndexScanDesc scan = index_begin(table.rel, index, snapshot, 2);
-    ScanKeyData keys[2];
-    ScanKeyEntryInitialize(&keys[0], 0, 1, BTGreaterStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXT_GT,
-                           text_datum(psprintf("%s@", whole.data())));
-    ScanKeyEntryInitialize(&keys[1], 0, 1, BTLessStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXT_LT,
-                           text_datum(psprintf("%sA", whole.data()))); /* A follows @ */
-    index_rescan(scan, keys, 2, nullptr, 0);
-    while (index_getnext_slot(scan, ForwardScanDirection, table.slot)) {
-        bool null;
-        CHECK_FOR_INTERRUPTS();
-        if (look.n_ids == room)
-            look.ids = static_cast<int64 *>(repalloc_huge(look.ids, sizeof(int64) * (room *= 2)));
-        look.ids[look.n_ids++] = DatumGetInt64(slot_getattr(table.slot, id_column, &null));
-    }
-    index_endscan(scan);
-    UnregisterSnapshot(snapshot);
-    index_close(index, AccessShareLock);
-    store::close_and_unlock(table, AccessShareLock);
-    std::sort(look.ids, look.ids + look.n_ids);
-    look.n_ids = static_cast<int>(std::unique(look.ids, look.ids + look.n_ids) - look.ids);
-}
-
-/* A part that another session has made is heard of, as other changes are. */
-void
-renew_ids(FairLook &look)
-{
-    look.names.refresh(store::queue_names_generation(), [&look] { read_ids(look); });
-}
-
-bool
-may_claim(const Queue &queue)
-{
-    return queue.state != QueueState::deleted && !queue.is_log && may_use_queue(queue, Right::work);
-}
-
-int32
-weight_of(const Queue &queue)
-{
-    const TenantSettings *set = settings_of_tenant(tenant_in(queue.name));
-    return set != nullptr ? set->weight : 1;
-}
-
-/* The parts of the last look that have given what was asked of them, in the order of their ids. */
-FilledQueue *
-known_to(const FairLook &look, int *n)
-{
-    auto *known = static_cast<FilledQueue *>(palloc(sizeof(FilledQueue) * std::max(look.n, 1)));
-    *n = 0;
-    for (int i = look.first; i < look.n; i++)
-        if (look.parts[i].weight > 0)
-            known[(*n)++] = {look.parts[i].queue, look.parts[i].npriority};
-    std::sort(known, known + *n, [](const FilledQueue &a, const FilledQueue &b) { return a.queue < b.queue; });
-    return known;
-}
-
-void
-look_again(FairLook &look)
-{
-    int64 from_us = steady_us();
-    int n = 0;
-    renew_ids(look);
-    Tables tables(AccessShareLock);
-    auto *filled =
-        static_cast<FilledQueue *>(MemoryContextAllocHuge(CurrentMemoryContext, sizeof(FilledQueue) * look.n_ids));
-    const FilledQueue *known = known_to(look, &n);
-    int n_filled = filled_queues(tables, look.ids, look.n_ids, known, n, filled);
-    tables.close_and_unlock();
-
-    for (void *old : {static_cast<void *>(look.parts), static_cast<void *>(look.upto)})
-        if (old != nullptr)
-            pfree(old);
-    look.parts = nullptr;
-    look.upto = nullptr;
-    look.n = look.first = look.end = 0;
-    look.summed = false;
-    Size entries = std::max(n_filled, 1);
-    look.parts = static_cast<FairPart *>(MemoryContextAllocHuge(looks_context, sizeof(FairPart) * entries));
-    look.upto = static_cast<int64 *>(MemoryContextAllocHuge(looks_context, sizeof(int64) * entries));
-    for (int i = 0; i < n_filled; i++) {
-        const Queue *queue = find_queue(filled[i].queue);
-        if (queue != nullptr && may_claim(*queue) && queue->state != QueueState::paused)
-            look.parts[look.n++] = {queue->id, weight_of(*queue), filled[i].npriority};
-    }
-    pfree(filled);
-    std::sort(look.parts, look.parts + look.n, [](const FairPart &a, const FairPart &b) {
-        return a.npriority != b.npriority ? a.npriority < b.npriority : a.queue < b.queue;
-    });
-    look.role = GetUserId();
-    look.settings = tenant_settings_generation();
-    int64 at_us = steady_us();
-    look.next_us = at_us + std::max(look_every_us, (at_us - from_us) * rest_per_look);
 }
 
 /* Goes on to the highest priority of which a part may still have jobs. Returns the sum of the weights; 0: none has. */
@@ -213,13 +48,13 @@ sum_up(FairLook &look)
 }
 
 int64
-next_turn(FairLook &look, int64 weight)
+next_turn(FairLook &look, int64 weight, int jobs)
 {
     if (look.turns != weight)
         look.turn = static_cast<int64>(random64() % static_cast<uint64>(weight));
     look.turns = weight;
     int64 turn = look.turn;
-    look.turn = (turn + step_of(weight, look.end - look.first)) % weight;
+    look.turn = (turn + step_of(weight, look.end - look.first, jobs)) % weight;
     return turn;
 }
 
@@ -230,7 +65,7 @@ position_in(Request &request, int64 id)
         if (request.queues[i].id == id)
             return i;
     const Queue *queue = find_queue(id);
-    return queue != nullptr && may_claim(*queue) ? add_queue(request, *queue, weight_of(*queue)) : -1;
+    return queue != nullptr && may_claim_part(*queue) ? add_queue(request, *queue, weight_of(*queue)) : -1;
 }
 
 struct FairShare {
@@ -250,7 +85,9 @@ fair_shares(Request &request, int jobs, FairShares &shares)
     int64 weight = sum_up(look);
     if (weight == 0)
         return false;
-    int64 turn = next_turn(look, weight);
+    int fresh = fresh_part(look);
+    int64 turn = fresh < 0 ? next_turn(look, weight, jobs)
+                           : (look.upto[fresh] - look.parts[fresh].weight) * static_cast<int64>(jobs) % weight;
     shares.of = static_cast<FairShare *>(palloc(sizeof(FairShare) * jobs));
     shares.n = 0;
     int at = look.first;
@@ -285,6 +122,10 @@ note_short(Walk &walk, int queue_position)
     look.summed = false;
     if (part == end)
         return;
+    if (seems_empty(queue)) {
+        part->weight = 0;
+        return;
+    }
     ScanKeyData keys[4];
     store::Scan scan;
     int16 next;
@@ -333,7 +174,7 @@ add_filled(Walk &walk)
         if (std::binary_search(had.ids, had.ids + had.n, filled[i].queue))
             continue;
         const Queue *queue = find_queue(filled[i].queue);
-        if (queue != nullptr && may_claim(*queue))
+        if (queue != nullptr && may_claim_part(*queue))
             add_queue(walk.request, *queue, weight_of(*queue));
     }
     pfree(filled);
@@ -380,11 +221,10 @@ fair_request(std::string_view name, text *worker, int max, Interval *lease, bool
     request.fair = &look;
     request.weights = static_cast<int32 *>(palloc(sizeof(int32)));
     const Queue *rules = find_stored_queue(whole);
-    if (rules != nullptr && rules->claim_rules && may_claim(*rules))
+    if (rules != nullptr && rules->claim_rules && may_claim_part(*rules))
         add_queue(request, *rules, weight_of(*rules));
-    if (look.parts == nullptr || look.role != GetUserId() || look.settings != tenant_settings_generation() ||
-        steady_us() >= look.next_us)
-        look_again(look);
+    renew_look(look);
+    forget_empty(look);
     if (!missing_ok && look.n == 0) {
         auto is_there = [](int64 id) {
             const Queue *queue = find_queue(id);
@@ -407,7 +247,8 @@ walk_fairly(Walk &walk, bool from_start)
         for (int i = 0; i < shares.n; i++) {
             int wanted = walk.n + shares.of[i].jobs;
             walk.most = std::min(wanted, most_with(walk, shares.of[i].queue_position));
-            if (walk.n < walk.most && walk.request.queues[shares.of[i].queue_position].state != QueueState::paused)
+            const Queue &queue = walk.request.queues[shares.of[i].queue_position];
+            if (walk.n < walk.most && queue.state != QueueState::paused && !seems_empty(queue.id))
                 walk_queue(walk, shares.of[i].queue_position, false);
             if (walk.n < wanted)
                 note_short(walk, shares.of[i].queue_position);

@@ -28,15 +28,6 @@ struct Look {
     int n_filled;
 };
 
-const FilledQueue *
-known_as(const Look &look, int64 queue)
-{
-    const FilledQueue *end = look.known + look.n_known;
-    const FilledQueue *at =
-        std::lower_bound(look.known, end, queue, [](const FilledQueue &one, int64 queue) { return one.queue < queue; });
-    return at != end && at->queue == queue ? at : nullptr;
-}
-
 /* Looks at the rows that the scan comes to: the first of each queue that will count. */
 void
 look_at_rows(Look &look, store::Scan &rows, ScanKey keys)
@@ -74,7 +65,7 @@ void
 look_at_queue(Look &look, store::Scan &rows, int64 queue, int16 npriority)
 {
     ScanKeyData keys[3];
-    const FilledQueue *known = known_as(look, queue);
+    const FilledQueue *known = known_as(look.known, look.n_known, queue);
     int before = look.n_filled;
     if (known == nullptr || npriority < known->npriority) {
         int32 below = known == nullptr ? PG_INT16_MAX + 1 : known->npriority;

@@ -29,13 +29,13 @@ common_divisor(int64 a, int64 b)
 }
 
 int64
-next_turn(uint64 set, int64 weight, int n)
+next_turn(uint64 set, int64 weight, int n, int jobs)
 {
     Turn &turn = turns[set % n_turns];
     if (turn.set != set || turn.at >= weight)
         turn = {set, static_cast<int64>(random64() % static_cast<uint64>(weight))};
     int64 at = turn.at;
-    turn.at = (at + step_of(weight, n)) % weight;
+    turn.at = (at + step_of(weight, n, jobs)) % weight;
     return at;
 }
 
@@ -49,11 +49,10 @@ is_strategy(std::string_view given, std::string_view name)
 } // namespace
 
 int64
-step_of(int64 weight, int n)
+step_of(int64 weight, int n, int jobs)
 {
-    if (weight == n)
-        return 1; /* of equal queues, one after the other */
-    int64 step = static_cast<int64>(static_cast<double>(weight) * 0.6180339887);
+    int64 step = weight == n ? jobs % weight /* of equal queues, one after the other */
+                             : static_cast<int64>(static_cast<double>(weight) * 0.6180339887);
     for (step = std::max<int64>(step, 1); common_divisor(step, weight) != 1;)
         step++;
     return step;
@@ -140,7 +139,7 @@ share_out(Shares &shares, const Request &request, int jobs)
     shares.n = n;
     if (n == 0)
         return false;
-    int64 turn = next_turn(set, weight, n);
+    int64 turn = next_turn(set, weight, n, jobs);
     int64 end = 0;
     int64 before = 0;
     /* A queue has a stretch of jobs * its weight; it gets a job for each of turn, turn + weight, … that lies in it. */

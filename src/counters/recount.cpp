@@ -420,6 +420,19 @@ read_rows(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out)
     hash_destroy(counted);
 }
 
+bool
+seems_empty(int64 queue)
+{
+    Database *database = changes.n == 0 && !lost_here[0] ? counting_database() : nullptr;
+    if (database == nullptr || !known(*database, Part::open))
+        return false;
+    LWLockAcquire(counters_lock, LW_SHARED);
+    Counter *counter = find_counter(queue);
+    bool empty = counter == nullptr || pg_atomic_read_u64(&counter->n[static_cast<int>(Where::ready)]) == 0;
+    LWLockRelease(counters_lock);
+    return empty;
+}
+
 void
 read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out)
 {

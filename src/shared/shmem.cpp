@@ -4,6 +4,7 @@
 #include "ojs/shared/shmem.h"
 
 #include "ojs/pg/settings.h"
+#include "ojs/shared/part_news.h"
 
 namespace ojs
 {
@@ -85,6 +86,9 @@ shmem_startup(LWLock *lock)
         pg_atomic_init_u32(&shared->take_turns, 0);
         for (pg_atomic_uint32 &slot : shared->overtaking)
             pg_atomic_init_u32(&slot, 0);
+        pg_atomic_init_u64(&shared->n_part_news, 0);
+        for (pg_atomic_uint64 &slot : shared->part_news)
+            pg_atomic_init_u64(&slot, 0);
     }
     shared->listener_flags = listener_flags;
     shared->calls = calls;
@@ -111,6 +115,23 @@ overtaking_in(int64 queue)
         return std::nullopt;
     uint32 n = pg_atomic_read_u32(&overtaking_slot(queue));
     pg_read_barrier(); /* whoever asks looks at the table only then */
+    return n;
+}
+
+void
+note_part_news(int64 queue)
+{
+    uint64 at = pg_atomic_fetch_add_u64(&shared->n_part_news, 1);
+    pg_atomic_write_u64(&shared->part_news[at % max_part_news], static_cast<uint64>(queue));
+}
+
+uint64
+part_news()
+{
+    if (shared == nullptr)
+        return 0;
+    uint64 n = pg_atomic_read_u64(&shared->n_part_news);
+    pg_read_barrier();
     return n;
 }
 

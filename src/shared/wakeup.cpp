@@ -8,6 +8,7 @@
 
 #include "ojs/shared/claim_window.h"
 #include "ojs/shared/listener_flags.h"
+#include "ojs/shared/part_news.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/xact_notes.h"
 #include "ojs/shared/shmem.h"
@@ -26,6 +27,7 @@ struct QueuedWakeup {
     int name_length;
     int64 jobs;
     bool notified; /* by this transaction itself */
+    bool is_part;  /* a tenant's, of a queue */
     char name[max_flag_name];
 
     bool same(const QueuedWakeup &o) const { return queue == o.queue; }
@@ -53,6 +55,9 @@ tell_all()
 
     if (database == nullptr)
         return;
+    for (int i = 0; i < made.n; i++)
+        if (made.all[i].is_part)
+            note_part_news(made.all[i].queue);
     pg_memory_barrier(); /* the jobs are visible before we look who waits */
     if (pg_atomic_read_u32(&database->waiters) == 0 && pg_atomic_read_u32(&database->wanted) == 0)
         return;
@@ -166,12 +171,14 @@ ask_for_worker_at_commit()
 void
 wake_queue(int64 queue, std::string_view name, int jobs)
 {
+    size_t stored_size = name.size();
     name = shown_queue(name); /* whoever listens may belong to another tenant */
     QueuedWakeup wakeup = {queue,
                            GetCurrentTransactionNestLevel(),
                            static_cast<int>(std::min<size_t>(name.size(), max_flag_name)),
                            jobs,
                            false,
+                           name.size() != stored_size,
                            {}};
     memcpy(wakeup.name, name.data(), wakeup.name_length);
     (void)made.add(wakeup);

@@ -84,6 +84,36 @@ $node->safe_psql('postgres', q{select ojs.push('t', queue => 'many', meta => jso
     from unnest(array[1, 777, 1500, 1501]) n});
 is($session->query_safe(q{select string_agg(meta ->> 'tenant_id', ' ' order by meta ->> 'tenant_id')
     from ojs.claim('many@*', 'w', 10)}), 't1 t1500 t1501 t777', 'FS-03: each of 1,501 parts, and a new one, at once');
+
+# With shared counters and the news of commits: who has just got jobs, and had none, goes before those with many.
+$node->safe_psql('postgres', q{
+    select count(*) from generate_series(1, 60) n, generate_series(1, 50) i,
+        lateral ojs.push('t', to_jsonb(array[i]), queue => 'busy', meta => jsonb_build_object('tenant_id', 'b' || n))});
+my $one = q{select coalesce(min(meta ->> 'tenant_id'), '-') from ojs.claim('busy@*', 'w', lease => '1 hour')};
+like($session->query_safe($one), qr/^b/, 'FS-03: a session knows the parts with jobs');
+$node->safe_psql('postgres', q{select ojs.push('t', queue => 'busy', meta => '{"tenant_id": "late"}')});
+is($session->query_safe($one), 'late', 'FS-03: a tenant that had no job gets the next claim');
+like($session->query_safe($one), qr/^b/, 'FS-03: and those with many jobs those after it');
+$node->safe_psql('postgres', q{select ojs.set_tenant('b1', '{"fairness_weight": 1000000}')});
+is($session->query_safe($one), 'b1', 'FS-03: a weight counts at once');
+$node->safe_psql('postgres', q{
+    select count(*) from generate_series(1, 32) n,
+        lateral ojs.push('t', queue => 'busy', meta => jsonb_build_object('tenant_id', 'n' || n))});
+my $turns = join '', map { substr $session->query_safe($one), 0, 1 } 1 .. 32;
+like($turns, qr/^n{15}bn{15}b$/, "FS-03: now and then one with many jobs comes before new ones: $turns");
+$node->safe_psql('postgres', q{
+    begin;
+    select ojs.push('t', queue => 'busy', meta => '{"tenant_id": "prepared"}');
+    prepare transaction 'push';
+    commit prepared 'push'});
+$node->safe_psql('postgres', q{do $$ declare tenants text[]; begin
+    for i in 1 .. 100 loop
+        select array_agg(meta ->> 'tenant_id') into tenants from ojs.claim('busy@*', 'w', 10, lease => '1 hour');
+        if 'prepared' = any (tenants) then return; end if;
+        commit;
+    end loop;
+    raise 'not in 1,000 jobs';
+end $$});
 $session->quit;
 $node->stop;
 done_testing();

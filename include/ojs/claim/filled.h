@@ -13,6 +13,15 @@ struct FilledQueue {
     int16 npriority; /* of the first of its jobs */
 };
 
+/* Among some in the order of their ids; null: not there. */
+inline const FilledQueue *
+known_as(const FilledQueue *known, int n, int64 queue)
+{
+    const FilledQueue *at = std::lower_bound(known, known + n, queue,
+                                             [](const FilledQueue &one, int64 queue) { return one.queue < queue; });
+    return at != known + n && at->queue == queue ? at : nullptr;
+}
+
 /*
  * Those of `ids`, which are in order, that have a row in `ready` which is not dead. Of those in `known`, which had jobs
  * at the last look, only jobs of a higher priority are looked for. Takes time and pages for the entries of queues with

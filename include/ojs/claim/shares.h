@@ -34,9 +34,10 @@ Shares shares_of(const Request &request);
 /* Divides so many jobs among the queues that are left. Returns false if none is. */
 bool share_out(Shares &shares, const Request &request, int jobs);
 
-/* How far apart turns lie that follow each other, of n queues with so many turns in all: values that follow each other
- * lie far apart, so that a weight of 3 is served in three places of a cycle. */
-int64 step_of(int64 turns, int n);
+/* How far apart turns of claims of so many jobs lie that follow each other, of n queues with so many turns in all. Of
+ * equal queues the next claim goes on behind those that the last one took from; else values that follow each other lie
+ * far apart, so that a weight of 3 is served in three places of a cycle. */
+int64 step_of(int64 turns, int n, int jobs);
 
 /* Takes jobs of all queues of the claim by their weights. */
 void walk_by_weight(struct Walk &walk, bool from_start);

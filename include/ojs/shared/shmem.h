@@ -20,6 +20,7 @@ constexpr int max_waiter_queues = 16;    /* that a waiting claim names; of more 
 constexpr int waiter_filter_words = 16;
 constexpr int max_flag_name = 128;
 constexpr int overtaking_slots = 1024; /* queues share them by a hash */
+constexpr int max_part_news = 1024;    /* see part_news.h */
 constexpr int max_calls = 4096;        /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
 enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
@@ -114,6 +115,8 @@ struct Shared {
     pg_atomic_uint32 launcher;   /* process number plus 1 */
     pg_atomic_uint32 take_turns; /* there are more databases than workers may be */
     pg_atomic_uint32 overtaking[overtaking_slots];
+    pg_atomic_uint64 n_part_news;
+    pg_atomic_uint64 part_news[max_part_news];
     int n_waiting;
     Database databases[max_databases];
     Waiter *waiters;
