@@ -39,9 +39,8 @@ begin
     return coalesce(work, '{}');
 end $$;
 
--- Which nodes to ask for jobs of a queue, in which order: a random one of those with jobs first, by how many they
--- have. What
--- ojs_router.watch() saw within a second counts more than what this session saw.
+-- Which nodes to ask for jobs of a queue, in which order: a random one of those with jobs first, by how many they have.
+-- What ojs_router.watch() saw within a second counts more than what this session saw.
 create function ojs_router.nodes_with_work(queue text, seen jsonb) returns int[]
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

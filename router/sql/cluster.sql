@@ -1,8 +1,7 @@
 -- cluster.sql: adding nodes, draining and removing them; keeping what claims look at.
 
 -- Waits until no push with a key is under way, and keeps others from beginning until this transaction ends. It asks
--- again and
--- again instead of queueing, behind which pushes would wait.
+-- again and again instead of queueing, behind which pushes would wait.
 create function ojs_router.change_slots() returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
@@ -121,8 +120,8 @@ begin
         raise warning 'node % does not answer there', node using hint = 'Calls about its jobs go there from now on.';
     end;
 end $$;
-comment on function ojs_router.set_conninfo(int,
-    text) is 'Where a node is now, after a failover; the number and the jobs stay';
+comment on function ojs_router.set_conninfo(int, text)
+    is 'Where a node is now, after a failover; the number and the jobs stay';
 
 -- A node that takes no new jobs: its keys move to others as they become free; claims go on.
 create function ojs_router.drain_node(node int) returns void
@@ -297,8 +296,8 @@ begin
         perform pg_catalog.pg_sleep(interval_ms operator(pg_catalog./) 1000.0);
     end loop;
 end $$;
-comment on procedure ojs_router.watch(int,
-    interval) is 'Keeps what claims go by: which nodes have work, and which do not answer; runs until it is ended';
+comment on procedure ojs_router.watch(int, interval)
+    is 'Keeps what claims go by: which nodes have work, and which do not answer; runs until it is ended';
 
 create view ojs_router.nodes as
 select n.number, n.state, n.joined_at, count(s.slot) as slots, count(s.previous) as moving_slots

@@ -1,8 +1,7 @@
 -- nodes.sql: which node a call goes to.
 
 -- The foreign server has one option per node number, so that a partition of PL/Proxy is a node. Partition 0, and
--- numbers that
--- are not used, lead nowhere.
+-- numbers that are not used, lead nowhere.
 create function ojs_router.update_server() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare

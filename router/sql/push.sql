@@ -241,8 +241,7 @@ begin
 end $$;
 
 -- All of a batch goes to one node, except where each job is for itself and some have keys. The idempotency keys of
--- callers are
--- told apart, since to the node all of them are one role.
+-- callers are told apart, since to the node all of them are one role.
 create function ojs.push_many(
     jobs jsonb, deduplication_key text default null, deduplication_ttl interval default null,
         atomicity text default 'atomic',

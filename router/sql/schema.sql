@@ -15,8 +15,7 @@ comment on schema ojs is
 comment on schema ojs_router is 'Nodes of the router; for administrators';
 
 -- All functions run as this role, and it is the one that the nodes know. Callers have no right on the foreign server:
--- whoever
--- had one could make a user mapping of their own, and log in to a node as anybody.
+-- whoever had one could make a user mapping of their own, and log in to a node as anybody.
 do $$
 declare
     found_role record;
