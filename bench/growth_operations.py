@@ -83,6 +83,8 @@ LINEAR = 1 # what the operation looks at: all open jobs, all leases, all workers
 # Claims that meet jobs behind used-up limits put them in order, where each is a transaction of its own.
 SETTLE = "\nselect 'select from ojs.claim(''q'', ''w'')' from generate_series(1, 3 + (:to - :from) / 1000) \\gexec"
 
+RATE = '"rate_limit": {"key": "k", "rate": {"limit": 1000000, "period": "PT24H"}}'
+
 HELD = "select from ojs.push('bench.job', queue => 'alone');\nselect id from ojs.claim('alone', 'w') \\gset"
 
 HOT_PATH = [
@@ -254,6 +256,17 @@ DATA = {
             ("claim of a slot that is free",
              "select ojs.nack(job_id) from ojs_store.lease order by job_id desc limit 1;",
              "select ojs.claim('q', 'holder', lease => '24 h')"),
+        ],
+    },
+    "starts": {
+        "by": "starts of a limit within its period", "scale": 15,
+        "fill": f"call in_parts(:to - :from + 1, 'finish', 'q', '{{{RATE}}}');",
+        "operations": [
+            ("POST jobs of the limit", "",
+             f"select http('POST', '/ojs/v1/jobs', '{{\"type\": \"bench.job\", \"args\": [], {RATE}}}')"),
+            ("claim and ack of the limit",
+             f"select from ojs.push_job('{{\"type\": \"bench.job\", \"args\": [], \"queue\": \"one\", {RATE}}}');",
+             "select (ojs.ack(id)).state from ojs.claim('one', 'w')"),
         ],
     },
     "limit_keys": {

@@ -47,7 +47,8 @@ end $$;
 -- What a job's limits on starts leave at the moment: the one of which the least is left. A job that asks for more than
 -- that is pushed all the same, and waits.
 create function ojs_http.limit_headers(job jsonb) returns jsonb
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe security definer set enable_seqscan = off set enable_bitmapscan = off
+set search_path = pg_catalog, pg_temp as $$
 declare
     moment timestamptz := ojs_http.now();
     said jsonb;
@@ -70,16 +71,25 @@ begin
             order by r.set_at desc limit 1
     ) set_ on true
     cross join lateral ojs_store.limit_numbers(stated.config, set_.config) n
-    cross join lateral (
-        select count(*) as started, min(u.at) as oldest, max(u.at) as newest from ojs_store.limit_use u
+    -- Starts are numbered: two look-ups, however many there are.
+    left join lateral (
+        select u.at, u.number from ojs_store.limit_use u
         where u.key = ojs_store.name_hash(key.name) and u.kind = LimitUse.start
             and u.at > moment - coalesce(n.rate_period, n.throttle_period)
-    ) starts
+        order by u.at, u.number limit 1
+    ) oldest on true
+    left join lateral (
+        select u.at, u.number from ojs_store.limit_use u
+        where u.key = ojs_store.name_hash(key.name) and u.kind = LimitUse.start
+            and u.at > moment - coalesce(n.rate_period, n.throttle_period)
+        order by u.at desc, u.number desc limit 1
+    ) newest on true
     cross join lateral (
         select coalesce(n.rate, n.throttle) as allowed,
-            greatest(coalesce(n.rate, n.throttle) - starts.started, 0) as remaining,
-            case when n.rate is not null then starts.oldest + n.rate_period
-                else starts.newest + n.throttle_period / greatest(n.throttle, 1) end as free_at
+            greatest(coalesce(n.rate, n.throttle)
+                - coalesce(newest.number - oldest.number + 1, 0), 0) as remaining,
+            case when n.rate is not null then oldest.at + n.rate_period
+                else newest.at + n.throttle_period / greatest(n.throttle, 1) end as free_at
     ) used
     where used.allowed is not null
     order by used.remaining, used.free_at desc
