@@ -64,7 +64,7 @@ create table ojs_store.tenant (
 create table ojs_store.webhook (
     id uuid not null primary key,
     tenant text collate "C",            -- whose events these are; null: everybody's
-    role text not null,                 -- who made or changed it last: it gets no event that this role may not read
+    role text not null,                 -- who gave the url: it gets no event that this role may not read
     url text not null,
     events text[] not null,             -- types, or beginnings with a star
     queues text[],                      -- null: all
@@ -87,7 +87,7 @@ create table ojs_store.webhook_status (
     delivered bigint not null default 0,
     retried bigint not null default 0,
     dead bigint not null default 0,
-    dropped bigint not null default 0,  -- events that came while too many deliveries were pending
+    dropped bigint not null default 0,  -- events that came while too many were pending, or were for another role
     failures int not null default 0,    -- attempts since the last one that succeeded
     attempted_at timestamptz
 ) with (fillfactor = 50);

@@ -178,9 +178,19 @@ begin
             'Use ojs.rotate_webhook_secret, which lets the old one sign for a while.');
     end if;
     w := ojs_store.webhook_with(before, changes);
+    -- Else who gives the address would get what another one may read. Who changes the rest gives nobody more to read.
+    if changes ? 'url' then
+        w.role := ojs_store.calling_role();
+        if not coalesce(pg_has_role(w.role, to_regrole(quote_ident(before.role))::oid, 'member'), false) then
+            -- What waits or is kept was for the other one. The status first, as for whoever writes deliveries.
+            perform from ojs_store.webhook_status s where s.webhook = w.id for update;
+            delete from ojs_store.webhook_delivery d where d.webhook = w.id;
+            update ojs_store.webhook_status s set dropped = s.dropped + s.pending, pending = 0, pending_bytes = 0
+            where s.webhook = w.id;
+        end if;
+    end if;
     update ojs_store.webhook o set url = w.url, events = w.events, queues = w.queues, job_types = w.job_types,
-        active = w.active, metadata = w.metadata, timeout_s = w.timeout_s, changed_at = ojs_store.now(),
-        role = ojs_store.calling_role() -- else who changes the address would get what another one may read
+        active = w.active, metadata = w.metadata, timeout_s = w.timeout_s, role = w.role, changed_at = ojs_store.now()
     where o.id = w.id;
     perform ojs_store.record_audit('webhook_updated', 'sub_' || w.id, ojs_store.webhook_json(before),
         ojs_store.webhook_json(w), null);

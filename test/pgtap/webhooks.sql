@@ -170,8 +170,36 @@ select is((select string_agg(distinct w.url, ' ') from ojs.webhook_deliveries d 
     where d.body is not null), 'https://narrow', 'WHK-01: another administrator does not see what is in deliveries');
 select ojs.update_webhook(id, '{"metadata": {}}') from ojs.webhooks where url = 'https://mails' \g /dev/null
 reset role;
-select is((select string_agg(url, ' ' order by url) from ojs.webhooks where role = 'hook_admin'),
-    'https://mails https://narrow', 'WHK-01: who changes a subscription gets what it may read itself');
+select is((select role::name from ojs.webhooks where url = 'https://mails'), current_user,
+    'WHK-01: who changes anything but the address does not get what goes there');
+update ojs_store.webhook_delivery d set response = 'an echo', state = 'delivered'
+where d.id = (select d.id from ojs.webhook_deliveries d join ojs.webhooks w on w.id = d.webhook
+    where w.url = 'https://all' limit 1);
+select id as all, pending as waiting from ojs.webhooks where url = 'https://all' \gset
+select ok((select count(*) > 0 from ojs.webhook_deliveries d where d.webhook = :'all' and d.body ~ '"closed"'),
+    'WHK-02: something waits that not everybody may read');
+begin;
+select ojs.update_webhook(:'all', '{"url": "https://all"}') \g /dev/null
+select is((select pending from ojs.webhooks where id = :'all'), :waiting,
+    'WHK-01: who may act as its role gives it an address, and what waits goes there');
+rollback;
+begin;
+update ojs_store.webhook set role = 'of_nobody' where id = :'all';
+select ojs.update_webhook(:'all', '{"url": "https://all"}') \g /dev/null
+select is((select role || pending from ojs.webhooks where id = :'all'), current_user || '0',
+    'WHK-01: one whose role is gone is adopted, without what was for that role');
+rollback;
+begin;
+set local role hook_admin;
+select ojs.update_webhook(:'all', '{"url": "https://elsewhere"}') \g /dev/null
+select is((select count(*)::int from ojs.webhook_deliveries where webhook = :'all'), 0,
+    'WHK-01: another one who gives it an address reads nothing of what was for its role');
+select is((select concat_ws(' ', role, pending, dropped) from ojs.webhooks where id = :'all'),
+    format('hook_admin 0 %s', :waiting), 'WHK-01: and gets nothing of it: it is dropped');
+reset role;
+select is((select pending_bytes from ojs_store.webhook_status where webhook = :'all'), 0::bigint,
+    'WHK-01: its bytes, too');
+rollback;
 select is(pg_temp.as_role('hook_admin', 'select ' || call), '42501', 'WHK-02: nobody is a sender unasked: ' || call)
 from unnest('{ojs.claim_webhooks(),ojs.finish_webhooks(''[]'')}'::text[]) call;
 
@@ -352,6 +380,22 @@ select pg_temp.ticks_until($$select count(*) = 2000 from ojs.webhook_deliveries 
 select is((select array_agg(n order by url, state) from (select w.url, d.state, count(*) as n
     from ojs.webhook_deliveries d join ojs.webhooks w on w.id = d.webhook where d.state <> 'pending' group by 1, 2) c),
     '{1000,1000}', 'WHK-02: the last thousand of each end are kept, for thirty days');
+
+-- The worker may make them as well: each call is a transaction of its own, or a part of one.
+\o /dev/null
+begin;
+select ojs.create_webhook('{"url": "https://many", "events": ["job.enqueued"], "filter": {"queues": ["many"]}}')
+from generate_series(1, 98);
+commit;
+select count(ojs.push('a.b', to_jsonb(array[i]), queue => 'many')) from generate_series(1, 110) i;
+select id as last from ojs.push('a.b', queue => 'last') \gset
+select pg_temp.delivered_up_to(:'last');
+\o
+select is((select count(*)::int from ojs.webhook_deliveries d join ojs.webhooks w on w.id = d.webhook
+    where w.url = 'https://many'), 98 * 110, 'WHK-02: a hundred subscriptions get each event'),
+    ok((select max(n) from (select count(*) as n from ojs_store.webhook_delivery group by xmin::text) made)
+        between 2 and 10000, 'WHK-02: not all at once, so no other duty waits for long');
+select ojs.drop_webhook(id) from ojs.webhooks where url = 'https://many' \g /dev/null
 
 -- WHEN SOMETHING IS WRONG -------------------------------------------------------------------------------------------
 
