@@ -18,10 +18,10 @@ comment on view ojs.webhook_deliveries
     is 'Deliveries of events: those that are pending, and the last ones that were delivered or are dead. For ojs_admin';
 
 -- Whether whoever made a subscription may read an event, and it is of the subscription's tenant.
-create function ojs_store.webhook_may_read(w ojs_store.webhook, type text, queue text, subject text) returns boolean
+create function ojs_store.webhook_may_read(role text, tenant text, type text, queue text, subject text) returns boolean
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    reader oid := to_regrole(quote_ident(w.role));
+    reader oid := to_regrole(quote_ident(role));
     queue_names text[];
 begin
     if reader is null then
@@ -38,10 +38,10 @@ begin
         from ojs_store.cron c where c.name = subject;
     end if;
     if coalesce(cardinality(queue_names), 0) = 0 then
-        return w.tenant is null;
+        return tenant is null;
     end if;
     return not exists (select from unnest(queue_names) name
-        where w.tenant <> split_part(name, '@', 2)
+        where tenant <> split_part(name, '@', 2)
             or not ojs_store.role_may_use_queue(reader, name, 'read'));
 end $$;
 
@@ -65,7 +65,7 @@ begin
     return event::text;
 end $$;
 
--- For the tick: turns events into deliveries, at most 1000 at once, and removes what is known of old deliveries. One
+-- For the tick: turns at most 1000 events into at most 10000 deliveries, and removes what is known of old ones. One
 -- session at a time. In the transaction that moves the cursor: so no event is lost, and none is delivered anew. Returns
 -- whether there is more to do.
 create function ojs_store.tend_webhooks(most int) returns boolean
@@ -92,27 +92,44 @@ begin
     begin
         page := ojs_store.read_events(read_to.cursor,
             array(select distinct e from ojs_store.webhook w, unnest(w.events) e where w.active), null, null,
-            least(most, 1000), false, true);
+            -- Not more at once than takes a second: until it is done, no other duty goes on.
+            least(most, 1000, greatest(10000 / greatest((select count(*) from ojs_store.webhook w where w.active), 1),
+                1))::int, false, true);
     exception when sqlstate 'OJ100' then -- a cursor of another server
         page := jsonb_build_object('events', '[]'::jsonb, 'cursor', ojs_store.cursor_now(), 'missed', true);
     end;
     if page -> 'events' <> '[]' then
         perform from ojs_store.webhook_status s order by s.webhook for update;
-        with matched as (
-            select w.id as webhook, e.value ->> 'id' as event_id, e.value ->> 'type' as type, e.n,
-                substr(ojs_store.event_id((e.value ->> 'time')::timestamptz,
-                    w.id || ' ' || (e.value ->> 'id')), 5)::uuid as id,
-                ojs_store.webhook_body(e.value, w.tenant) as body
+        -- What costs something is done once, however many subscriptions want the same.
+        with events as materialized (
+            select e.n, e.value, e.value ->> 'id' as id, e.value ->> 'type' as type, e.value ->> 'subject' as subject,
+                (e.value ->> 'time')::timestamptz as time, e.value #>> '{data,queue}' as queue,
+                e.value #>> '{data,job_type}' as job_type
             from jsonb_array_elements(page -> 'events') with ordinality e (value, n)
-            join ojs_store.webhook w on w.active and (e.value ->> 'time')::timestamptz >= w.created_at
-                and ojs_store.matches(e.value ->> 'type', w.events)
-                and e.value ->> 'type' not in ('webhook.delivered', 'webhook.failed', 'webhook.dead')
-                and (w.queues is null or w.queues && array[e.value #>> '{data,queue}',
-                    split_part(e.value #>> '{data,queue}', '@', 1)])
-                and (w.job_types is null
-                    or coalesce(ojs_store.matches(e.value #>> '{data,job_type}', w.job_types), false))
-                and ojs_store.webhook_may_read(w, e.value ->> 'type', e.value #>> '{data,queue}',
-                    e.value ->> 'subject')
+            where e.value ->> 'type' not in ('webhook.delivered', 'webhook.failed', 'webhook.dead')
+        ), wanted as materialized (
+            select w.id as webhook, e.n, e.id as event_id, e.type, e.time, w.role, w.tenant, e.queue, s.subject,
+                dense_rank() over (order by w.role, w.tenant, e.queue, s.type, s.subject) as reading, s.type as kind
+            from events e join ojs_store.webhook w on w.active and e.time >= w.created_at
+                and ojs_store.matches(e.type, w.events)
+                and (w.queues is null or w.queues && array[e.queue, split_part(e.queue, '@', 1)])
+                and (w.job_types is null or coalesce(ojs_store.matches(e.job_type, w.job_types), false))
+            -- What a queue has is read by the queue alone.
+            cross join lateral (select case when e.queue is null then e.type end as type,
+                case when e.queue is null then e.subject end as subject) s
+        ), readable as materialized (
+            select r.reading
+            from (select distinct on (w.reading) w.* from wanted w order by w.reading) r
+            where ojs_store.webhook_may_read(r.role, r.tenant, r.kind, r.queue, r.subject)
+        ), bodies as materialized (
+            select e.n, t.tenant, ojs_store.webhook_body(e.value, t.tenant) as body
+            from (select distinct w.n, w.tenant from wanted w join readable r on r.reading = w.reading) t
+            join events e on e.n = t.n
+        ), matched as (
+            select w.webhook, w.event_id, w.type, w.n, b.body,
+                substr(ojs_store.event_id(w.time, w.webhook || ' ' || w.event_id), 5)::uuid as id
+            from wanted w join readable r on r.reading = w.reading
+            join bodies b on b.n = w.n and coalesce(b.tenant, '') = coalesce(w.tenant, '')
         ), sized as (
             select m.*, s.pending + row_number() over so_far <= most_pending
                 and s.pending_bytes + sum(octet_length(m.body)) over so_far <= most_bytes as fits
