@@ -139,8 +139,14 @@ create temp table strangers as
 select ojs.set_tenant('b', '{"max_scheduled": 1000}') \g /dev/null
 insert into calls values ('set_tenant', $$ojs.set_tenant('b', '{"max_concurrency": 0}')$$),
     ('drop_tenant', $$ojs.drop_tenant('b')$$),
-    ('tenant_stats', $$'SECRET' from ojs.tenant_stats() where tenant_id = 'b'$$);
+    ('tenant_stats', $$'SECRET' from ojs.tenant_stats() where tenant_id = 'b'$$),
+    ('update_webhook', $$ojs.update_webhook('{hook}', '{"active": false}')$$),
+    ('drop_webhook', $$ojs.drop_webhook('{hook}')$$),
+    ('rotate_webhook_secret', $$ojs.rotate_webhook_secret('{hook}')$$),
+    ('test_webhook', $$ojs.test_webhook('{hook}')$$),
+    ('retry_webhook_delivery', $$ojs.retry_webhook_delivery('{sent}')$$);
 update views set shown = $$'SECRET' from ojs.tenants where tenant = 'b'$$ where name = 'tenants';
+update views set shown = null where name ~ 'webhook'; -- these are for administrators: see below
 select is(count(*), 4::bigint, 'MT-03: there is what may be seen') from ojs.list_jobs('vault@b', 'available');
 
 select is((select string_agg(distinct proname, ' ') from pg_proc where pronamespace = 'ojs'::regnamespace
@@ -161,6 +167,11 @@ select is(pg_temp.attempt(role, shown, tenant), 'answers',
 from views, strangers where shown is not null;
 select is(pg_temp.attempt('insider', shown), 'answers SECRET', 'MT-03: what is one''s own in ojs.' || name)
 from views where shown is not null and name <> 'pools'; -- these are the operator's
+select is(pg_temp.attempt(role, call, tenant), found, format('MT-01: what %s sees of a tenant''s: %s', role, call))
+from (values ('clerk'::name, 'a', 'answers'), (current_user, 'b', 'answers SECRET')) s (role, tenant, found),
+    (values ('w from ojs.webhooks w'), ('d from ojs.webhook_deliveries d')) c (call);
+select is(pg_temp.attempt(current_user, call, 'b') ~ 'SECRET|CHANGED', true, 'MT-01: and does with it: ' || call)
+from calls where name ~ 'webhook' and call is not null;
 select is(pg_temp.attempt('outsider', call), 'answers', 'MT-03: not by a condition either: ' || call)
 from (values ($$1 from ojs.jobs where pg_temp.peek(type)$$), ($$1 from ojs.dead_letters where pg_temp.peek(type)$$),
     ($$1 from ojs.queues where pg_temp.peek(name)$$), ($$1 from ojs.crons where pg_temp.peek(job::text)$$),
@@ -194,9 +205,9 @@ select is(pg_temp.answer(call, jobs.id, 'outsider'),
     pg_temp.answer(call, '01920000-0000-7000-8000-000000000000', 'outsider'),
     format('MT-03: %s is as good as none: %s', jobs.name, call))
 from jobs, (select distinct regexp_replace(replace(call, '{lease}', lease),
-        '\{ ?\{?(free|held|ended|failed|pending|flow|asleep)\}? ?\}',
+        '\{ ?\{?(free|held|ended|failed|pending|flow|asleep|hook|sent)\}? ?\}',
         case when call ~ '\{ \{' then '{ {id} }' else '{id}' end, 'g')
-    from calls, jobs where jobs.name = 'held' and call ~ '\{(free|held|ended|failed|pending|flow)\}'
+    from calls, jobs where jobs.name = 'held' and call ~ '\{(free|held|ended|failed|pending|flow|hook|sent)\}'
         and call !~ 'seqs|_many\(.\{|filter') c (call)
 where not (call ~ 'workflow' and jobs.name <> 'flow');
 select is(pg_temp.answer(call, jobs.id, 'outsider'),
