@@ -45,11 +45,22 @@ begin
     end if;
     return query
     with queues as materialized (
-        select (newest.q).id, (newest.q).name, 'queue:' || (newest.q).name as key,
-            ojs_store.queue_limit((ojs_store.in_force(newest.q)).config) as config
+        select (newest.q).id, (newest.q).name, 'queue:' || (newest.q).name as key, newest.q
         from (select distinct on (q.id) q from ojs_store.queue q where q.name <> '_default' order by q.id,
             q.revised_at desc) newest
         where (newest.q).state <> 'deleted'
+    ),
+    -- Of very many queues few have a limit, and working out the settings of each takes long. A tenant's part has those
+    -- of its queue, and all have those of the default policy.
+    limiting as materialized (
+        select q.name from ojs_store.queue q where q.config ?| array['rate_limit', 'concurrency']
+    ),
+    limited as materialized (
+        select q.id, q.key, ojs_store.queue_limit((ojs_store.in_force(q.q)).config) as config from queues q
+        where (only_key is null or q.key = only_key)
+            and (q.name in (select l.name from limiting l)
+                or split_part(q.name, '@', 1) in (select l.name from limiting l)
+                or exists (select from limiting l where l.name = '_default'))
     ),
     by_job as (
         select ojs_store.limit_key(stated.config, queues.name) as key, stated.config, hot.ready, j.seq
@@ -71,7 +82,7 @@ begin
         from by_job j group by j.key
         union all
         select q.key, q.config, (select count(*) from ojs_store.ready r where r.queue = q.id)
-        from queues q where q.config <> '{}' and (only_key is null or q.key = only_key)
+        from limited q where q.config <> '{}'
         union all
         select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (LimitUse.held, LimitUse.start)
             and u.name not like '+%' -- tenants' own (src/queue/tenant_settings.cpp)

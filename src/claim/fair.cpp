@@ -271,7 +271,7 @@ all_queue_ids(Request &request)
 }
 
 QueueIds
-wakeup_ids(Request &request)
+notified_ids(Request &request)
 {
     QueueIds queues = all_queue_ids(request);
     queues.n = std::min(queues.n, most_shared);

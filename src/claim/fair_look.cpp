@@ -79,6 +79,8 @@ known_to(const FairLook &look, int *n)
 void
 note_fresh(FairLook &look, int64 queue)
 {
+    if (std::find(look.fresh, look.fresh + look.n_fresh, queue) != look.fresh + look.n_fresh)
+        return;
     if (look.n_fresh == max_fresh)
         std::copy(look.fresh + 1, look.fresh + look.n_fresh--, look.fresh);
     look.fresh[look.n_fresh++] = queue;
@@ -114,7 +116,7 @@ look_again(FairLook &look)
         if (queue == nullptr || !may_claim_part(*queue) || queue->state == QueueState::paused)
             continue;
         look.parts[look.n++] = {queue->id, weight_of(*queue), filled[i].npriority};
-        if (knows && known_as(known, n, queue->id) == nullptr)
+        if (knows && (known_as(known, n, queue->id) == nullptr || ready_jobs(queue->id) == 1))
             note_fresh(look, queue->id);
     }
     pfree(filled);
@@ -161,15 +163,18 @@ hear_news(FairLook &look)
     each_part_news(look.heard, [&look, &last](int64 queue) {
         bool again = queue == last;
         last = queue;
-        if (again || !std::binary_search(look.ids, look.ids + look.n_ids, queue) ||
-            std::any_of(look.parts, look.parts + look.n,
-                        [queue](const FairPart &one) { return one.queue == queue && one.weight > 0; }) ||
-            seems_empty(queue))
+        if (again || !std::binary_search(look.ids, look.ids + look.n_ids, queue))
             return;
-        const Queue *found = find_queue(queue);
-        if (found == nullptr || !may_claim_part(*found) || found->state == QueueState::paused)
+        int64 ready = ready_jobs(queue);
+        bool is_known = std::any_of(look.parts, look.parts + look.n,
+                                    [queue](const FairPart &one) { return one.queue == queue && one.weight > 0; });
+        if (ready == 0 || (is_known && ready != 1))
             return;
-        add_part(look, {queue, weight_of(*found), 0});
+        const Queue *found = is_known ? nullptr : find_queue(queue);
+        if (!is_known && (found == nullptr || !may_claim_part(*found) || found->state == QueueState::paused))
+            return;
+        if (!is_known)
+            add_part(look, {queue, weight_of(*found), 0});
         note_fresh(look, queue);
     });
 }

@@ -234,7 +234,7 @@ await_jobs(Request &request, const HandedOut &out, int64 until_us, int round)
     int64 at_us = steady_us();
 
     if (request.max > 0) { /* where jobs wait for a rate limit, nobody says when it lets them start */
-        QueueIds queues = wakeup_ids(request);
+        QueueIds queues = all_queue_ids(request);
         wake_wait(queues.ids, queues.n, names_versions(request.worker),
                   out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
     } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */

@@ -444,7 +444,7 @@ hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set)
     if (walk.n < request.max) {
         bool waits = request.may_wait && walk.n == 0;
         bool wrote = !(store::write_mark() == before);
-        QueueIds queues = wakeup_ids(request);
+        QueueIds queues = notified_ids(request);
         wake_wanted(queues.ids, queues.n, waits);
         before = store::write_mark();           /* nobody waits for a flag */
         if (!upkept || request.fair != nullptr) /* it did so without queues */

@@ -420,17 +420,18 @@ read_rows(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out)
     hash_destroy(counted);
 }
 
-bool
-seems_empty(int64 queue)
+int64
+ready_jobs(int64 queue)
 {
     Database *database = changes.n == 0 && !lost_here[0] ? counting_database() : nullptr;
     if (database == nullptr || !known(*database, Part::open))
-        return false;
+        return -1;
     LWLockAcquire(counters_lock, LW_SHARED);
     Counter *counter = find_counter(queue);
-    bool empty = counter == nullptr || pg_atomic_read_u64(&counter->n[static_cast<int>(Where::ready)]) == 0;
+    int64 n =
+        counter == nullptr ? 0 : static_cast<int64>(pg_atomic_read_u64(&counter->n[static_cast<int>(Where::ready)]));
     LWLockRelease(counters_lock);
-    return empty;
+    return n;
 }
 
 void

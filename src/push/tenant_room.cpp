@@ -7,11 +7,13 @@
  *
  * A push under a rate leaves rows in limit_use, numbered in order: one with the number of its first job, and one with
  * that of its last. So how many were pushed since a moment is the distance of two numbers. Pushes of a tenant look and
- * write in turn; they count those of open transactions, and do not wait for them.
+ * write in turn; they count those of open transactions, and do not wait for them. As with rate limits, a clock that was
+ * set back has the limit begin anew (limits/overrides.h).
  */
 #include "ojs/push/tenant_room.h"
 
 #include "ojs/counters/queue_counters.h"
+#include "ojs/limits/overrides.h"
 #include "ojs/pg/args.h"
 #include "ojs/queue/tenant_settings.h"
 #include "ojs/store/name_hash.h"
@@ -155,6 +157,8 @@ begin_pushes(store::Scan &scan, Tables &tables, int64 key, TimestampTz after)
 }
 
 struct Pushes {
+    ItemPointerData *gone; /* rows that count no more */
+    int n_gone;
     int64 n;            /* within the period */
     TimestampTz oldest; /* of these */
     TimestampTz last_at;
@@ -165,20 +169,27 @@ Pushes
 count_pushes(Tables &tables, int64 key, int64 period_us, TimestampTz now)
 {
     store::Table &table = tables.limit_use();
-    Pushes pushes = {0, now, DT_NOBEGIN, 0};
+    Pushes pushes = {
+        static_cast<ItemPointerData *>(palloc(sizeof(ItemPointerData) * max_removed)), 0, 0, now, DT_NOBEGIN, 0};
+    store::Row seen;
     store::Scan scan;
     LimitUseRow row;
 
     begin_pushes(scan, tables, key, DT_NOBEGIN);
     scan.direction = BackwardScanDirection;
-    if (store::next(scan) != store::Row::none) {
+    while ((seen = store::next(scan)) != store::Row::none) {
         read(table.slot, row);
-        pushes.last_at = row.at;
-        pushes.last_number = row.number;
+        if (row.at <= now + most_ahead_us) {
+            pushes.last_at = row.at;
+            pushes.last_number = row.number;
+            break;
+        }
+        if (seen == store::Row::live && pushes.n_gone < max_removed)
+            pushes.gone[pushes.n_gone++] = scan.tid;
     }
     store::end(scan);
     begin_pushes(scan, tables, key, now - period_us);
-    if (store::next(scan) != store::Row::none) {
+    if (pushes.last_at > now - period_us && store::next(scan) != store::Row::none) {
         read(table.slot, row);
         pushes.oldest = row.at;
         pushes.n = pushes.last_number - row.number + 1;
@@ -188,26 +199,23 @@ count_pushes(Tables &tables, int64 key, int64 period_us, TimestampTz now)
 }
 
 void
-remove_old(Tables &tables, int64 key, TimestampTz now)
+remove_old(Tables &tables, int64 key, Pushes &pushes, TimestampTz now)
 {
     store::Table &table = tables.limit_use();
-    auto *old = static_cast<ItemPointerData *>(palloc(sizeof(ItemPointerData) * max_removed));
-    int n = 0;
     store::Scan scan;
     store::Row seen;
     begin_pushes(scan, tables, key, DT_NOBEGIN);
-    while (n < max_removed && (seen = store::next(scan)) != store::Row::none) {
+    while (pushes.n_gone < max_removed && (seen = store::next(scan)) != store::Row::none) {
         LimitUseRow row;
         read(table.slot, row);
         if (row.until > now)
             break;
         if (seen == store::Row::live)
-            old[n++] = scan.tid;
+            pushes.gone[pushes.n_gone++] = scan.tid;
     }
     store::end(scan);
-    for (int i = 0; i < n; i++)
-        (void)store::take(table, &old[i]);
-    pfree(old);
+    for (int i = 0; i < pushes.n_gone; i++)
+        (void)store::take(table, &pushes.gone[i]);
 }
 
 void
@@ -231,7 +239,6 @@ keep_rate(Tables &tables, const Wanted &wanted)
     (void)LockAcquire(&tag, ExclusiveLock, false, false);
     TimestampTz at = now();
     Pushes pushes = count_pushes(tables, hash, rate.period_us, at);
-    /* A clock that was set back: what was noted then counts no longer than it would have. */
     at = std::max(at, std::min(pushes.last_at, at + rate.period_us));
     if (pushes.n + wanted.jobs > rate.limit) {
         int64 wait_us = std::max<int64>(pushes.oldest + rate.period_us - at, 0);
@@ -240,7 +247,7 @@ keep_rate(Tables &tables, const Wanted &wanted)
                        wanted.jobs > rate.limit ? "Push fewer jobs at once." : "Push again later.",
                        psprintf("jobs were pushed within %lld ms", static_cast<long long>(rate.period_us / 1000)));
     }
-    remove_old(tables, hash, at);
+    remove_old(tables, hash, pushes, at);
     note_push(tables, key, at, pushes.last_number + 1, rate.period_us);
     if (wanted.jobs > 1)
         note_push(tables, key, at, pushes.last_number + wanted.jobs, rate.period_us);

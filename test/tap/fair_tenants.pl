@@ -85,6 +85,17 @@ $node->safe_psql('postgres', q{select ojs.push('t', queue => 'many', meta => jso
 is($session->query_safe(q{select string_agg(meta ->> 'tenant_id', ' ' order by meta ->> 'tenant_id')
     from ojs.claim('many@*', 'w', 10)}), 't1 t1500 t1501 t777', 'FS-03: each of 1,501 parts, and a new one, at once');
 
+# Where no queue has a limit, the list of limits does not work out the settings of each.
+$node->safe_psql('postgres', 'vacuum analyze ojs_store.queue');
+my $plan = $node->safe_psql('postgres', q{select from ojs.rate_limits;
+    explain (analyze, buffers, costs off) select from ojs.rate_limits});
+my ($of_limits) = $plan =~ /Buffers: shared hit=(\d+)/;
+cmp_ok($of_limits, '<', 1000, "RL-01: 3,500 parts without limits cost $of_limits pages");
+is($node->safe_psql('postgres', q{select ojs.configure_queue('fair', '{"concurrency": 7}') \g /dev/null
+    select count(*), min(concurrency) from ojs.rate_limits;
+    select ojs.configure_queue('fair', '{"concurrency": null}') \g /dev/null}), "1001|7",
+    'RL-01: parts have the limit of their queue');
+
 # With shared counters and the news of commits: who has just got jobs, and had none, goes before those with many.
 $node->safe_psql('postgres', q{
     select count(*) from generate_series(1, 60) n, generate_series(1, 50) i,

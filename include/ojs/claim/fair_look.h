@@ -52,9 +52,10 @@ void renew_ids(FairLook &look);
 void renew_look(FairLook &look);
 
 /*
- * A part that has just got jobs and had none goes first, of the next claim: so a tenant with little to do does not wait
- * for one with much. It then has turns like the others, until a look or its turn finds it empty. Returns its place in
- * `parts`; -1: none. Now and then, if there are always such parts, a claim goes by the turns alone.
+ * A part that has just got jobs and had none, or has one alone, goes first, of the next claim: so a tenant with little
+ * to do does not wait for one with much. It then has turns like the others, until a look or its turn finds it empty.
+ * Returns its place in `parts`; -1: none. Now and then, if there are always such parts, a claim goes by the turns
+ * alone.
  */
 int fresh_part(FairLook &look);
 

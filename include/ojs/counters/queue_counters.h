@@ -53,10 +53,15 @@ void note_row(store::Rel rel, HeapTupleHeader row, int change);
 void read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out);
 
 /*
- * Whether no job of the queue is ready, as far as the shared counters know; false where they do not, or this
- * transaction has changed some. A commit may be a moment from being counted, so only for what may be wrong for a while.
+ * How many jobs of the queue are ready, as far as the shared counters know; -1 where they do not, or this transaction
+ * has changed some. A commit may be a moment from being counted, so only for what may be wrong for a while.
  */
-bool seems_empty(int64 queue);
+int64 ready_jobs(int64 queue);
+inline bool
+seems_empty(int64 queue)
+{
+    return ready_jobs(queue) == 0;
+}
 
 /* What waits in a queue, comes to it, or may wait there: jobs, and the bytes of those whose size counts. */
 struct Load {
