@@ -79,8 +79,18 @@ constexpr char webhooks_sql[] = R"sql(
 )sql";
 constinit Statement webhooks = {webhooks_sql, {TIMESTAMPTZOID}, nullptr};
 
+/* Bindings to tenants, and their roles that are gone or have another name now: who has it is bound no more. */
+constexpr char tenants_sql[] = R"sql(
+    select jsonb_build_object('bindings', count(*), 'bindings_without_role', count(*) filter (where not b.there),
+        'roles_missing', coalesce((array_agg(distinct b.role) filter (where not b.there))[1:20], '{}'))::text
+    from (
+        select r.role, exists (select from pg_catalog.pg_roles p where p.rolname = r.role) as there
+        from ojs_store.tenant_role r where ojs_store.may_see_tenant(r.tenant)) b
+)sql";
+constinit Statement tenants = {tenants_sql, {}, nullptr};
+
 struct Report {
-    StringInfoData hot_set, reconciled, queues, workers, maintenance, workflows, webhooks;
+    StringInfoData hot_set, reconciled, queues, workers, maintenance, workflows, webhooks, tenants;
 };
 
 void
@@ -251,6 +261,7 @@ OJS_FUNCTION(ojs_health)
     initStringInfo(&report.maintenance);
     initStringInfo(&report.workflows);
     initStringInfo(&report.webhooks);
+    initStringInfo(&report.tenants);
     with_spi([&] {
         if (!recovery) {
             (void)execute_latest(state_row);
@@ -265,6 +276,8 @@ OJS_FUNCTION(ojs_health)
         copy(&report.workflows, 1);
         (void)execute(webhooks, {TimestampTzGetDatum(at)});
         copy(&report.webhooks, 1);
+        (void)execute(tenants);
+        copy(&report.tenants, 1);
         (void)execute(maintenance);
         copy(&report.maintenance, 1);
     });
@@ -297,9 +310,9 @@ OJS_FUNCTION(ojs_health)
                          valid ? "standing" : "to be rebuilt", report.hot_set.data, report.reconciled.data);
     appendStringInfo(&json,
                      ", \"queues\": %s, \"workers\": %s, \"workflows\": %s, \"webhooks\": %s, "
-                     "\"maintenance\": %s}",
+                     "\"tenants\": %s, \"maintenance\": %s}",
                      report.queues.data, report.workers.data, report.workflows.data, report.webhooks.data,
-                     report.maintenance.data);
+                     report.tenants.data, report.maintenance.data);
     return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
 }
 

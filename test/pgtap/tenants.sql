@@ -328,5 +328,24 @@ select is((ojs.tick() ->> 'replayed') || ' ' || (ojs.info(:'held') ->> 'state'),
 select is((select string_agg(distinct meta ->> 'tenant_id', ' ') from ojs.claim('keys@b', 'w', 9)), 'b',
     'MT-03: an operator claims for one tenant');
 
+-- Bindings whose roles are gone.
+create role first_name;
+create role second_gone;
+create role watcher in role ojs_observer;
+select ojs.bind_tenant('first_name', 'a'), ojs.bind_tenant('second_gone', 'b'), ojs.bind_tenant('second_gone', 'c'),
+    ojs.bind_tenant('watcher', 'a') \g /dev/null
+select is(ojs.health() #>> '{tenants,bindings_without_role}', '0', 'OBS-01: each binding has its role');
+alter role first_name rename to later_name;
+drop role second_gone;
+select is((ojs.health() -> 'tenants') - 'bindings',
+    '{"bindings_without_role": 3, "roles_missing": ["first_name", "second_gone"]}',
+    'OBS-01: health names roles of bindings that are gone'),
+    is(ojs.health() ->> 'status', 'ok', 'OBS-01: which hold nothing up');
+set local role watcher;
+select is(ojs.health() #> '{tenants,roles_missing}', '["first_name"]', 'MT-03: a tenant is told of its own');
+reset role;
+select ojs.unbind_tenant(role, tenant) from ojs.tenant_roles where role in ('first_name', 'second_gone') \g /dev/null
+select is(ojs.health() #>> '{tenants,bindings_without_role}', '0', 'OBS-01: until they are taken back');
+
 select * from finish();
 rollback;
