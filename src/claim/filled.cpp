@@ -28,25 +28,25 @@ struct Look {
     int n_filled;
 };
 
-/* Looks at the rows that the scan comes to: the first of each queue that will count. */
+/* Looks at the rows that the scan comes to: the first of each queue that will count, at most of so many queues. */
 void
-look_at_rows(Look &look, store::Scan &rows, ScanKey keys)
+look_at_rows(Look &look, store::Scan &rows, ScanKey keys, int most)
 {
     Datum entry[2];
     int64 last = 0;
-    bool any = false;
+    int n = 0;
     store::rescan(rows, keys, 3);
-    while (store::next_entry(rows, 2, entry)) {
+    while (n < most && store::next_entry(rows, 2, entry)) {
         int64 queue = DatumGetInt64(entry[0]);
         CHECK_FOR_INTERRUPTS();
-        if ((any && queue == last) || !std::binary_search(look.ids, look.ids + look.n, queue))
+        if ((n > 0 && queue == last) || !std::binary_search(look.ids, look.ids + look.n, queue))
             continue;
         store::Row row = store::row_of_entry(rows);
         if (row != store::Row::live && row != store::Row::arriving)
             continue;
         look.filled[look.n_filled++] = {queue, DatumGetInt16(entry[1])};
         last = queue;
-        any = true;
+        n++;
     }
 }
 
@@ -57,7 +57,7 @@ look_at_stretch(Look &look, store::Scan &rows, int64 from, int64 upto)
     ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(from));
     ScanKeyInit(&keys[1], 1, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(upto));
     ScanKeyInit(&keys[2], 2, BTGreaterEqualStrategyNumber, F_INT2GE, Int16GetDatum(PG_INT16_MIN));
-    look_at_rows(look, rows, keys);
+    look_at_rows(look, rows, keys, look.n);
 }
 
 /* One with many entries, the first of which is of this priority. */
@@ -72,7 +72,7 @@ look_at_queue(Look &look, store::Scan &rows, int64 queue, int16 npriority)
         ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queue));
         ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT2LE, Int16GetDatum(static_cast<int16>(below - 1)));
         ScanKeyInit(&keys[2], 2, BTGreaterEqualStrategyNumber, F_INT2GE, Int16GetDatum(PG_INT16_MIN));
-        look_at_rows(look, rows, keys);
+        look_at_rows(look, rows, keys, 1);
     }
     if (known != nullptr && look.n_filled == before)
         look.filled[look.n_filled++] = *known;

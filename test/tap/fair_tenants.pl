@@ -85,6 +85,18 @@ $node->safe_psql('postgres', q{select ojs.push('t', queue => 'many', meta => jso
 is($session->query_safe(q{select string_agg(meta ->> 'tenant_id', ' ' order by meta ->> 'tenant_id')
     from ojs.claim('many@*', 'w', 10)}), 't1 t1500 t1501 t777', 'FS-03: each of 1,501 parts, and a new one, at once');
 
+# The first look of a session does not read what one tenant has very many of.
+$node->safe_psql('postgres', q{
+    select count(*) from generate_series(1, 20000) n, lateral ojs.push('t', to_jsonb(array[n]), queue => 'deep',
+        meta => '{"tenant_id": "flood"}');
+    select count(*) from generate_series(1, 40) n, lateral ojs.push('t', to_jsonb(array[n]), queue => 'flat',
+        meta => '{"tenant_id": "flood"}')});
+my ($deep, $flat) = map {
+    my ($hit) = $node->safe_psql('postgres', "explain (analyze, buffers, costs off)
+        select from ojs.claim('$_\@*', 'w', lease => '1 hour')") =~ /Buffers: shared hit=(\d+)/;
+    $hit } qw(deep flat);
+cmp_ok($deep, '<=', $flat + 60, "FS-03: a first look touches $deep pages beside 20,000 jobs, $flat beside 40");
+
 # Where no queue has a limit, the list of limits does not work out the settings of each.
 $node->safe_psql('postgres', 'vacuum analyze ojs_store.queue');
 my $plan = $node->safe_psql('postgres', q{select from ojs.rate_limits;
