@@ -83,7 +83,9 @@ end $$;
 create function ojs_router.claim_failed(node int, failure ojs_router.failure, has_jobs boolean) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
-    if ojs_router.is_down(failure) then
+    if ojs_router.timed_out(failure) then
+        perform ojs_router.remember_missing(node); -- asking again would wait again
+    elsif ojs_router.is_down(failure) then
         perform ojs_router.answering(array[node]);
     elsif has_jobs then
         raise warning 'node % gave no jobs: %', node, regexp_replace(failure.message, '^.*?\] REMOTE [^:]*: ', '');
@@ -158,8 +160,10 @@ begin
     for form in select * from (values ('queue text', 'array[queue]', '', ''),
         ('queues text[]', 'queues', $f$, strategy text default 'strict', weights jsonb default null$f$, $f$
                 if strategy is distinct from 'strict' or weights is not null then
-                    perform ojs_router.raise('UNSUPPORTED_FEATURE', 'queues are shared out on their nodes only',
-                        '{"field": "strategy"}', 'Leave strategy and weights out, or claim on the nodes themselves.');
+                    perform ojs_router.raise('UNSUPPORTED_FEATURE',
+                        'a router does not share claims out among queues, since each node counts its own claims only',
+                        '{"feature": "strategies", "field": "strategy"}',
+                        'Leave strategy and weights out, or claim on the nodes themselves.');
                 end if;$f$)) f(parameter, queues, sharing, check_sharing) loop
         execute format($f$
             create function ojs.claim(

@@ -68,6 +68,11 @@ begin
         perform ojs_router.raise('INVALID_PAYLOAD', format('the node has ojs %s, the router is of %s', identity.version,
             ojs_router.version()),
             '{"field": "conninfo"}', 'Use the same version on all servers.');
+    elsif identity.tenancy <> 'off' then
+        perform ojs_router.raise('UNSUPPORTED_FEATURE', 'the node has tenants, and a router acts for none',
+            '{"feature": "tenants", "field": "ojs.tenancy"}',
+            'The node sees one role, so each caller of the router would act for all tenants. Set ojs.tenancy to off '
+                'there, or leave the node out.');
     elsif identity.node_id <> node then
         perform ojs_router.raise('INVALID_PAYLOAD', format('ojs.node_id of the node is %s', identity.node_id),
             '{"field": "ojs.node_id"}',

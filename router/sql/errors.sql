@@ -12,6 +12,18 @@ begin
             details);
 end $$;
 
+-- A tenant that the session acts for is known to no node, so who says one is refused: the call would be for everybody.
+create function ojs_router.check_tenant() returns boolean
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if current_setting('ojs.tenant', true) <> '' then
+        perform ojs_router.raise('UNSUPPORTED_FEATURE', 'a router acts for no tenant, and ojs.tenant is set',
+            '{"feature": "tenants", "field": "ojs.tenant"}',
+            'Nodes see one role, whoever calls. Reset ojs.tenant, or connect to a node for what is a tenant''s.');
+    end if;
+    return true;
+end $$;
+
 -- What a call of a node ended with.
 create type ojs_router.failure as (state text, message text, detail text, hint text);
 
@@ -25,13 +37,24 @@ begin atomic
             or (failure).message like '%] REMOTE (null): %');
 end;
 
+-- Whether a pooler gave up on the node: it waited for as long as it was told to, or had just done so for somebody else.
+-- Or PL/Proxy did, for a call that was cancelled.
+create function ojs_router.timed_out(failure ojs_router.failure) returns boolean
+language sql immutable parallel safe
+begin atomic
+    select (failure).message like 'PL/Proxy function %: query timeout' or (failure).state like '08%'
+        and (failure).message ~ ('\] REMOTE FATAL: '
+            '(query.timeout|query_wait_timeout|server login has been failing|.*cannot connect to server)');
+end;
+
 -- Whether it failed before the call was sent, so that nothing can have happened.
 create function ojs_router.never_sent(failure ojs_router.failure) returns boolean
 language sql immutable parallel safe
 begin atomic
     select (failure).state = 'XX000'
         and ((failure).message ~ '^PL/Proxy function [^:]*: \[[^]]*\] PQconnect(Poll|Start): '
-            or (failure).message like '%: connect timeout to: %');
+            or (failure).message like '%: connect timeout to: %')
+        or ojs_router.timed_out(failure) and (failure).message !~ ': query.timeout';
 end;
 
 -- Raises it again: an error of the node as the node worded it, and for a node that is down, UNAVAILABLE. The address

@@ -32,9 +32,8 @@ begin
                 '{push,push_job,push_many,cancel,activate,wait_result,results,info,create_workflow,cancel_workflow,
                 extend_workflow,workflow}'),
             ('{ojs_worker,ojs_admin}',
-                '{claim,ack,ack_many,ack_and_claim,fail,nack,nack_many,extend,extend_many,beat,progress,checkpoint,
-                get_checkpoint,
-                delete_checkpoint,register_worker,deregister_worker}'),
+                '{claim,claim_pool,ack,ack_many,ack_and_claim,fail,nack,nack_many,extend,extend_many,beat,progress,
+                checkpoint,get_checkpoint,delete_checkpoint,register_worker,deregister_worker}'),
             ('{ojs_observer,ojs_admin}',
                 '{info,workflow,explain_job,queue_info,queue_stats,list_jobs,dead_letter_stats,metrics,health,events}'),
             ('{ojs_admin}',
@@ -43,7 +42,8 @@ begin
                 resume_queue,drain_queue,
                 purge_queue,drop_queue,set_maintenance,set_rate_limit,cancel_many,retry_many,delete_many,
                 free_deduplication_key,schedule,
-                unschedule,index_events,notify_events,tick}')
+                unschedule,index_events,notify_events,tick,set_pool,drop_pool,set_tenant,drop_tenant,bind_tenant,
+                unbind_tenant}')
         ) g(roles, names), unnest(g.roles) r(role), unnest(g.names) n(name)
         join pg_proc p on p.proname = n.name and p.pronamespace = 'ojs'::regnamespace
     loop

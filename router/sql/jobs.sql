@@ -59,7 +59,7 @@ begin
             declare
                 _node int := ojs_router.%7$s(%5$s);
                 _failure ojs_router.failure;
-                _answer %8$s;
+                _answer %8$s;%9$s
             begin
                 loop
                     begin
@@ -72,11 +72,22 @@ begin
                 end loop;
             end $p$
         $f$, f.name, f.parameters, f.result, '', names[1],
-            case when f.result = 'void' then format('perform ojs_router.remote_%s(_node, %s); return;', f.name,
+            case when f.name = 'wait_result' then $w$
+                        _answer := ojs_router.remote_wait_result(_node, job_id,
+                            case when timeout > _slice then _slice else timeout end);
+                        if _answer.id is not null or _ends is null or clock_timestamp() >= _ends then
+                            return _answer;
+                        end if;
+                        timeout := greatest(_ends - clock_timestamp(), interval '0');$w$
+                when f.result = 'void' then format('perform ojs_router.remote_%s(_node, %s); return;', f.name,
                 array_to_string(names, ', '))
                 else format('_answer := ojs_router.remote_%s(_node, %s); return _answer;', f.name,
                     array_to_string(names, ', ')) end,
             case when f.silent then 'holding_node' else 'home' end, case f.result when 'void' then 'int'
-                else f.result end);
+                else f.result end,
+            -- A pooler before the node may bound how long a call takes, so one that waits is many calls.
+            case f.name when 'wait_result' then $d$
+                _slice constant interval := '500 milliseconds';
+                _ends timestamptz := clock_timestamp() + least(timeout, interval '30 seconds');$d$ else '' end);
     end loop;
 end $do$;

@@ -23,7 +23,7 @@ begin
         then format('add %I %L', w.key, w.value)
         else format('set %I %L', w.key, w.value) end, ', ' order by substr(coalesce(w.key, p.key), 2)::int)
     into changes
-    from (select * from jsonb_each_text(present) where key <> 'modular_mapping') p full join jsonb_each_text(wanted) w
+    from (select * from jsonb_each_text(present) where key ~ '^p[0-9]+$') p full join jsonb_each_text(wanted) w
         using (key)
     where w.value is distinct from p.value;
     if changes is not null then
@@ -56,6 +56,7 @@ declare
     missing int[] := coalesce((select w.missing from ojs_router.watched w
         where w.at > clock_timestamp() - ojs_router.retry_after()), '{}');
 begin
+    perform ojs_router.check_tenant();
     if here <> '' then
         missing := missing || array(select key::int from jsonb_each_text(here::jsonb)
             where value::numeric > extract(epoch from clock_timestamp() - ojs_router.retry_after()));
@@ -73,7 +74,8 @@ begin
 end $$;
 
 -- Of these nodes those that answer. They are asked at once; where that fails, each half by itself. A single one is
--- asked again: its connection may be one that the failure of another node has spoilt.
+-- asked again: its connection may be one that the failure of another node has spoilt. Not so where a pooler waited for
+-- the node in vain.
 create function ojs_router.answering(nodes int[], again boolean default true) returns int[]
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -91,7 +93,7 @@ exception when others then
         return ojs_router.answering(nodes[:n / 2]) || ojs_router.answering(nodes[n / 2 + 1:]);
     elsif not ojs_router.is_down(failure) then
         perform ojs_router.raise_failure(nodes[1], failure);
-    elsif again then
+    elsif again and not ojs_router.timed_out(failure) then
         return ojs_router.answering(nodes, false);
     end if;
     raise log 'ojs_router: node % does not answer: %', nodes[1], failure.message;
@@ -130,6 +132,7 @@ declare
     live int[];
     missing int[];
 begin
+    perform ojs_router.check_tenant();
     -- A node that joins is to have what is set meanwhile: one after the other.
     lock table ojs_router.node in row exclusive mode;
     nodes := array(select number from ojs_router.node where state <> 'removed' order by number);
@@ -188,7 +191,8 @@ end $$;
 create function ojs_router.named_node(id uuid) returns int
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select n.number from ojs_router.node n
-    where n.state <> 'removed' and n.number = ((get_byte(uuid_send(id), 8) & 63) << 8 | get_byte(uuid_send(id), 9))
+    where ojs_router.check_tenant() and n.state <> 'removed'
+        and n.number = ((get_byte(uuid_send(id), 8) & 63) << 8 | get_byte(uuid_send(id), 9))
 $$;
 
 -- A job whose id does not name its node: all are asked. Null if it is on none.
@@ -269,6 +273,7 @@ declare
     failure ojs_router.failure;
     held boolean;
 begin
+    perform ojs_router.check_tenant();
     select * into s from ojs_router.slot where slot = (get_byte(h, 0) << 4) | (get_byte(h, 1) >> 4);
     if s.node is null then
         perform ojs_router.check_any('{}');

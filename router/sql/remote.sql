@@ -9,13 +9,14 @@ $$;
 
 -- What join_node checks.
 create function ojs_router.remote_identity(node int, out node_id int, out version text, out recovery boolean,
-    out may boolean) returns record
+    out may boolean, out tenancy text) returns record
 language plproxy as $$
     cluster 'ojs'; run on node;
     select pg_catalog.current_setting('ojs.node_id')::int4 as node_id, ojs.version() as version,
         pg_catalog.pg_is_in_recovery() as recovery,
         pg_catalog.pg_has_role('ojs_producer', 'usage') and pg_catalog.pg_has_role('ojs_worker', 'usage')
-            and pg_catalog.pg_has_role('ojs_observer', 'usage') as may;
+            and pg_catalog.pg_has_role('ojs_observer', 'usage') as may,
+        pg_catalog.current_setting('ojs.tenancy') as tenancy;
 $$;
 
 create function ojs_router.remote_has_job(nodes int[], id uuid) returns setof int language plproxy as $$

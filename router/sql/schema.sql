@@ -70,5 +70,8 @@ create unlogged table ojs_router.watched (
     missing int[] not null
 ) with (fillfactor = 50);
 
-create server ojs foreign data wrapper plproxy options (modular_mapping '1', p0 'host=/nonexistent');
+-- query_timeout ends a call only that is being cancelled, and whose node does not answer to that: without it the cancel
+-- would wait without end.
+create server ojs foreign data wrapper plproxy options (modular_mapping '1', query_timeout '30',
+    p0 'host=/nonexistent');
 create user mapping for ojs_router server ojs;

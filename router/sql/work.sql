@@ -51,6 +51,7 @@ declare
     nodes int[];
     failure ojs_router.failure;
 begin
+    perform ojs_router.check_tenant();
     if not ask then
         select array_agg(n.number order by i.n) into homes
         from unnest(ids) with ordinality i(id, n)
