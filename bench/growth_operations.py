@@ -340,6 +340,20 @@ DATA = {
             ("schedule", "", "select ojs.schedule('new', '0 0 1 1 *', '{\"type\": \"bench.cron\", \"args\": []}')"),
         ],
     },
+    "cron_runs": {
+        "by": "runs of a cron entry that wait", "scale": 0.3,
+        "fill": "select ojs.schedule('c', '0 0 1 1 *', '{\"type\": \"bench.cron\", \"args\": []}', "
+                "'{\"overlap_policy\": \"enqueue\"}');\n"
+                "insert into ojs_store.cron_run select 'c', (ojs.push_job(jsonb_build_object('type', 'bench.cron', "
+                "'args', '[]'::jsonb, 'pending', i > 1)) ->> 'id')::uuid, now() - make_interval(secs => 1e6 - i), "
+                "i > 1 from generate_series(:from, :to) i;",
+        "operations": [
+            ("tick", "select ojs.tick();", "select ojs.tick()"),
+            ("tick that makes a run",
+             "update ojs_store.cron set next_run_at = now(), due_at = now();",
+             "select ojs.tick()"),
+        ],
+    },
     "many_queues": {
         "by": "queues in a call", "scale": 0.01,
         "fill": "select count(ojs.create_queue('q' || i)) from generate_series(:from, :to) i;\nselect "

@@ -242,12 +242,21 @@ declare
     scheduled constant jsonb := jsonb_build_object('scheduled_time', ojs_store.cron_time(entry.next_run_at));
     envelope jsonb := ojs_store.cron_envelope(entry, entry.next_run_at, at);
     open uuid[] := '{}';
+    seen timestamptz := 'infinity'; -- runs were looked at up to here
+    run ojs_store.cron_run;
     waits boolean := false;
     pushed jsonb;
 begin
     if entry.overlap_policy <> 'allow' then
-        open := array(select r.job_id from ojs_store.cron_run r where r.cron = entry.name
-            and ojs_store.is_open(r.job_id) order by r.scheduled_at);
+        for run in select * from ojs_store.cron_run r where r.cron = entry.name order by r.scheduled_at loop
+            if ojs_store.is_open(run.job_id) then
+                open := open || run.job_id;
+                if entry.overlap_policy = 'enqueue' and cardinality(open) > 2 then
+                    seen := run.scheduled_at;
+                    exit;
+                end if;
+            end if;
+        end loop;
     end if;
     if open <> '{}' then
         case entry.overlap_policy
@@ -262,7 +271,7 @@ begin
             waits := true;
             envelope := envelope #- '{options,pending}' || '{"pending": true}';
             if cardinality(open) > 2 then
-                raise warning 'cron entry "%" has % jobs that are not finished', entry.name, cardinality(open);
+                raise warning 'cron entry "%" has more than two jobs that are not finished', entry.name;
             end if;
         end case;
     end if;
@@ -275,7 +284,8 @@ begin
         return;
     end if;
     delete from ojs_store.cron_run r
-    where r.cron = entry.name and r.job_id <> all (open) and not (r.waiting and entry.overlap_policy = 'allow');
+    where r.cron = entry.name and r.scheduled_at <= seen and r.job_id <> all (open)
+        and not (r.waiting and entry.overlap_policy = 'allow');
     insert into ojs_store.cron_run (cron, job_id, scheduled_at, waiting)
     values (entry.name, (pushed ->> 'id')::uuid, entry.next_run_at, waits);
     update ojs_store.cron c set last_run_at = at, run_count = c.run_count + 1 where c.name = entry.name;
@@ -388,11 +398,17 @@ begin
     end loop;
 
     for name in
-        select distinct r.cron
-        from ojs_store.cron_run r
-        where r.waiting
-            and (exists (select from ojs_store.cron c where c.name = r.cron and c.overlap_policy = 'allow')
-                or not exists (select from ojs_store.cron_run p where p.cron = r.cron and not p.waiting
+        with recursive waiting(cron) as (
+            select min(r.cron) from ojs_store.cron_run r where r.waiting
+            union all
+            select (select min(r.cron) from ojs_store.cron_run r where r.waiting and r.cron > w.cron)
+            from waiting w
+            where w.cron is not null)
+        select w.cron
+        from waiting w
+        where w.cron is not null
+            and (exists (select from ojs_store.cron c where c.name = w.cron and c.overlap_policy = 'allow')
+                or not exists (select from ojs_store.cron_run p where p.cron = w.cron and not p.waiting
                     and ojs_store.is_open(p.job_id)))
         limit most_released
     loop

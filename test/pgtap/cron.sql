@@ -557,5 +557,16 @@ reset client_min_messages;
 select ojs.unregister_hook('broken') \g /dev/null
 select ojs.unschedule(name) is null as gone from ojs.crons \g /dev/null
 
+select pg_temp.clock_at('2101-03-01 00:31Z') \g /dev/null
+select ojs.schedule('c-cut', '@every 1h', '{"type": "t", "queue": "cut", "timeout": 864000}',
+    '{"overlap_policy": "enqueue"}') is null as made \gset
+select pg_temp.hours_later(n) from generate_series(1418, 1422) n \g /dev/null
+select ojs.cancel(id) is null as cancelled from
+    (select id from ojs.jobs where queue = 'cut' and state = 'pending' order by seq limit 2) waiting \g /dev/null
+select ojs.ack(id) is null as acked from ojs.claim('cut', 'w') \gset
+select ojs.tick() from generate_series(1, 4) \g /dev/null
+select is(pg_temp.made('c-cut'), 'completed cancelled cancelled available pending',
+    'CRN-10 enqueue: of many that wait none is lost, and cancelled ones are passed over');
+
 select * from finish();
 rollback;

@@ -14,7 +14,7 @@ local $ENV{PGUSER} = $node->safe_psql('postgres', 'select current_user');
 my $tests = 0;
 my ($program) = grep { -x } map { "$FindBin::RealBin/$_/bench/growth" } '..', '../..';
 open my $bench, '-|', $program, '--here', '--tap', '--sizes', '200,2000',
-    qw(ready leases dead workflows limits limit_keys starts)
+    qw(ready leases dead workflows limits limit_keys starts cron_runs)
     or die "bench/growth: $!";
 while (my $line = <$bench>) {
     my ($not, $title) = $line =~ /^(not )?ok - (.*)/ or next;
