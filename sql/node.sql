@@ -34,9 +34,21 @@ $$;
 comment on function ojs.key_slot(text)
     is 'The slot (0 to 4095) of a key by which a router chooses a node';
 
+-- Lines of ordering keys are lost in a crash: without this a key would seem free until they are back.
+create function ojs_store.need_hot_set() returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if not ojs.ready() then
+        perform ojs_store.raise('UNAVAILABLE', 'this server cannot tell yet which keys it holds', null,
+            'It is a standby, or has crashed a moment ago. Try again.');
+    end if;
+end $$;
+
 create function ojs.key_held(key text) returns boolean
-language sql stable strict parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select case when ojs_store.caller_tenant() is not null then false -- for the router, which acts for nobody
+language plpgsql volatile strict parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_store.need_hot_set();
+    return case when ojs_store.caller_tenant() is not null then false -- for the router, which acts for nobody
         when key ~ '^[0-9a-f]{64}$'
             then exists (select from ojs_store.unique_key u where u.fingerprint = decode(key, 'hex') and u.held)
         when key like 'order: %'
@@ -50,14 +62,16 @@ language sql stable strict parallel unsafe security definer set search_path = pg
         else exists (
             select from ojs.deduplication_keys d where d.queue = split_part($1, ' ', 1)
                 and d.key = substr($1, strpos($1, ' ') + 1))
-    end
-$$;
+    end;
+end $$;
 comment on function ojs.key_held(text)
     is 'Whether this node holds a key, as the router writes it: a fingerprint, a deduplication key, an ordering key';
 
 create function ojs.held_slots() returns setof int
-language sql stable parallel unsafe security definer rows 4096 set search_path = pg_catalog, pg_temp as $$
-    select s.slot from (
+language plpgsql volatile parallel unsafe security definer rows 4096 set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_store.need_hot_set();
+    return query select s.slot from (
     select ojs.key_slot(encode(u.fingerprint, 'hex')) from ojs_store.unique_key u where u.held
     union
     select ojs.key_slot(d.queue || ' ' || d.key) from ojs.deduplication_keys d
@@ -67,6 +81,6 @@ language sql stable parallel unsafe security definer rows 4096 set search_path =
     from (select distinct on (o.key) o.job_id from ojs_store.ordering_line o) l
     union
     select ojs.key_slot('idempotency: ' || i.key) from ojs_store.idempotency i where i.expires_at > ojs_store.now()
-    ) s (slot) where ojs_store.caller_tenant() is null
-$$;
+    ) s (slot) where ojs_store.caller_tenant() is null;
+end $$;
 comment on function ojs.held_slots() is 'The slots of all keys that this node holds; reads all of them';
