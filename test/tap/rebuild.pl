@@ -51,9 +51,19 @@ is($node->safe_psql('postgres', q{
     rollback}), "available\n1", 'PGX-13: and in the transaction that brings them');
 is($node->safe_psql('postgres', 'select ojs.ready()'), 't', 'PGX-13: its rollback leaves the hot set status');
 
+# A router asks which keys are held, perhaps before anybody else has called anything.
+$node->safe_psql('postgres',
+    q{select from ojs.push_job('{"type": "test.job", "args": [], "queue": "lines", "ordering_key": "k"}')});
+my $held_slots = $node->safe_psql('postgres', 'select count(*) from ojs.held_slots()');
+cmp_ok($held_slots, '>', 0, 'R-88: a key of order is held');
+$other->quit;
+$node->stop('immediate');
+$node->start;
+is($node->safe_psql('postgres', 'select count(*) from ojs.held_slots()'), $held_slots,
+    'R-88: no key seems free after a crash');
+
 # Many sessions at once after a crash: one rebuild, no job twice.
 $node->safe_psql('postgres', "select count(ojs.push('test.job', queue => 'many')) from generate_series(1, 5000)");
-$other->quit;
 $node->stop('immediate');
 $node->start;
 $node->pgbench('--client=40 --transactions=20 --jobs=2 --no-vacuum', 0, [qr{processed: 800/800}], [qr/^$/],
