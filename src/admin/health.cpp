@@ -133,9 +133,25 @@ struct Overdue {
     TimestampTz since;
 };
 
+/* Returns false where somebody has locked a table that this looks at: health must not wait for that. */
+template <typename Look>
+bool
+unless_locked(Look look)
+{
+    ErrorData *error = attempt([&] {
+        int level = NewGUCNestLevel();
+        (void)set_config_option("lock_timeout", "50", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+        look();
+        AtEOXact_GUC(true, level);
+    });
+    if (error != nullptr && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+        ReThrowError(error);
+    return error == nullptr;
+}
+
 /*
  * What upkeep ought to have done long ago, as JSON: nobody does it, or it cannot be done. Null where somebody has
- * locked a table: health must not wait for that. Returns whether there is any.
+ * locked a table. Returns whether there is any.
  */
 bool
 write_overdue(StringInfo json, TimestampTz at)
@@ -144,20 +160,15 @@ write_overdue(StringInfo json, TimestampTz at)
     Overdue all[] = {{Duty::reap, DT_NOEND}, {Duty::promote, DT_NOEND}, {Duty::cron, DT_NOEND}};
     bool any = false;
     TimeText text;
-    ErrorData *error = attempt([&] {
-        int level = NewGUCNestLevel();
-        (void)set_config_option("lock_timeout", "50", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+    bool known = unless_locked([&] {
         Tables tables(AccessShareLock);
         all[0].since = lapsed_since(tables, at);
         all[1].since = due_since(tables, at);
         all[2].since = in_maintenance() ? DT_NOEND : first_cron();
         tables.close_and_unlock();
-        AtEOXact_GUC(true, level);
     });
-    if (error != nullptr && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-        ReThrowError(error);
     appendStringInfoString(json, ", \"overdue\": ");
-    if (error != nullptr) {
+    if (!known) {
         appendStringInfoString(json, "null");
         return false;
     }
@@ -274,13 +285,18 @@ OJS_FUNCTION(ojs_health)
         copy(&report.workers, 1);
         (void)execute(workflows);
         copy(&report.workflows, 1);
-        (void)execute(webhooks, {TimestampTzGetDatum(at)});
-        copy(&report.webhooks, 1);
         (void)execute(tenants);
         copy(&report.tenants, 1);
         (void)execute(maintenance);
         copy(&report.maintenance, 1);
     });
+    if (!unless_locked([&] {
+            with_spi([&] {
+                (void)execute(webhooks, {TimestampTzGetDatum(at)});
+                copy(&report.webhooks, 1);
+            });
+        }))
+        appendStringInfoString(&report.webhooks, "null");
     StringInfoData upkeep;
     initStringInfo(&upkeep);
     constexpr int64 late_us = 10 * USECS_PER_SEC;

@@ -45,6 +45,13 @@ promotes('others do not wait for it');
 $locker->query_safe('commit');
 awaits($node, q{select ojs.health() ->> 'status' = 'ok'}, 'and it succeeds once the lock is gone');
 
+# Nor does health wait for a table of webhooks.
+$locker->query_safe('begin; lock table ojs_store.webhook_delivery in access exclusive mode');
+is($node->safe_psql('postgres', q{set lock_timeout = '10s'; select ojs.health() -> 'webhooks'}), 'null',
+    'health says what it can while somebody has locked deliveries of webhooks');
+$locker->query_safe('commit');
+is(health($node, 'webhooks,pending'), '0', 'and afterwards all');
+
 # An administrator wants to be told of events, in a transaction that stays open.
 $node->safe_psql('postgres', 'select ojs.notify_events()');
 $locker->query_safe('begin; select ojs.notify_events()');
