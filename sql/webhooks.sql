@@ -12,7 +12,7 @@ comment on view ojs.webhooks
 -- A subscription as JSON, without its secret.
 create function ojs_store.webhook_json(w ojs_store.webhook) returns jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select jsonb_build_object('id', 'sub_' || w.id, 'url', w.url, 'events', to_jsonb(w.events), 'active', w.active,
+    select jsonb_build_object('id', w.id, 'url', w.url, 'events', to_jsonb(w.events), 'active', w.active,
         'metadata', w.metadata, 'timeout_seconds', w.timeout_s, 'created_at', ojs_store.time_text(w.created_at))
         || case when w.queues is not null or w.job_types is not null then jsonb_build_object('filter',
             jsonb_strip_nulls(jsonb_build_object('queues', to_jsonb(w.queues), 'job_types', to_jsonb(w.job_types))))

@@ -55,8 +55,10 @@ $$;
 
 create function ojs_http.create_webhook(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    made jsonb := ojs.create_webhook(ojs_http.object(request));
 begin
-    return ojs_http.webhook_reply(201, ojs.create_webhook(ojs_http.object(request)));
+    return ojs_http.webhook_reply(201, made || jsonb_build_object('id', 'sub_' || (made ->> 'id')));
 end $$;
 
 create function ojs_http.webhook(request ojs_http.request) returns ojs_http.response
@@ -84,11 +86,13 @@ create function ojs_http.rotate_webhook_secret(request ojs_http.request) returns
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.object(request, false);
+    rotated jsonb;
 begin
     perform ojs_http.only(body, 'secret', 'overlap');
-    return ojs_http.webhook_reply(200, ojs.rotate_webhook_secret(
-        ojs_http.prefixed_id(request.names[1], 'sub_', 'subscription'), ojs_http.text_field(body, 'secret'),
-        coalesce(ojs_http.duration_value(body -> 'overlap', 'overlap'), '24 hours')));
+    rotated := ojs.rotate_webhook_secret(ojs_http.prefixed_id(request.names[1], 'sub_', 'subscription'),
+        ojs_http.text_field(body, 'secret'),
+        coalesce(ojs_http.duration_value(body -> 'overlap', 'overlap'), '24 hours'));
+    return ojs_http.webhook_reply(200, rotated || jsonb_build_object('id', 'sub_' || (rotated ->> 'id')));
 end $$;
 
 -- Sends webhook.test and says what came of it. A repeated request asks for the same delivery: so the gateway, which
