@@ -13,7 +13,8 @@ BENCH = pathlib.Path(__file__).resolve().parent
 ROOT = BENCH.parent
 BUILD = BENCH / "build"
 NPM_SYSTEMS = ("graphile-worker", "pg-boss")
-SYSTEMS = ("ojs", "table", "pgq") + NPM_SYSTEMS
+EXTENSIONS = {"pgq": "Debian: postgresql-15-pgq3", "pgmq": "from its own repository"}    # and where it is had
+SYSTEMS = ("ojs", "table", *EXTENSIONS, "plpgsql") + NPM_SYSTEMS
 
 CONFIGURATION = """
 listen_addresses = ''
@@ -167,8 +168,8 @@ class Server:
 
     def prepare(self, system):
         """Makes a system ready to be measured; the reason when it cannot be."""
-        if system == "pgq" and self.psql("select count(*) from pg_available_extensions where name = 'pgq'") == "0":
-            return "the server has no extension pgq (Debian: postgresql-15-pgq3)"
+        if system in EXTENSIONS and not self.version(system):
+            return f"the server has no extension {system} ({EXTENSIONS[system]})"
         if system in NPM_SYSTEMS:
             return self.prepare_npm(system)
         return None
@@ -200,10 +201,8 @@ class Server:
         return self.dir / f"{system}.sql" if system in NPM_SYSTEMS else BENCH / "systems" / f"{system}.sql"
 
     def version(self, system):
-        if system == "ojs":
-            return self.psql("select default_version from pg_available_extensions where name = 'ojs'")
-        if system == "pgq":
-            return self.psql("select default_version from pg_available_extensions where name = 'pgq'")
+        if system == "ojs" or system in EXTENSIONS:
+            return self.psql(f"select default_version from pg_available_extensions where name = '{system}'")
         if system in NPM_SYSTEMS:
             return json.loads((BUILD / "node/node_modules" / system / "package.json").read_text())["version"]
         return "-"
