@@ -37,6 +37,7 @@ SQL_CODE = \
 	sql/workflow_extend.sql \
 	sql/workflow_read.sql \
 	sql/results.sql \
+	sql/lineage.sql \
 	sql/once.sql \
 	sql/lists.sql \
 	sql/bulk.sql \

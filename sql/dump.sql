@@ -4,6 +4,7 @@ select pg_catalog.pg_extension_config_dump('ojs_store.name_key', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.queue', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.queue_count', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.job', '');
+select pg_catalog.pg_extension_config_dump('ojs_store.job_parent', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.job_history', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.finished', '');
 select pg_catalog.pg_extension_config_dump('ojs_store.dead_letter', '');

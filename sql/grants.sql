@@ -27,7 +27,7 @@ grant execute on function
     ojs.cancel(uuid, boolean),
     ojs.activate(uuid),
     ojs.wait_result(uuid, interval), ojs_store.wait_result(uuid, interval),
-    ojs.results(uuid[]), ojs_store.results(uuid[]), ojs_store.readable(uuid[]),
+    ojs.results(uuid[]), ojs_store.results(uuid[]),
     ojs_store.use_queue(text, text), ojs_store.queue_of(jsonb),
     ojs.info(uuid)
 to ojs_producer, ojs_admin;
@@ -35,6 +35,8 @@ to ojs_producer, ojs_admin;
 grant execute on function ojs.create_workflow(jsonb), ojs.extend_workflow(uuid, jsonb), ojs.cancel_workflow(uuid)
     to ojs_producer, ojs_admin;
 grant execute on function ojs.workflow(uuid) to ojs_producer, ojs_observer, ojs_admin;
+grant execute on function ojs.lineage(uuid), ojs_store.lineage(uuid), ojs_store.readable(uuid[])
+    to ojs_producer, ojs_observer, ojs_admin;
 grant select on ojs.workflows to ojs_observer, ojs_admin;
 
 -- Working
@@ -176,7 +178,7 @@ grant execute on function
 to ojs_producer, ojs_admin;
 
 -- Looking at one job
-grant execute on function ojs_http.info to ojs_producer, ojs_observer, ojs_admin;
+grant execute on function ojs_http.info, ojs_http.lineage to ojs_producer, ojs_observer, ojs_admin;
 grant execute on function ojs_http.progress, ojs_http.progress_json, ojs_http.progress_reply
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 

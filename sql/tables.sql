@@ -71,6 +71,15 @@ create table ojs_store.job (
 create unique index job_id on ojs_store.job (id);
 alter table ojs_store.job replica identity using index job_id;
 
+-- Which job has pushed which; of jobs that say so, and gone with them. A parent may be gone before.
+create table ojs_store.job_parent (
+    job_id uuid not null,
+    parent uuid not null
+);
+create index job_parent_job on ojs_store.job_parent (job_id);
+create index job_parent_children on ojs_store.job_parent (parent, job_id);
+alter table ojs_store.job_parent replica identity full;
+
 -- What happened to an open job and a rebuild must know. Never on the plain path push, claim, ack.
 create table ojs_store.job_history (
     job_id uuid not null,

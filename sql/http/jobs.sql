@@ -187,6 +187,12 @@ begin
             end::jsonb);
 end $$;
 
+create function ojs_http.lineage(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    return ojs_http.reply(200, ojs.lineage(ojs_http.job_named(request, null)));
+end $$;
+
 -- As the Admin API shows a job: what it does not have is there, too.
 create function ojs_http.admin_job(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

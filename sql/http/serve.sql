@@ -25,6 +25,7 @@ begin atomic
         ('POST', '/ojs/v1/jobs/bulk/retry', 'retry_bulk'),
         ('POST', '/ojs/v1/jobs/bulk/delete', 'delete_bulk'),
         ('GET', '/ojs/v1/jobs/:id', 'info'),
+        ('GET', '/ojs/v1/jobs/:id/lineage', 'lineage'),
         ('PATCH', '/ojs/v1/jobs/:id', 'change_job'),
         ('DELETE', '/ojs/v1/jobs/:id', 'cancel'),
         ('POST', '/ojs/v1/jobs/:id/cancel', 'cancel'),

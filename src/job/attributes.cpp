@@ -149,9 +149,9 @@ priority_value(const JsonbValue &value)
 }
 
 pg_uuid_t
-id_value(const JsonbValue &value)
+id_value(const JsonbValue &value, const char *field)
 {
-    std::string_view s = text_value(value, Code::invalid_payload, "id");
+    std::string_view s = text_value(value, Code::invalid_payload, field);
     pg_uuid_t id = {};
     int digits = 0;
     bool good = s.size() == 36;
@@ -168,7 +168,7 @@ id_value(const JsonbValue &value)
             good = false;
     }
     if (!good || !is_uuid_v7(id))
-        raise_bad_id();
+        raise_bad_id(field);
     return id;
 }
 

@@ -194,6 +194,10 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         check_ordering_key(text_value(value, invalid, "ordering_key"));
         keep(p, "ordering_key", value);
         break;
+    case Attr::parent_id:
+        e.parent = id_value(value, "parent_id");
+        keep(p, "parent_id", value);
+        break;
     case Attr::pending:
         if (value.type != jbvBool)
             refuse(invalid, "pending", "a boolean", value);
@@ -215,6 +219,10 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         break;
     case Attr::retry:
         set_json_attribute(p, attr, e.retry, value, "retry");
+        break;
+    case Attr::root_id:
+        (void)id_value(value, "root_id");
+        keep(p, "root_id", value);
         break;
     case Attr::schema:
         check_schema(text_value(value, invalid, "schema"));

@@ -297,6 +297,15 @@ read_option_flags(Envelope &e)
 }
 
 void
+check_parent(Envelope &e)
+{
+    if (e.has_id && same(e.id, *e.parent))
+        raise_field(Code::invalid_payload, "parent_id", "Give the id of the job that pushes it, or leave it out.",
+                    "parent_id must not be the id of the job itself");
+    e.flags |= job_spawned;
+}
+
+void
 check_retry(Envelope &e)
 {
     if (e.retry != nullptr && is_object(e.retry) && JB_ROOT_COUNT(e.retry) == 0)
@@ -314,10 +323,11 @@ check_retry(Envelope &e)
 } // namespace
 
 void
-raise_bad_id()
+raise_bad_id(const char *field)
 {
-    raise_field(Code::invalid_payload, "id", "Leave it out to have one made.",
-                "id must be a UUID of version 7, in lower case with hyphens");
+    raise_field(Code::invalid_payload, field,
+                strcmp(field, "id") == 0 ? "Leave it out to have one made." : "Give the id of a job, or leave it out.",
+                "%s must be a UUID of version 7, in lower case with hyphens", field);
 }
 
 void
@@ -391,6 +401,8 @@ validate(Envelope &e)
     e.flags = (e.flags & job_bare_object) | (e.pending ? job_pending : 0);
     if (e.has_id && !is_uuid_v7(e.id))
         raise_bad_id();
+    if (e.parent)
+        check_parent(e);
     check_type(e);
     validate_queue_name(e.queue);
     validate_priority(e.priority);

@@ -14,6 +14,7 @@
 #include "ojs/push/update.h"
 #include "ojs/counters/job_metrics.h"
 #include "ojs/limits/held_position.h"
+#include "ojs/state/lineage.h"
 #include "ojs/state/transitions.h"
 #include "ojs/state/ordering.h"
 #include "ojs/queue/push_rules.h"
@@ -291,6 +292,8 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
         status.deduplicated = envelopes[i].updated != nullptr;
         if (envelopes[i].updated == nullptr)
             count_pushed(job);
+        if (job.flags & job_spawned)
+            store_parent(tables, job.id, *envelopes[i].parent);
         if (status.state == State::available && blocked != nullptr && bms_is_member(i, blocked)) {
             store::insert(tables.delayed(),
                           form(tables.delayed().rel, delayed_row(job, pushed[i].tid, DelayedKind::blocked, DT_NOEND)));

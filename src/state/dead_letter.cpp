@@ -7,6 +7,7 @@
 #include "ojs/counters/job_metrics.h"
 #include "ojs/pg/json.h"
 #include "ojs/pg/settings.h"
+#include "ojs/state/lineage.h"
 #include "ojs/state/members.h"
 #include "ojs/state/ordering.h"
 #include "ojs/state/transitions.h"
@@ -87,6 +88,8 @@ move_to_dead_letters(Tables &tables, const Queue &queue, const JobRow &job, cons
 
     store::note_write(target.durable); /* both come back together, or neither */
     store::insert(tables.job(), tuple);
+    if (copy.flags & job_spawned)
+        store_parent(tables, copy);
     ReadyRow row = {hot_row_of(copy, tuple->t_self), copy.seq};
     store::insert(tables.ready(), form(tables.ready().rel, row));
     wake_queue(target.id, target.name, 1);
@@ -138,6 +141,8 @@ remove_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, int32 flags
         member_removed(tables, id, now());
     if (flags & job_ordered)
         leave_line(tables, id);
+    if (flags & job_spawned)
+        forget_parent(tables, id);
     if (!(flags & job_has_history))
         return;
 

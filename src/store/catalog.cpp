@@ -22,7 +22,7 @@ constexpr const char *rel_names[n_rels] = {
     "queue",        "worker",        "unique_key",    "rate_limit",   "limit_use",    "lease_log",  "hook",
     "checkpoint",   "progress",      "dead_letter",   "maintenance",  "pool",         "name_key",   "deduplication",
     "idempotency",  "listener_flag", "workflow_open", "workflow_end", "workflow_due", "job_schema", "ordering_line",
-    "ordering_due", "tenant_role",   "tenant"};
+    "ordering_due", "tenant_role",   "tenant",        "job_parent"};
 constexpr const char *index_names[n_indexes] = {"job_id",
                                                 "job_history_job",
                                                 "finished_job",
@@ -48,7 +48,8 @@ constexpr const char *index_names[n_indexes] = {"job_id",
                                                 "ordering_line_order",
                                                 "ordering_line_job",
                                                 "ordering_due_key",
-                                                "worker_pkey"};
+                                                "worker_pkey",
+                                                "job_parent_job"};
 
 struct CatalogIds {
     Oid rels[n_rels];

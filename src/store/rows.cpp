@@ -49,6 +49,7 @@ constexpr Oid ordering_due_types[] = {INT8OID, INT8OID};
 constexpr Oid tenant_role_types[] = {TEXTOID, TEXTOID};
 constexpr Oid tenant_types[] = {TEXTOID, JSONBOID, TIMESTAMPTZOID};
 constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TEXTOID};
+constexpr Oid job_parent_types[] = {UUIDOID, UUIDOID};
 constexpr Oid pool_types[] = {TEXTOID, TEXTARRAYOID, INT4ARRAYOID, INT4OID, TEXTOID, TIMESTAMPTZOID};
 
 /* Fills values and nulls one column after the other. */
@@ -202,7 +203,8 @@ const Shape shapes[static_cast<int>(store::Rel::count)] = {{lengthof(job_types),
                                                            {lengthof(ordering_line_types), ordering_line_types},
                                                            {lengthof(ordering_due_types), ordering_due_types},
                                                            {lengthof(tenant_role_types), tenant_role_types},
-                                                           {lengthof(tenant_types), tenant_types}};
+                                                           {lengthof(tenant_types), tenant_types},
+                                                           {lengthof(job_parent_types), job_parent_types}};
 
 template <typename Row>
 HeapTuple
@@ -235,6 +237,7 @@ template HeapTuple form(Relation, const CheckpointRow &);
 template HeapTuple form(Relation, const LimitUseRow &);
 template HeapTuple form(Relation, const LineRow &);
 template HeapTuple form(Relation, const DueLineRow &);
+template HeapTuple form(Relation, const ParentRow &);
 template void read(TupleTableSlot *, JobRow &);
 template void read(TupleTableSlot *, HistoryRow &);
 template void read(TupleTableSlot *, FinishedRow &);

@@ -22,7 +22,7 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
     ('push push_job push_many cancel activate wait_result results create_workflow extend_workflow cancel_workflow '
      'key_held',
         'p'),
-    ('info workflow', 'po'),
+    ('info workflow lineage', 'po'),
     ('claim claim_pool ack ack_many ack_and_claim fail nack nack_many extend extend_many beat '
      'work_open work_next work_close progress checkpoint get_checkpoint '
         || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker',
@@ -60,7 +60,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'take_push_key keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce '
            'create_workflow workflow_of_steps extend_workflow cancel_workflow schema_warnings batch_warnings', 'p'),
-    ('info workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'),
+    ('info lineage workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'),
         ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker '
      'progress_and_checkpoint report_progress set_progress worker_progress save_step resume '

@@ -51,6 +51,13 @@ for my $preload (1, 0) {
         select ojs.checkpoint(id, '{"row": 7}'), ojs.checkpoint(id,
             '{"row": 8}') from ojs.jobs where queue = 'reporting';
         select ojs.progress(id, 0.5) from ojs.claim('reporting', 'w')});
+    # A job that one of them has pushed.
+    $node->safe_psql('postgres', q{select ojs.push('test.child', queue => 'spawned', options =>
+        jsonb_build_object('parent_id', id)) from ojs.jobs where queue = 'reporting' and state = 'active'});
+    my $lineage = q{select string_agg(ojs.lineage(id)::text, ' ' order by id) from ojs.jobs
+        where queue in ('reporting', 'spawned')};
+    my $lineage_before = $node->safe_psql('postgres', $lineage);
+    like($lineage_before, qr/"test.child"/, "HIS-02: a job has a child, $how");
     my $before = $node->safe_psql('postgres', $states);
     # The upper flags speak of a lease that has been.
     my $later = q{select string_agg(format('%s %s %s', kind, flags & 65535, date_trunc('second', due_at)),
@@ -64,8 +71,9 @@ for my $preload (1, 0) {
     is(health($node, 'hot_set,last_rebuild,cause'), 'crash or promotion',
         "OBS-01: health says why there was a rebuild, $how");
     cmp_ok(health($node, 'hot_set,last_rebuild,took_ms'), '>', 0, "OBS-01: and how long it took, $how");
-    is(health($node, 'hot_set,last_rebuild,jobs'), 14, "OBS-01: and how many jobs it put back, $how");
+    is(health($node, 'hot_set,last_rebuild,jobs'), 15, "OBS-01: and how many jobs it put back, $how");
     is($node->safe_psql('postgres', $states), expected($before), "SM: every job stands as before, $how");
+    is($node->safe_psql('postgres', $lineage), $lineage_before, "HIS-02: who has pushed whom is not forgotten, $how");
     is($node->safe_psql('postgres', $later), $later_before, "SM: each waits for what it waited for, $how");
     is($node->safe_psql('postgres',
         "select string_agg(deliveries::text, ' ') from ojs.claim('returned', 'w', max => 2)"), '2 1',

@@ -34,6 +34,11 @@ my @steps = (
     'an ack' => q{select ojs.ack(job_id) from (select * from ojs.leases limit 1) held},
     'a failure' => q{select ojs.fail(job_id, '{"code": "DEAD_LETTER", "type": "E", "message": "m"}') from ojs.leases},
     'a unique job' => q{select ojs.push('test.job', queue => 'u', "unique" => '{"keys": ["type"]}')},
+    'a child' => q{select ojs.push('test.job', queue => 'child', options =>
+        jsonb_build_object('parent_id', id)) from ojs.jobs limit 1},
+    'a child that is deleted' => q{select ojs.cancel(id), ojs.delete_job(id) from ojs.jobs where queue = 'child'},
+    'another child' => q{select ojs.push('test.job', queue => 'child', options =>
+        jsonb_build_object('parent_id', id)) from ojs.jobs limit 1},
     'the same again' => q{select ojs.push('test.job', queue => 'u',
         "unique" => '{"keys": ["type"], "on_conflict": "replace"}')},
     'a deleted job' => q{select ojs.delete_job(id) from ojs.dead_letters},

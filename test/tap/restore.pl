@@ -17,6 +17,8 @@ $node->safe_psql('postgres', q{
     select from ojs.claim('leased', 'w', lease => '1 hour');
     select ojs.checkpoint(id, '[1]') from ojs.jobs where queue in ('leased', 'done',
         'scheduled') and state not in ('completed');
+    select ojs.push('test.child', queue => 'ready', options => jsonb_build_object('parent_id', id)) from ojs.jobs
+        where queue = 'leased';
     select ojs.schedule('yearly', '@yearly', '{"type": "test.job"}',
         '{"timezone": "Europe/Berlin", "description": "kept"}');
 });
@@ -25,6 +27,9 @@ my $crons_before = $node->safe_psql('postgres', $crons);
 my $states = q{select string_agg(format('%s %s %s', queue, case state when 'active' then 'available' else state end,
     case state when 'active' then 0 else attempt end), ', ' order by queue, seq) from ojs.jobs};
 my $before = $node->safe_psql('postgres', $states);
+my $lineage = q{select string_agg(ojs.lineage(id)::text, ' ' order by id) from ojs.jobs
+    where type = 'test.child' or queue = 'leased'};
+my $lineage_before = $node->safe_psql('postgres', $lineage);
 my $hash = q{select ojs_store.name_hash('new')};
 my $hash_before = $node->safe_psql('postgres', $hash);
 my $dump = $node->basedir . '/dump';
@@ -48,14 +53,15 @@ for my $mode ('one by one', 'with triggers disabled', 'in one transaction', 'two
     is($node->safe_psql('target', 'select ojs.ready()'), 't', "PGX-13: ready, $mode");
     is($node->safe_psql('target', $states), $before, "PGX-13: all jobs stand as they did, $mode");
     is($node->safe_psql('target', $hash), $hash_before, "the key of queue ids is restored, $mode");
+    is($node->safe_psql('target', $lineage), $lineage_before, "HIS-02: and who has pushed whom, $mode");
     is($node->safe_psql('target', $crons), $crons_before, "PGX-13 CRN-01: cron entries too, $mode");
     is($node->safe_psql('target', "select ojs.health() #>> '{hot_set,last_rebuild,cause}'"), 'restore',
         "OBS-01: health says that they were restored, $mode");
-    is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 6,
+    is($node->safe_psql('target', 'select count(*) from ojs_store.ready'), 7,
         "PGX-13: what was available or leased can be claimed, $mode");
     is($node->safe_psql('target',
         "select count(*) || ' ' || count(extra -> 'checkpoint')
-            from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), '6 1',
+            from ojs.claim(array['ready', 'leased', 'done', 'retryable'], 'w', max => 100)"), '7 1',
         "PGX-13: once, and DUR-04: with its checkpoint, $mode");
     is($node->safe_psql('target', 'select count(*) from ojs_store.delayed'), 2,
         "PGX-13: what waits still waits, $mode");

@@ -20,7 +20,7 @@ int64 positive_duration(const JsonbValue &value, std::string_view name, const ch
 int64 lease_value(const JsonbValue &value, std::string_view name, const char *field); /* clamped, not refused */
 
 int priority_value(const JsonbValue &value);
-pg_uuid_t id_value(const JsonbValue &value); /* lower case only */
+pg_uuid_t id_value(const JsonbValue &value, const char *field = "id"); /* lower case only */
 std::string_view specversion_value(const JsonbValue &value);
 
 void check_ordering_key(std::string_view key);

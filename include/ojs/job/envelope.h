@@ -23,8 +23,9 @@ struct Envelope {
     int item;    /* which job of a batch it is, or -1 */
     bool has_id; /* the caller brought the id */
     pg_uuid_t id;
-    std::string_view type;  /* without an @version suffix once validated; null data: none was given */
-    std::string_view queue; /* "default" where absent */
+    std::optional<pg_uuid_t> parent; /* parent_id, which stays among the options */
+    std::string_view type;           /* without an @version suffix once validated; null data: none was given */
+    std::string_view queue;          /* "default" where absent */
     int priority;
     std::optional<TimestampTz> scheduled_at;
     std::optional<TimestampTz> expires_at;
@@ -89,7 +90,7 @@ void check_envelope_size(const JsonbContainer *job);
 void assign_ids(Envelope *envelopes, int n);
 
 /* INVALID_PAYLOAD for an id that is no lower case UUIDv7. */
-[[noreturn]] void raise_bad_id();
+[[noreturn]] void raise_bad_id(const char *field = "id");
 
 constexpr size_t max_queue_name = 128;
 constexpr int min_priority = -100;

@@ -42,6 +42,8 @@ enum job_flag : int32 {
 
     job_ordered = 1 << 15, /* options.ordering_key: one job of a key is handed out at a time */
     job_relaxed = 1 << 30, /* with job_ordered: it holds back others only while it can be claimed, or is held */
+    job_spawned =
+        1 << 31, /* names the job that has pushed it: has a row in job_parent. Not for SQL, where it is a sign */
 
     /*
      * Leases only, by their queue's settings when they were made; kept in ready and delayed, and not looked at there.
@@ -225,6 +227,14 @@ struct FinishedBrief {
     int64 queue;
     State state;
     int16 flags;
+};
+
+/* A job, and the one that has pushed it, which need not be there any more (lineage.h). */
+struct ParentRow {
+    pg_uuid_t job_id;
+    pg_uuid_t parent;
+
+    static constexpr auto columns(auto &r, auto use) { return use(r.job_id, r.parent); }
 };
 
 /*

@@ -51,6 +51,7 @@ enum class Rel {
     ordering_due,
     tenant_role,
     tenant,
+    job_parent,
     count
 };
 
@@ -81,6 +82,7 @@ enum class Idx {
     ordering_line_job,
     ordering_due_key,
     worker_pkey,
+    job_parent_job,
     count
 };
 
