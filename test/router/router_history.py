@@ -49,7 +49,7 @@ class History:
             if 'said' in more:
                 self.unexpected.append(f'{kind}: {error} {more["said"].splitlines()[0]}')
         if kind == 'fault':
-            self.faults[keys].append(t0)
+            self.faults[keys].append((t0, t1))
         elif kind == 'push':
             # One with an id of its own was pushed again, and is there.
             for (id,) in answer or ([more['id']],) if answer or error == 'OJ301' else ():
@@ -84,9 +84,11 @@ class History:
         """When it was held for certain: (from, until)."""
         crashes, node = [], int(id.split('-')[3], 16) & 16383
         if job.crash_ends_leases:   # an id of the client's own does not say where it is
-            crashes = [t for n, times in self.faults.items() for t in times if n == node or node > 4]
+            crashes = [span for n, spans in self.faults.items() for span in spans if n == node or node > 4]
         for t0, t1, lease in job.claims:
-            yield t1, min([t0 + lease] + [t for t in job.lets_go + crashes if t >= t0])
+            # The node goes at some moment of the fault.
+            yield t1, min([t0 + lease] + [t for t in job.lets_go if t >= t0]
+                + [max(start, t0) for start, end in crashes if end >= t0])
 
     def check(self):
         found = collections.defaultdict(list)
