@@ -148,8 +148,8 @@ select pg_temp.clock('0') \g /dev/null
 
 -- What a call answers is what can be read afterwards.
 create temp table answered (how text, job jsonb);
-insert into answered select 'fail', to_jsonb(f) from ojs.fail(pg_temp.held('answered.0'),
-    '{"type": "t", "message": "m"}') f;
+insert into answered select 'fail', to_jsonb(f) from ojs.fail(
+    pg_temp.held('answered.0', 'w', '{"retry": {"initial_interval": "PT1H"}}'), '{"type": "t", "message": "m"}') f;
 insert into answered select 'fail for good', to_jsonb(f)
     from ojs.fail(pg_temp.held('answered.1'), '{"type": "t", "message": "m", "retryable": false}') f;
 insert into answered select 'requeue', to_jsonb(f) from ojs.fail(pg_temp.held('answered.2'), null, requeue => true) f;

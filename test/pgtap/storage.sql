@@ -36,7 +36,7 @@ select isnt_empty($$ select from logged where identity = 'index' $$, 'some by a 
 select set_eq($$ select name::text from logged where identity = 'full' $$,
     array(select 'ojs_store.'
         || unnest('{name_key,queue,queue_count,job_history,unique_key,event_notify_cursor,rate_limit,'
-            'maintenance,hook_failure,workflow_due,workflow_check}'::text[])),
+            'maintenance,hook_failure,job_parent,workflow_due,workflow_check}'::text[])),
     'the whole row only where no unique index holds all rows');
 
 -- Rows are written past triggers, and foreign keys are made of them: not silently.

@@ -103,16 +103,16 @@ select is(ojs.set_tenant('deep', '{"max_queue_depth": null, "max_scheduled": 1}'
     'MT-04: a bound is lifted'),
     is(pg_temp.pushes('deep', 'd-two', 1, '1 hour'), '0 max_scheduled 1', 'MT-04: max_scheduled'),
     is(pg_temp.pushes('deep', 'd-two', 5), '5', 'MT-04: is of scheduled jobs');
-select ojs.set_tenant('rated', '{"max_enqueue_rate": {"limit": 5, "period": "PT10S"}}') \g /dev/null
+select ojs.set_tenant('rated', '{"max_enqueue_rate": {"limit": 5, "period": "PT1H"}}') \g /dev/null
 select is(pg_temp.pushes('rated', 'r-one', 2), '2', 'MT-04: below the rate');
 set local ojs.tenant = 'rated';
 select count(*) from ojs.push_many('[{"type": "t", "args": []}, {"type": "t", "args": []}]') \g /dev/null
 reset ojs.tenant;
 select is(pg_temp.pushes('rated', 'r-two', 2), '1 max_enqueue_rate 5', 'MT-04: batches count by their jobs'),
     is(pg_temp.pushes('free', 'r-two', 9), '9', 'MT-04: a tenant without settings has no limit');
-set local ojs.clock_offset = '9900ms';
+set local ojs.clock_offset = '50min';
 select is(pg_temp.pushes('rated', 'r-one', 1), '0 max_enqueue_rate 5', 'MT-04: within the period');
-set local ojs.clock_offset = '10100ms';
+set local ojs.clock_offset = '61min';
 select is(pg_temp.pushes('rated', 'r-one', 6), '5 max_enqueue_rate 5', 'MT-04: and beyond it anew');
 set local ojs.clock_offset = '0';
 select ojs.set_tenant('shut', '{"max_enqueue_rate": {"limit": 0, "period": "PT1S"}, "max_queue_depth": 0}') \g /dev/null
