@@ -49,6 +49,7 @@ SQL_CODE = \
 	sql/schemas.sql \
 	sql/lease_json.sql \
 	sql/tick.sql \
+	sql/aging.sql \
 	sql/cron.sql \
 	sql/webhooks.sql \
 	sql/webhook_deliveries.sql \

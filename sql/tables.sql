@@ -313,7 +313,7 @@ create table ojs_store.retention_cursor (
 );
 insert into ojs_store.retention_cursor (what, block, at)
 select what, 0, '-infinity'
-    from unnest('{finished,dead_letter,unique_key,lease_log,stored_event,workflow}'::text[]) what;
+    from unnest('{finished,dead_letter,unique_key,lease_log,stored_event,workflow,priority_aging}'::text[]) what;
 
 -- WORKFLOWS --------------------------------------------------------------------------------------------------------
 -- See docs/how-to/workflows.md, and src/state/members.cpp for what happens when a member ends. A member is a job or an

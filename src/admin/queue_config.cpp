@@ -28,6 +28,7 @@ enum class Kind {
     jitter,
     count,
     count32,
+    level,
     fraction,
     block,
     seconds,
@@ -75,6 +76,8 @@ constexpr Setting known[] = {
     {"max_size", "max_size", Kind::count},
     {"max_size_bytes", "max_size_bytes", Kind::count},
     {"overflow_policy", "discard", Kind::choice},
+    {"priority_aging_limit", "priority_aging_limit", Kind::level},
+    {"priority_aging_s", "priority_aging_s", Kind::count32},
     {"producers", "producers", Kind::texts},
     {"rate_limit", "rate_limit", Kind::rate},
     {"readers", "readers", Kind::texts},
@@ -125,6 +128,18 @@ jitter_value(const JsonbValue &value, const char *field)
         n = d > 0 ? max_jitter_ms : 0;
     }
     return json_number(std::clamp<int64>(n, 0, max_jitter_ms));
+}
+
+JsonbValue
+level_value(const JsonbValue &value, const char *field)
+{
+    int64 n;
+    if (value.type != jbvNumeric)
+        refuse(invalid, field, "a number", value);
+    if (!number_of(value, 0, n) || n < min_priority || n > max_priority)
+        raise_field(invalid, field, "Give a priority; higher is served first.",
+                    "%s must be a whole number from -100 to 100", field);
+    return value;
 }
 
 JsonbValue
@@ -243,6 +258,8 @@ setting_value(const Setting &setting, std::string_view own, const JsonbValue &va
         return count_value(value, PG_INT64_MAX, field);
     case Kind::count32:
         return count_value(value, PG_INT32_MAX, field);
+    case Kind::level:
+        return level_value(value, field);
     case Kind::fraction:
         return fraction_value(value, field);
     case Kind::block:
@@ -385,6 +402,8 @@ OJS_FUNCTION(ojs_queue_config)
             if (text_of(one.value) == "queue")
                 continue;
         }
+        if (is_policy && strncmp(one.stored, "priority_aging", strlen("priority_aging")) == 0)
+            raise_field(invalid, one.stored, "Give it to each queue.", "%s is each queue's own", one.stored);
         out.add(one.stored, one.value);
     }
     return JsonbPGetDatum(out.finish());
@@ -394,15 +413,16 @@ OJS_FUNCTION(ojs_queue_config)
 OJS_FUNCTION(ojs_effective_config)
 {
     Jsonb *config = PG_GETARG_JSONB_P(0);
-    char *text = psprintf("{\"type\": \"queue\", \"durable\": true, \"discard\": \"reject\", \"lease_ms\": %d,"
-                          " \"claim_jitter_ms\": 0, \"claim_rate\": 0, \"max_deliveries\": 0, \"dead_letter\": null,"
-                          " \"leases_durable\": false, \"lease_log\": false, \"delete_on_ack\": false,"
-                          " \"max_size\": 0, \"max_size_bytes\": 0, \"block_timeout\": 0, \"warning_threshold\": 0.8,"
-                          " \"concurrency\": 0, \"default_timeout\": 1800,"
-                          " \"retention\": {\"completed\": \"P7D\", \"discarded\": \"P30D\", \"cancelled\": \"P7D\"},"
-                          " \"dead_letter_ttl\": \"P180D\", \"dead_letter_max_size\": 10000, \"replay_rules\": [],"
-                          " \"allowed_job_types\": [\"*\"], \"producers\": [\"*\"], \"workers\": [\"*\"]}",
-                          settings.default_lease_ms);
+    char *text = psprintf(
+        "{\"type\": \"queue\", \"durable\": true, \"discard\": \"reject\", \"lease_ms\": %d,"
+        " \"claim_jitter_ms\": 0, \"claim_rate\": 0, \"max_deliveries\": 0, \"dead_letter\": null,"
+        " \"leases_durable\": false, \"lease_log\": false, \"delete_on_ack\": false,"
+        " \"max_size\": 0, \"max_size_bytes\": 0, \"block_timeout\": 0, \"warning_threshold\": 0.8,"
+        " \"concurrency\": 0, \"default_timeout\": 1800, \"priority_aging_s\": 0, \"priority_aging_limit\": 100,"
+        " \"retention\": {\"completed\": \"P7D\", \"discarded\": \"P30D\", \"cancelled\": \"P7D\"},"
+        " \"dead_letter_ttl\": \"P180D\", \"dead_letter_max_size\": 10000, \"replay_rules\": [],"
+        " \"allowed_job_types\": [\"*\"], \"producers\": [\"*\"], \"workers\": [\"*\"]}",
+        settings.default_lease_ms);
     Jsonb *system = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
     Jsonb *given = PG_GETARG_BOOL(1) ? config : merge_queue_config(default_policy(), config);
     JsonbValue value;

@@ -258,6 +258,8 @@ from_row(const Row &own)
     queue.max_deliveries = number_in(config, "max_deliveries", 0, 0);
     queue.claim_jitter_ms = number_in(config, "claim_jitter_ms", 0, 0);
     queue.claim_rate = number_in(config, "claim_rate", 0, 0);
+    queue.aging_s = static_cast<int32>(number_in(config, "priority_aging_s", 0, 0));
+    queue.aging_limit = static_cast<int32>(number_in(config, "priority_aging_limit", 0, max_priority));
     queue.max_size = number_in(config, "max_size", 0, 0);
     queue.max_size_bytes = number_in(config, "max_size_bytes", 0, 0);
     queue.bounded = queue.max_size > 0 || queue.max_size_bytes > 0;

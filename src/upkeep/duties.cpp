@@ -12,11 +12,11 @@ namespace
 {
 
 constexpr const char *names[n_duties] = {
-    "hot_set",          "reap",      "dead_workers", "promote",       "workflows", "deduplication_keys",
-    "idempotency_keys", "events",    "backpressure", "event_notices", "retention", "dead_letters",
-    "unique_keys",      "lease_log", "queues",       "workers",       "hooks",     "rate_limits",
-    "replay",           "webhooks",  "cron",         "reconcile",     "wake_up",   "recount",
-    "notifications"};
+    "hot_set",          "reap",         "dead_workers", "promote",        "workflows", "deduplication_keys",
+    "idempotency_keys", "events",       "backpressure", "event_notices",  "retention", "dead_letters",
+    "unique_keys",      "lease_log",    "queues",       "workers",        "hooks",     "rate_limits",
+    "replay",           "webhooks",     "cron",         "priority_aging", "reconcile", "wake_up",
+    "recount",          "notifications"};
 static_assert(names[n_duties - 1] != nullptr);
 
 struct Slot {

@@ -2,6 +2,7 @@
  * tick.cpp: ojs.tick: one bounded pass of upkeep, duty by duty. Any number of sessions may run it at once: each takes
  * what no other is at.
  */
+#include "ojs/upkeep/aging.h"
 #include "ojs/upkeep/cron.h"
 #include "ojs/pg/error.h"
 #include "ojs/pg/guard.h"
@@ -178,6 +179,9 @@ run_duty(Duty duty, Pass &pass)
         return;
     case Duty::cron:
         return run_due_crons(pass);
+    case Duty::priority_aging:
+        pass.more |= raise_priorities(pass.budget, pass.at);
+        return;
     case Duty::reconcile:
         return reconcile_if_due();
     case Duty::wake_up:

@@ -17,6 +17,7 @@ NAMES = """
  uri mode handlers tag enqueue_ttl total_timeout heartbeat_timeout grace_period dedup_fallback unique_key metadata def
  steps callbacks depends_on workflow_id info directive release point place token producers workers readers cancellers
  administrators retention rate_limit claim_rate max_size_bytes replay_rules lease_ms node max strategy overrides
+ priority_aging_s priority_aging_limit
  atomicity idempotency_key requeue missing_ok job_types dry_run $schema $ref""".split()
 CHOICES = {"ordering": "strict relaxed", "mode": "strict warn off", "overlap": "skip allow enqueue cancel_previous",
     "version": "1 2 2.0 3.1.0-rc.1", "versions": "* 1 >=1.0,<3", "uri": "urn:a:b urn:ojs:schema:a.b:v1",

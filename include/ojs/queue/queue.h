@@ -51,6 +51,8 @@ struct Queue {
     int64 block_ms;           /* how long a push waits there, with `block` */
     double warning_threshold; /* the part of the bound from which on pushes are warned */
     char dead_letter[max_queue_name + 1]; /* where jobs go after max_deliveries; empty: nowhere */
+    int32 aging_s;                        /* a waiting job rises by one for each so many seconds; 0: it does not */
+    int32 aging_limit;                    /* up to this priority */
     TimestampTz revised_at;
 
     /* Not in copies: these point into the cache. */

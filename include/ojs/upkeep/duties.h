@@ -32,6 +32,7 @@ enum class Duty {
     replay,
     webhooks,
     cron,
+    priority_aging,
     reconcile,
     wake_up,
     recount, /* from here on the worker only */
