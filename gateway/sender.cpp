@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,7 +30,10 @@ constexpr size_t most_of_answer = 65536; /* is read, as of its headers, … */
 constexpr size_t kept_of_answer = 1000;  /* … and this much is told */
 constexpr const char *claim_sql = "select id, lease_id, url, timeout_seconds, array_to_string(headers, e'\\n'), body "
                                   "from ojs.claim_webhooks($1)";
-constexpr const char *finish_sql = "select ojs.finish_webhooks($1)";
+constexpr const char *finish_sql = "select id from ojs.finish_webhooks($1) f, unnest(f.busy) id";
+constexpr size_t most_told = 1000;       /* outcomes at a time, and that wait for a transaction */
+constexpr milliseconds told_again(2000); /* those, at most so long after */
+constexpr seconds worth_a_word(5);       /* so long after */
 
 struct Freer {
     void operator()(PGresult *result) const { PQclear(result); }
@@ -199,7 +203,6 @@ Sender::run()
             end = Clock::now() + farewell;
         try {
             work();
-            complained = false;
         } catch (const Unavailable &unavailable) {
             if (!complained)
                 complain("webhooks: " + unavailable.why);
@@ -226,11 +229,11 @@ Sender::work()
     int running;
     curl_multi_perform(multi.get(), &running);
     collect();
-    if (Clock::now() < claim_at && (outcomes.empty() || complained))
+    auto now = Clock::now();
+    if (now < claim_at && (complained || std::ranges::none_of(outcomes, [&](auto &o) { return o.again_at <= now; })))
         return;
     report();
-    size_t taken = transfers.size() + outcomes.size();
-    if (!stopping && taken < options.most)
+    if (!stopping && room() > 0)
         claim_at = Clock::now() + (claim() > 0 ? look_again : look_every);
     else
         claim_at = Clock::now() + look_every;
@@ -249,12 +252,23 @@ Sender::open_connection()
          options.role);
 }
 
+/* How many deliveries it may claim. Those whose outcome waits for a transaction are no work for anybody. */
+size_t
+Sender::room() const
+{
+    size_t taken =
+        transfers.size() + std::ranges::count_if(outcomes, [](auto &o) { return o.rest == milliseconds::zero(); });
+    return options.most - std::min(taken, options.most);
+}
+
 size_t
 Sender::claim()
 {
     open_connection();
-    size_t room = options.most - transfers.size() - outcomes.size();
-    Result claimed = call(connection.get(), claim_sql, std::to_string(room));
+    Result claimed = call(connection.get(), claim_sql, std::to_string(room()));
+    if (complained)
+        complain("webhooks: the database answers again");
+    complained = false;
     for (int row = 0; row < PQntuples(claimed.get()); row++) {
         auto cell = [&](int column) { return std::string(PQgetvalue(claimed.get(), row, column)); };
         std::unique_ptr<Transfer> transfer(new Transfer{*this, cell(0), cell(1), cell(2), cell(5)});
@@ -300,29 +314,62 @@ Sender::collect()
         curl_multi_remove_handle(multi.get(), easy);
         auto ended =
             std::ranges::find_if(transfers, [&](const auto &transfer) { return transfer->easy.get() == easy; });
-        outcomes.push_back((*ended)->outcome(code));
+        outcomes.push_back({(*ended)->id, (*ended)->outcome(code), Clock::now()});
         transfers.erase(ended);
     }
 }
 
+/* Tells what came of deliveries. Who has a subscription in an open transaction has it for an unknown time: what comes
+ * of that one's deliveries is told again later, and keeps no other from being told. */
 void
 Sender::report()
 {
-    if (outcomes.empty())
+    auto now = Clock::now();
+    auto told = std::stable_partition(outcomes.begin(), outcomes.end(), [&](auto &o) { return o.again_at > now; });
+    auto end = told + std::min<ptrdiff_t>(outcomes.end() - told, most_told);
+    if (told == end)
         return;
     open_connection();
     std::string json;
-    for (const std::string &outcome : outcomes)
-        json += (json.empty() ? "[" : ", ") + outcome;
+    for (auto outcome = told; outcome != end; outcome++)
+        json += (json.empty() ? "[" : ", ") + outcome->json;
+    std::set<std::string> busy;
     try {
-        call(connection.get(), finish_sql, json + "]");
+        Result result = call(connection.get(), finish_sql, json + "]");
+        for (int row = 0; row < PQntuples(result.get()); row++)
+            busy.insert(PQgetvalue(result.get(), row, 0));
     } catch (const Failed &failed) {
         if (failed.state.starts_with("22") || failed.state.starts_with("OJ"))
-            outcomes.clear(); /* it would say so again and again; they are sent again when their leases are over */
+            outcomes.erase(told, end); /* it would say so again and again; they are sent again after their leases */
         throw;
     }
-    outcomes.clear();
-    claim_at = Clock::now(); /* there may be more for the same addresses */
+    now = Clock::now();
+    for (auto outcome = told; outcome != end; outcome++) {
+        outcome->rest = std::clamp<milliseconds>(outcome->rest * 2, look_again, told_again);
+        outcome->again_at = now + outcome->rest;
+    }
+    outcomes.erase(std::remove_if(told, end, [&](auto &o) { return !busy.contains(o.id); }), end);
+    auto busy_end = std::ranges::find(outcomes, milliseconds::zero(), &Outcome::rest);
+    if (busy_end - outcomes.begin() > static_cast<ptrdiff_t>(most_told))
+        outcomes.erase(outcomes.begin(), busy_end - most_told); /* these are sent again */
+    tell_of_busy();
+    claim_at = now; /* there may be more for the same addresses */
+}
+
+/* One line when it begins, and one when it ends. */
+void
+Sender::tell_of_busy()
+{
+    auto since = Clock::now() - worth_a_word;
+    auto waits = [&](auto &o) { return o.rest > milliseconds::zero() && o.since < since; };
+    if (size_t n = std::ranges::count_if(outcomes, waits); n > 0 && !told_of_busy) {
+        complain("webhooks: an open transaction has a subscription: what came of " + std::to_string(n) +
+                 " deliveries waits for its end");
+        told_of_busy = true;
+    } else if (n == 0 && told_of_busy) {
+        complain("webhooks: no outcome waits for a transaction any more");
+        told_of_busy = false;
+    }
 }
 
 } // namespace gateway

@@ -34,6 +34,12 @@ public:
 
 private:
     struct Transfer;
+    struct Outcome {
+        std::string id, json;
+        Clock::time_point since;
+        Clock::time_point again_at = {};     /* when it is told */
+        std::chrono::milliseconds rest = {}; /* before, if it was told in vain */
+    };
     struct MultiCloser {
         void operator()(CURLM *multi) const { curl_multi_cleanup(multi); }
     };
@@ -41,19 +47,22 @@ private:
     void run();
     void work();
     void open_connection();
+    size_t room() const;
     size_t claim();
     void begin(std::unique_ptr<Transfer> transfer);
     void collect();
     void report();
+    void tell_of_busy();
 
     const SenderOptions options;
     const std::string database;
     std::unique_ptr<CURLM, MultiCloser> multi;
     Connection connection;
     std::vector<std::unique_ptr<Transfer>> transfers;
-    std::vector<std::string> outcomes; /* not yet told, a JSON object each */
+    std::vector<Outcome> outcomes; /* not yet told */
     Clock::time_point claim_at;
     bool complained = false; /* about the database, since it last answered */
+    bool told_of_busy = false;
     std::atomic<bool> stopping = false;
     std::thread thread;
 };

@@ -248,23 +248,37 @@ begin atomic
     select make_interval(secs => ('{30,120,600,3600,14400,43200,86400}'::int[])[attempts]);
 end;
 
-create function ojs.finish_webhooks(results jsonb) returns int
+-- Locks the status of subscriptions, and returns those that it has. In one order: two senders and the tick do not wait
+-- for each other crosswise. These have one for a moment, but an open transaction may have it for hours: that one is
+-- left out, so that it holds up no other.
+create function ojs_store.lock_webhooks(hooks uuid[]) returns uuid[]
+language plpgsql volatile parallel unsafe set lock_timeout = '100ms' set search_path = pg_catalog, pg_temp as $$
+begin
+    return array(select s.webhook from ojs_store.webhook_status s where s.webhook = any (hooks)
+        order by s.webhook for update);
+exception when lock_not_available then
+    return array(select s.webhook from ojs_store.webhook_status s where s.webhook = any (hooks)
+        order by s.webhook for update skip locked);
+end $$;
+
+create function ojs.finish_webhooks(results jsonb, out finished int, out busy uuid[]) returns record
 language plpgsql volatile parallel unsafe security definer
 set enable_seqscan = off set jit = off set search_path = pg_catalog, pg_temp as $$
 declare
     at constant timestamptz := ojs_store.now();
     result record;
-    n int := 0;
+    taken uuid[];
 begin
+    finished := 0;
     if jsonb_typeof(results) is distinct from 'array' or jsonb_array_length(results) > 1000 then
         perform ojs_store.raise('INVALID_PAYLOAD', 'results must be an array of at most 1000 objects',
             '{"field": "results"}', 'Give what ojs.claim_webhooks gave, and what came of it.');
     end if;
-    -- In one order: two senders and the tick do not wait for each other crosswise.
-    perform from ojs_store.webhook_status s
-    where s.webhook in (select d.webhook from ojs_store.webhook_delivery d
-        join jsonb_to_recordset(results) r (id uuid) on r.id = d.id)
-    order by s.webhook for update;
+    taken := ojs_store.lock_webhooks(array(select d.webhook from ojs_store.webhook_delivery d
+        join jsonb_to_recordset(results) r (id uuid) on r.id = d.id));
+    busy := array(select r.id from jsonb_to_recordset(results) r (id uuid, lease_id uuid)
+        join ojs_store.webhook_delivery d on d.id = r.id and d.lease = r.lease_id and d.state = 'pending'
+        where d.webhook <> all (taken));
     for result in
         select d.id, d.webhook, d.event_id, d.event_type, d.attempts + 1 as attempts, octet_length(d.body) as bytes,
             r.status_code, left(r.error, 500) as error, left(r.response, 1000) as response,
@@ -279,6 +293,7 @@ begin
             duration_ms int, retry_after int)
         cross join lateral (select coalesce(r.status_code between 200 and 299, false) as delivered) o
         join ojs_store.webhook_delivery d on d.id = r.id and d.lease = r.lease_id and d.state = 'pending'
+            and d.webhook = any (taken)
         order by d.id
         for update of d
     loop
@@ -303,12 +318,12 @@ begin
                 'event_id', result.event_id, 'event_type', result.event_type, 'attempts', result.attempts,
                 'status_code', result.status_code)));
         end if;
-        n := n + 1;
+        finished := finished + 1;
     end loop;
-    return n;
 end $$;
 comment on function ojs.finish_webhooks(jsonb)
-    is 'For a sender: what came of deliveries that it claimed. Returns how many of them were still its own';
+    is 'For a sender: what came of deliveries that it claimed. Returns how many of them were still its own, and those '
+       'to be told again, since an open transaction has their subscription';
 
 create function ojs.retry_webhook_delivery(id uuid) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$

@@ -34,11 +34,11 @@ def same(have, want, name):
 
 
 class Gateway:
-    def __init__(self, *options, listen='127.0.0.1:0', environment={}, files=None):
+    def __init__(self, *options, listen='127.0.0.1:0', environment={}, files=None, log=None):
         most = files and resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self.process = subprocess.Popen(
             [gateway, '--listen', listen, *options], stdout=subprocess.PIPE, text=True,
-            stderr=subprocess.DEVNULL if '-v' not in sys.argv else None, env={**os.environ, **environment},
+            stderr=log or (subprocess.DEVNULL if '-v' not in sys.argv else None), env={**os.environ, **environment},
             preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))))
         atexit.register(self.process.kill)
         self.address = self.process.stdout.readline().split()[-1]

@@ -233,8 +233,8 @@ create function pg_temp.claim(max int default 50) returns bigint language sql as
     with c as (insert into claimed select * from ojs.claim_webhooks(max) returning 1) select count(*) from c
 $$;
 create function pg_temp.finish(outcome jsonb) returns int language sql as $$
-    select ojs.finish_webhooks((select coalesce(jsonb_agg(jsonb_build_object('id', c.id, 'lease_id', c.lease_id)
-        || outcome), '[]') from claimed c))
+    select finished from ojs.finish_webhooks((select coalesce(jsonb_agg(jsonb_build_object('id', c.id, 'lease_id',
+        c.lease_id) || outcome), '[]') from claimed c))
 $$;
 create function pg_temp.states() returns text language sql as $$
     select string_agg(concat_ws('/', state, attempts, status_code), ' ' order by state, attempts)
