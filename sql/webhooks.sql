@@ -34,6 +34,47 @@ begin
     return array(select distinct e from jsonb_array_elements_text(given) e order by 1);
 end $$;
 
+-- What docs/reference/events.md has, and what the documents of Open Job Spec have besides.
+create function ojs_store.event_types() returns text[]
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select regexp_split_to_array(btrim('
+        admin.cron_removed admin.cron_set admin.hook_registered admin.hook_removed admin.job_deleted
+        admin.job_discarded admin.job_skipped admin.maintenance_set admin.pool_dropped admin.pool_set
+        admin.queue_configured admin.queue_drained admin.queue_dropped admin.queue_purged admin.rate_limit_set
+        admin.schema_created admin.schema_dropped admin.schema_validation_set admin.tenant_dropped
+        admin.tenant_set backpressure.cleared backpressure.dropped backpressure.rejected backpressure.warning
+        bulk.cancel.completed bulk.delete.completed bulk.enqueue.completed bulk.retry.completed cron.skipped
+        cron.triggered dead_letter.added dead_letter.pruned dead_letter.replayed job.cancelled job.completed
+        job.discarded job.enqueued job.expired job.failed job.heartbeat job.progress job.retrying job.scheduled
+        job.stalled job.started job.timeout job.total_timeout job.ttl_expired job.updated
+        queue.deduplication_key_freed queue.paused queue.resumed rate_limit.dropped rate_limit.dynamic_adjusted
+        rate_limit.exceeded rate_limit.released scheduling.rebalanced tenant.created tenant.limit_exceeded
+        webhook.dead webhook.delivered webhook.failed webhook.subscription.created webhook.subscription.deleted
+        worker.heartbeat worker.quiet worker.started worker.stopped workflow.callback_fired workflow.cancelled
+        workflow.completed workflow.created workflow.extended workflow.failed workflow.started
+        workflow.step_completed', e' \n'), '\s+')
+$$;
+
+-- Refuses types of which nothing would ever come: misspelt ones, and those that are delivered to nobody.
+create function ojs_store.check_webhook_events(wanted text[]) returns void
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    known constant text[] := ojs_store.event_types();
+    bad text := (select w from unnest(wanted) w
+        where not exists (select from unnest(known) k where ojs_store.matches(k, array[w])) limit 1);
+    alike text := (select string_agg(k, ', ') from unnest(known) k
+        where split_part(k, '.', 1) = split_part(bad, '.', 1));
+begin
+    if bad is not null then
+        perform ojs_store.raise('INVALID_PAYLOAD', format('there are no events of type %s', bad),
+            '{"field": "events"}', coalesce('There are ' || alike || '.', format('Types begin with %s.',
+                (select string_agg(distinct split_part(k, '.', 1), ', ') from unnest(known) k))));
+    elsif wanted <@ '{webhook.delivered,webhook.failed,webhook.dead}' then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'events about deliveries are not delivered',
+            '{"field": "events"}', 'Read webhook.dead from ojs.events, and the rest from ojs.webhook_deliveries.');
+    end if;
+end $$;
+
 -- A secret that is given, or a new one.
 create function ojs_store.webhook_secret(given jsonb) returns text
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -67,10 +108,14 @@ begin
     w.url := coalesce(given ->> 'url', w.url);
     -- Without a user and a password, which would be shown wherever the address is.
     if w.url is null or jsonb_typeof(given -> 'url') <> 'string' or octet_length(w.url) > 2048
-        or w.url !~ '^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?][!"$-~]*)?$' then
+        or w.url !~ ('^https?://([A-Za-z0-9_][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?'
+            '([/?][!"$-~]*)?$') then
         perform ojs_store.raise('INVALID_PAYLOAD',
             'url must be an https URL of at most 2048 bytes, without a user, a password and a fragment',
             '{"field": "url"}', 'Give one such as https://example.com/hook.');
+    elsif coalesce(substring(w.url from '^https?://[^/?]*:([0-9]+)([/?]|$)'), '443')::int not between 1 and 65535 then
+        perform ojs_store.raise('INVALID_PAYLOAD', 'the port of url must be from 1 to 65535', '{"field": "url"}',
+            'Give one such as https://example.com:8443/hook.');
     elsif given ? 'url' and w.url like 'http:%' and not current_setting('ojs.webhooks_over_http')::boolean then
         perform ojs_store.raise('INVALID_PAYLOAD', 'url must begin with https://', '{"field": "url"}',
             'Give an https URL, or for tests set ojs.webhooks_over_http.');
@@ -81,6 +126,9 @@ begin
     if w.events is null then
         perform ojs_store.raise('INVALID_PAYLOAD', 'events is missing', '{"field": "events"}',
             'Give types of events such as ["job.completed", "workflow.*"], or ["*"].');
+    end if;
+    if coalesce(given -> 'events', 'null') <> 'null' then
+        perform ojs_store.check_webhook_events(w.events);
     end if;
     if given ? 'filter' then
         if jsonb_typeof(filter) <> 'object'
@@ -100,7 +148,7 @@ begin
         or octet_length(given ->> 'metadata') > 8192 then
         perform ojs_store.raise('INVALID_PAYLOAD', 'metadata must be an object of at most 8192 bytes',
             '{"field": "metadata"}', 'Give an object such as {"owner": "platform-team"}.');
-    elsif given ? 'timeout_seconds' and coalesce(given ->> 'timeout_seconds', '') !~ '^([5-9]|[1-5][0-9]|60)$' then
+    elsif given ? 'timeout_seconds' and (given -> 'timeout_seconds')::text !~ '^([5-9]|[1-5][0-9]|60)$' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'timeout_seconds must be a whole number from 5 to 60',
             '{"field": "timeout_seconds"}', 'Leave it out for 30.');
     end if;
@@ -124,6 +172,8 @@ end $$;
 
 create function ojs_store.no_such_webhook(id uuid, what text) returns void
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.raise('INVALID_PAYLOAD', 'id is missing', '{"field": "id"}',
+        'The views ojs.webhooks and ojs.webhook_deliveries list what is there.') where id is null;
     select ojs_store.raise('NOT_FOUND', format('%s %s does not exist', what, id),
         jsonb_build_object('resource_type', what, 'resource_id', id),
         'The views ojs.webhooks and ojs.webhook_deliveries list what is there.')

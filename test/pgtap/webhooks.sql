@@ -41,6 +41,78 @@ from (values (null, 'def'), ('[]', 'def'), ('{}', 'url'), ('{"url": 7}', 'url'),
     ('{"url": "https://example.com", "events": ["*"], "surprise": 1}', 'surprise')) c (def, field);
 select is(pg_temp.refusal(format('select ojs.create_webhook(%L)', jsonb_build_object('url', 'https://example.com/'
     || repeat('x', 2048), 'events', '["*"]'::jsonb))), 'OJ100 INVALID_PAYLOAD url', 'WHK-01: refused: a long url');
+-- What nobody would have meant: by SQL, and the same over HTTP.
+create temp table bad_hooks (given jsonb, why text, hint text);
+insert into bad_hooks (given, why, hint)
+select '{"url": "https://example.com", "events": ["*"]}'::jsonb || given::jsonb, why, hint from (values
+    ('{"url": "https://example.com:99999/hook"}', 'the port of url must be from 1 to 65535', '%:8443/hook.'),
+    ('{"url": "https://example.com:0"}', 'the port of url must be from 1 to 65535', '%:8443/hook.'),
+    ('{"url": "https://[::1]:65536/"}', 'the port of url must be from 1 to 65535', '%:8443/hook.'),
+    ('{"url": "https://us:pw@example.com/"}', 'url must be an https URL%', 'Give one such as %'),
+    ('{"url": "https://us@example.com/"}', 'url must be an https URL%', 'Give one such as %'),
+    ('{"url": "https://."}', 'url must be an https URL%', 'Give one such as %'),
+    ('{"url": ""}', 'url must be an https URL%', 'Give one such as %'),
+    ('{"url": null}', 'url must be an https URL%', 'Give one such as %'),
+    ('{"events": ["job.complete"]}', 'there are no events of type job.complete', '%job.completed%'),
+    ('{"events": ["job.completed", "jobs.*"]}', 'there are no events of type jobs.*', 'Types begin with %job%'),
+    ('{"events": ["job"]}', 'there are no events of type job', '%job.completed%'),
+    ('{"events": ["webhook.test"]}', 'there are no events of type webhook.test', '%webhook.subscription.created%'),
+    ('{"events": ["webhook.dead"]}', 'events about deliveries are not delivered', 'Read webhook.dead from %'),
+    ('{"events": ["webhook.dead", "webhook.failed"]}', 'events about deliveries are not delivered', 'Read %'),
+    ('{"events": []}', 'events must be an array of 1 to 100 names', 'Give types %'),
+    ('{"events": null}', 'events is missing', 'Give types %'),
+    ('{"events": [null]}', 'events must be an array of 1 to 100 names', 'Give types %'),
+    ('{"events": [["*"]]}', 'events must be an array of 1 to 100 names', 'Give types %'),
+    ('{"filter": {"queues": []}}', 'filter.queues must be an array of 1 to 100 names', 'Give names of queues.'),
+    ('{"filter": {"queues": [null]}}', 'filter.queues must be an array of 1 to 100 names', 'Give names of queues.'),
+    ('{"filter": {"job_types": []}}', 'filter.job_types must be an array of 1 to 100 names', 'Give types of jobs%'),
+    ('{"active": null}', 'active must be a boolean', 'Give true or false.'),
+    ('{"active": "true"}', 'active must be a boolean', 'Give true or false.'),
+    ('{"metadata": null}', 'metadata must be an object of at most 8192 bytes', 'Give an object %'),
+    ('{"timeout_seconds": null}', 'timeout_seconds must be a whole number from 5 to 60', 'Leave it out for 30.'),
+    ('{"timeout_seconds": "30"}', 'timeout_seconds must be a whole number from 5 to 60', 'Leave it out for 30.'),
+    ('{"timeout_seconds": 5.5}', 'timeout_seconds must be a whole number from 5 to 60', 'Leave it out for 30.'),
+    ('{"timeout_seconds": 1e9}', 'timeout_seconds must be a whole number from 5 to 60', 'Leave it out for 30.')
+    ) c (given, why, hint)
+union all
+select jsonb_build_object('url', 'https://example.com', 'events', '["*"]'::jsonb) || given, why, '%' from (values
+    (jsonb_build_object('metadata', jsonb_build_object('a', repeat('x', 8192))), 'metadata must be an object of at %'),
+    (jsonb_build_object('secret', repeat('x', 256)), 'secret must be 8 to 255 visible ASCII characters'),
+    (jsonb_build_object('events', array(select 'job.e' || i from generate_series(1, 101) i)), 'events must be an %'),
+    (jsonb_build_object('events', array['job.' || repeat('x', 300)]), 'events must be an array of 1 to 100 names'),
+    (jsonb_build_object('url', 'https://' || repeat('x', 254)), 'url must be an https URL%')) c (given, why);
+create function pg_temp.refused(def jsonb, out code text, out why text, out hint text) language plpgsql as $$
+begin
+    perform ojs.create_webhook(def);
+exception when others then
+    get stacked diagnostics code = returned_sqlstate, why = message_text, hint = pg_exception_hint;
+end $$;
+select is(r.code, 'OJ100', 'WHK-01: by SQL refused: ' || left(b.given::text, 99)),
+    ok(r.why like b.why, 'WHK-01: and why: ' || coalesce(r.why, '')),
+    ok(r.hint like b.hint, 'WHK-01: with a hint: ' || coalesce(r.hint, ''))
+from bad_hooks b, pg_temp.refused(b.given) r;
+select is(pg_temp.error('POST', '/ojs/v1/webhooks/subscriptions', b.given), '400 invalid_request',
+    'WHK-01: over HTTP refused: ' || left(b.given::text, 99)) from bad_hooks b;
+select is(pg_temp.refusal(call), 'OJ100 INVALID_PAYLOAD ' || field, 'WHK-01: nulls: ' || call) from (values
+    ('select ojs.update_webhook(null, ''{}'')', 'id'), ('select ojs.rotate_webhook_secret(null)', 'id'),
+    ('select ojs.test_webhook(null)', 'id'), ('select ojs.retry_webhook_delivery(null)', 'id'),
+    (format('select ojs.update_webhook(%L, null)', :'id'), 'def'),
+    (format('select ojs.rotate_webhook_secret(%L, null, null)', :'id'), 'overlap'),
+    (format('select ojs.rotate_webhook_secret(%L, ''short'')', :'id'), 'secret'),
+    (format('select ojs.rotate_webhook_secret(%L, overlap => ''-1 h'')', :'id'), 'overlap')) c (call, field);
+select is(pg_temp.error('POST', '/ojs/v1/webhooks/subscriptions/' || :'id' || '/rotate-secret', body::jsonb),
+    '400 ' || code, 'WHK-01: no rotation: ' || body) from (values ('{"secret": 7}', 'invalid_request'),
+    ('{"secret": "short"}', 'invalid_request'), ('{"overlap": "-1 h"}', 'invalid_request'),
+    ('{"surprise": 1}', 'invalid_request')) c (body, code);
+
+-- The types that are accepted are those of the page, and what the specification has besides.
+\set page `cat ../../docs/reference/events.md`
+select set_eq($$select unnest(ojs_store.event_types())$$,
+    format($$select t[1] from regexp_matches(%L, '^\| (`[a-z_.`, ]+`) \|', 'gn') line,
+        regexp_matches(line[1], '`([a-z_]+\.[a-z_.]+)`', 'g') t
+        union select unnest('{webhook.delivered,webhook.failed,worker.heartbeat}'::text[])$$, :'page'),
+    'WHK-01: the types that docs/reference/events.md names are the known ones');
+
 begin;
 set local ojs.webhooks_over_http = on;
 select is(pg_temp.refusal($$select ojs.create_webhook('{"url": "http://[::1]:80/", "events": ["*"]}')$$), 'accepted',
