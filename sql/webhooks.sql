@@ -183,6 +183,7 @@ create function ojs.create_webhook(def jsonb) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
     most constant int := 100;
+    most_of_tenant constant int := 20;
     at timestamptz := ojs_store.now(); -- also loads the library, and with it its settings
     w ojs_store.webhook;
 begin
@@ -197,6 +198,9 @@ begin
     if (select count(*) from ojs_store.webhook) >= most then
         perform ojs_store.raise('UNAVAILABLE', format('there are %s subscriptions already', most), '{}',
             'Drop those that nobody needs.');
+    elsif (select count(*) from ojs_store.webhook h where h.tenant = w.tenant) >= most_of_tenant then
+        perform ojs_store.raise('UNAVAILABLE', format('the tenant has %s subscriptions already', most_of_tenant), '{}',
+            'Drop those that nobody needs, or have one address get more types of events.');
     end if;
     -- With these a tick need not look at each job that is kept. To make them once more would lock the tables anyhow.
     if to_regclass('ojs_store.job_created') is null then

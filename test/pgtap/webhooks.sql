@@ -121,6 +121,16 @@ select ojs.create_webhook('{"url": "https://example.com/", "events": ["*"]}') fr
 select is(pg_temp.refusal($$select ojs.create_webhook('{"url": "https://example.com/", "events": ["*"]}')$$),
     '57P03 there are 100 subscriptions already', 'WHK-01: there are at most 100');
 rollback;
+begin;
+set local ojs.tenancy = optional;
+set local ojs.tenant = 'crowd';
+select ojs.create_webhook('{"url": "https://example.com/", "events": ["*"]}') from generate_series(1, 20) \g /dev/null
+select is(pg_temp.refusal($$select ojs.create_webhook('{"url": "https://example.com/", "events": ["*"]}')$$),
+    '57P03 the tenant has 20 subscriptions already', 'WHK-01: a tenant leaves room for others');
+set local ojs.tenant = 'alone';
+select is(pg_temp.refusal($$select ojs.create_webhook('{"url": "https://example.com/", "events": ["*"]}')$$),
+    'accepted', 'WHK-01: such as another one');
+rollback;
 
 select is(pg_temp.as_role('hook_admin', format('select string_agg(w::text, '' '') !~ %L from ojs.webhooks w',
     :'secret')), 'true', 'WHK-01: nobody sees the secret again: the view'),
