@@ -96,7 +96,7 @@ EXTRA_CLEAN = $(wildcard sql/ojs--*.sql) $(OBJS:.o=.d) build
 
 PG_CPPFLAGS = -Iinclude -DOJS_VERSION='"$(EXTVERSION)"'
 PG_CXXFLAGS = -std=c++20 -fno-rtti -fno-threadsafe-statics -fvisibility=hidden -fvisibility-inlines-hidden \
-	-Wall -Wextra -MMD -MP $(if $(filter true,$(CI)),-Werror)
+	-Wall -Wextra -MMD -MP $(if $(filter true,$(CI)),-Werror -Wshadow=compatible-local)
 SHLIB_LINK = -lcrypto -lstdc++
 
 # `make installcheck` needs a running server that has ojs installed (and pgTAP, or its part is left out). pg_regress

@@ -96,7 +96,7 @@ fair_shares(Request &request, int jobs, FairShares &shares)
         int64 place = turn + i * weight;
         at = static_cast<int>(
             std::upper_bound(look.upto + at, look.upto + look.end, place,
-                             [jobs](int64 place, int64 upto) { return place < upto * static_cast<int64>(jobs); }) -
+                             [jobs](int64 at_job, int64 upto) { return at_job < upto * static_cast<int64>(jobs); }) -
             look.upto);
         int position = position_in(request, look.parts[at].queue);
         if (position < 0) {

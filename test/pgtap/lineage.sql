@@ -107,7 +107,8 @@ select is(l -> 'truncated', 'false', 'HIS-02: 100 exactly are all'),
     is(jsonb_array_length(l -> 'ancestors'), 100, 'HIS-02: of 101 jobs'),
     is(ojs.info((l ->> 'root_id')::uuid) ->> 'type', 'l.c1', 'HIS-02: with their root')
     from ojs.lineage((select id from ojs.jobs where type = 'l.c101')) l;
-select is(regexp_count(pg_temp.tree(l -> 'children'), '\('), 19, 'HIS-02: at most 20 levels down'),
+select is(array_length(string_to_array(pg_temp.tree(l -> 'children'), '('), 1) - 1, 19,
+        'HIS-02: at most 20 levels down'),
     is(l -> 'truncated', 'true', 'HIS-02: and it is said') from ojs.lineage((select id from ojs.jobs
         where type = 'l.c1')) l;
 select is(l -> 'truncated', 'false', 'HIS-02: 20 exactly are all') from ojs.lineage((select id from ojs.jobs

@@ -18,7 +18,7 @@ inline const FilledQueue *
 known_as(const FilledQueue *known, int n, int64 queue)
 {
     const FilledQueue *at = std::lower_bound(known, known + n, queue,
-                                             [](const FilledQueue &one, int64 queue) { return one.queue < queue; });
+                                             [](const FilledQueue &one, int64 wanted) { return one.queue < wanted; });
     return at != known + n && at->queue == queue ? at : nullptr;
 }
 
