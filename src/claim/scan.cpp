@@ -175,14 +175,19 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
     int64 last = klass == returned ? -1 : first_held - 1;
     bool hinted = false;
 
-    /* The index compares every entry of each page it reads; most often a few behind the hint will do. */
+    /* The index compares every entry of each page it reads; most often a few behind the hint will do: as many as the
+     * last walk had to pass, and some more. */
+    int64 hint = from;
+    int before = walk.n;
     if (klass == fresh && from > 0) {
-        int64 near = from + 16 + 2 * (walk.most - walk.n);
+        int64 near = from + level.passed + std::min<int64>(level.passed, 16) + 2;
         walk_positions(walk, scan, queue_position, level, klass, from, near, hinted);
         from = near + 1;
     }
     if (walk.n < walk.most)
         walk_positions(walk, scan, queue_position, level, klass, from, last, hinted);
+    if (klass == fresh && hint > 0 && walk.n > before)
+        level.passed = walk.taken[walk.n - 1].ready.position - hint;
     if (walk.held_back.limit != 0)
         end_stretch(walk.held_back, level.held_back[klass], walk.now);
 }
@@ -336,6 +341,8 @@ store_leases(Walk &walk)
     for (int i = 0; i < walk.n; i++)
         tuples[i] = form(table.rel, walk.taken[i].lease);
     store::insert_many(table, tuples, walk.n);
+    for (int i = 0; i < walk.n; i++)
+        remember_lease(walk.taken[i].lease.job_id, tuples[i]->t_self);
 }
 
 /*

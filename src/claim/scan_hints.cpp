@@ -72,7 +72,7 @@ add_level(Levels &levels, int at, int16 npriority)
     }
     memmove(levels.level + at + 1, levels.level + at, sizeof(Level) * (levels.n - at));
     levels.n++;
-    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, {}, 0, 0};
+    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, 0, {}, 0, 0};
     return levels.level[at];
 }
 

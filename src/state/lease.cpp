@@ -35,6 +35,34 @@ held_by(const LeaseRow &lease, const Holder &holder)
 }
 
 /*
+ * Where this session has stored leases of late, by a part of the job's id. Only a hint: the row there may be another by
+ * now, or none.
+ */
+struct Stored {
+    pg_uuid_t id;
+    ItemPointerData tid;
+};
+Stored stored[1024];
+
+Stored &
+stored_for(const pg_uuid_t &id)
+{
+    return stored[(id.data[14] << 8 | id.data[15]) % lengthof(stored)];
+}
+
+store::Row
+find_lease(store::Table &table, const pg_uuid_t &id, ItemPointer tid)
+{
+    const Stored &last = stored_for(id);
+    if (memcmp(&last.id, &id, sizeof id) == 0) {
+        *tid = last.tid;
+        if (store::find_at(table, id, tid))
+            return store::Row::live;
+    }
+    return store::find(table, store::Idx::lease_job, id, tid);
+}
+
+/*
  * Finds the lease and locks it. Between the look and the lock another call may extend the lease, which moves its row,
  * or end it: then look again.
  */
@@ -44,7 +72,7 @@ reach(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease
     store::Table &table = tables.lease();
 
     for (;;) {
-        store::Row seen = store::find(table, store::Idx::lease_job, id, tid);
+        store::Row seen = find_lease(table, id, tid);
         if (seen == store::Row::none || seen == store::Row::arriving)
             return false;
         read(table.slot, lease);
@@ -59,6 +87,12 @@ reach(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease
 }
 
 } // namespace
+
+void
+remember_lease(const pg_uuid_t &id, const ItemPointerData &tid)
+{
+    stored_for(id) = {id, tid};
+}
 
 bool
 take_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease)

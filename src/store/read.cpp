@@ -210,6 +210,36 @@ key_uuid(ScanKey key, const pg_uuid_t &id)
     ScanKeyInit(key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(&id));
 }
 
+/* What the server remembers of the file's length is at most too little: whoever cuts a file off or writes another says
+ * so to all. */
+static bool
+has_block(Relation rel, BlockNumber block)
+{
+    BlockNumber known = rel->rd_smgr != nullptr ? rel->rd_smgr->smgr_cached_nblocks[MAIN_FORKNUM] : InvalidBlockNumber;
+    bool is_known = known != InvalidBlockNumber && block < known;
+    return is_known || block < RelationGetNumberOfBlocks(rel);
+}
+
+bool
+find_at(Table &table, const pg_uuid_t &id, ItemPointer tid)
+{
+    SnapshotData dirty;
+    bool again = false;
+    bool is_null;
+
+    if (!ItemPointerIsValid(tid) || !has_block(table.rel, ItemPointerGetBlockNumber(tid)))
+        return false;
+    InitDirtySnapshot(dirty);
+    IndexFetchTableData *fetch = table_index_fetch_begin(table.rel);
+    bool there = table_index_fetch_tuple(fetch, tid, &dirty, table.slot, &again, nullptr) &&
+                 !TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax) &&
+                 memcmp(DatumGetUUIDP(slot_getattr(table.slot, 1, &is_null)), &id, sizeof id) == 0;
+    table_index_fetch_end(fetch);
+    if (there)
+        *tid = table.slot->tts_tid;
+    return there;
+}
+
 Row
 find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid)
 {
@@ -267,16 +297,6 @@ read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot)
     index_endscan(desc);
     index_close(index_rel, NoLock);
     return found;
-}
-
-/* What the server remembers of the file's length is at most too little: whoever cuts a file off or writes another says
- * so to all. */
-static bool
-has_block(Relation rel, BlockNumber block)
-{
-    BlockNumber known = rel->rd_smgr != nullptr ? rel->rd_smgr->smgr_cached_nblocks[MAIN_FORKNUM] : InvalidBlockNumber;
-    bool is_known = known != InvalidBlockNumber && block < known;
-    return is_known || block < RelationGetNumberOfBlocks(rel);
 }
 
 bool

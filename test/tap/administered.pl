@@ -23,6 +23,32 @@ for my $way ('vacuum full ojs_store.job', 'cluster ojs_store.job using job_id') 
         "SM: after $way the last job is claimed and finished");
 }
 
+# A session remembers where it has stored a lease. By the time of the ack the row may lie elsewhere, beyond the end of
+# the file, or be the lease of another job.
+my $holder = $node->background_psql('postgres', on_error_stop => 0);
+my $place = sub { return $sql->("select ctid from ojs_store.lease where job_id = '$_[0]'") };
+for my $way ('vacuum full ojs_store.lease', 'cluster ojs_store.lease using lease_job') {
+    $sql->(q{select count(ojs.push('held.one', queue => 'held')) from generate_series(1, 500)});
+    $sql->(q{select from ojs.claim('held', 'other', 499)});
+    my $id = $holder->query_safe(q{select id from ojs.claim('held', 'w')});
+    $sql->(q{select ojs.ack(job_id) from ojs.leases where worker = 'other'});
+    my $before = $place->($id);
+    $sql->($way);
+    isnt($place->($id), $before, "SM: $way moves a lease");
+    is($holder->query_safe("select state from ojs.ack('$id')"), 'completed', 'SM: and its holder still finds it');
+}
+$sql->(q{select count(ojs.push('held.one', queue => 'held')) from generate_series(1, 20)});
+my $mine = $holder->query_safe(q{select id from ojs.claim('held', 'w')});
+my $was = $place->($mine);
+$sql->("select ojs.nack('$mine', delay => '1 hour')");
+$sql->('vacuum ojs_store.lease');
+$sql->(q{select from ojs.claim('held', 'other', 19)});
+is($sql->("select count(*) from ojs_store.lease where ctid = '$was'"), 1, 'SM: a lease lies where another one was');
+$holder->query("select ojs.ack('$mine')");
+is($sql->(q{select count(*) from ojs.leases where worker = 'other'}), 19, 'SM: whoever held that one does not end it');
+$sql->(q{select ojs.ack(job_id) from ojs.leases});
+$holder->quit;
+
 # REINDEX CONCURRENTLY waits for an old snapshot, with its new index filled: what comes then must not be missing there.
 my @at_once = ('018f0000-0000-7000-8000-000000000001', '018f0000-0000-7000-8000-000000000002');
 my $unique = q{"unique" => '{"keys": ["type"], "on_conflict": "reject"}'};

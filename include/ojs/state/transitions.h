@@ -75,6 +75,9 @@ struct Holder {
  */
 bool take_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease);
 
+/* A lease that this session has just stored at tid: most often it will also be the one that ends it. */
+void remember_lease(const pg_uuid_t &id, const ItemPointerData &tid);
+
 /* Like take_lease(), but leaves the row: locks it and returns its location, for extend. */
 bool lock_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease, ItemPointer tid);
 

@@ -268,6 +268,10 @@ bool first_entry(Scan &scan, ScanKey keys, int n, int column, Datum *value);
 /* The row of job `id` along an index on job_id, as it is now; `none` only when it is certainly not there. */
 Row find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid);
 
+/* The same where the row was once inserted at tid, as long as it is live and there: without a look at the index, which
+ * is right also where the row has had heap-only updates. Its first column is the id. */
+bool find_at(Table &table, const pg_uuid_t &id, ItemPointer tid);
+
 /* All rows of job `id`, for tables that may hold several: begin/next with this key. */
 void key_uuid(ScanKey key, const pg_uuid_t &id);
 
