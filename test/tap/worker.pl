@@ -56,8 +56,8 @@ awaits($node, "select exists (select from ojs_store.ready where job_id = '$id' a
     "MT-02: the worker reaps a tenant's lease by the settings of the queue");
 
 # It serves all tenants, whomever sessions act for.
-$node->safe_psql('postgres', "alter database postgres set ojs.tenant = 'brown'");
 $pid = worker_pid($node);
+$node->safe_psql('postgres', "alter database postgres set ojs.tenant = 'brown'");
 awaits($node, "select count(*) = 1 and bool_and(pid <> $pid) from pg_stat_activity
     where backend_type = 'ojs worker' and datname = 'postgres'", 'MT-01: and another one by what it says then');
 $node->safe_psql('postgres', q[set ojs.tenant = ''; select ojs.configure_queue('again@acme',
