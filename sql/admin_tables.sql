@@ -5,8 +5,8 @@
 create table ojs_store.audit (
     id uuid not null primary key,
     at timestamptz not null,
-    act text not null,                  -- queue_configured, cron_set, …
-    subject text not null,              -- the queue, cron entry, worker, … that it was done to
+    act text not null,                  -- queue_configured, cron_set, ...
+    subject text not null,              -- the queue, cron entry, worker, ... that it was done to
     session_role text not null,         -- who logged in
     role text not null,                 -- as whom the call was made
     address inet,                       -- null: over a socket of the machine, or by the server itself
@@ -56,7 +56,7 @@ create table ojs_store.tenant_role (
 -- What administrators have set for a tenant, checked; src/queue/tenant_settings.cpp reads the first two columns.
 create table ojs_store.tenant (
     name text collate "C" not null primary key,
-    config jsonb not null,              -- max_concurrency, max_queue_depth, max_scheduled, max_enqueue_rate, …
+    config jsonb not null,              -- max_concurrency, max_queue_depth, max_scheduled, max_enqueue_rate, ...
     changed_at timestamptz not null
 );
 

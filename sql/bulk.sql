@@ -8,7 +8,7 @@ declare
 begin
     if filter is null or jsonb_typeof(filter) <> 'object' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'filter must be an object', '{"field": "filter"}',
-            'Give {"ids": […]}, or some of queue, type, state, error_type, priority, meta, since, until.');
+            'Give {"ids": [...]}, or some of queue, type, state, error_type, priority, meta, since, until.');
     end if;
     select k into wrong from jsonb_object_keys(filter) k
     where k not in ('ids', 'queue', 'type', 'state', 'error_type', 'priority', 'meta', 'since', 'until',

@@ -26,7 +26,7 @@ begin
     if not current_setting('ojs.conformance_mode')::boolean then
         perform ojs_store.raise('UNSUPPORTED_FEATURE',
             'ojs.reset() removes all jobs, and is refused unless ojs.conformance_mode is on', null,
-            'Switch it on for a server of tests: alter database … set ojs.conformance_mode = on.');
+            'Switch it on for a server of tests: alter database ... set ojs.conformance_mode = on.');
     end if;
     -- Nobody may be in between, above all not the worker with a job that is about to go; and waiting for one table
     -- while having another could be a deadlock.

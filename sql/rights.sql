@@ -31,7 +31,7 @@ language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_may_use_jo
 /*
  * A view whose rows are found by an index cannot be a security barrier, which hides the order of its rows. Instead each
  * column that it takes from a table goes through if_allowed(): so a condition of the caller meets nulls in place of
- * what the caller may not see, whenever it is evaluated. The view then asks if_allowed(id, …) = id, which drops those
+ * what the caller may not see, whenever it is evaluated. The view then asks if_allowed(id, ...) = id, which drops those
  * rows, and lets the planner use the index on ids. Where no queue has lists, if_allowed() is planned as its first
  * argument, and `allowed` is not evaluated.
  */

@@ -66,7 +66,7 @@ create table ojs_store.job (
     timeout_ms bigint,
     retry jsonb,                        -- null for the system's default policy
     unique_policy jsonb,
-    options jsonb                       -- specversion, schema, tags, own lease length, …, and all unknown attributes
+    options jsonb                       -- specversion, schema, tags, own lease length, ..., and all unknown attributes
 );
 create unique index job_id on ojs_store.job (id);
 alter table ojs_store.job replica identity using index job_id;
@@ -279,7 +279,7 @@ create unlogged table ojs_store.hot_set_state (
 create table ojs_store.stored_event (
     id uuid not null,
     at timestamptz not null,
-    type text not null,                 -- queue.paused, worker.started, cron.triggered, …
+    type text not null,                 -- queue.paused, worker.started, cron.triggered, ...
     subject text not null,              -- the queue, worker, cron entry or job it is about
     data jsonb not null
 );

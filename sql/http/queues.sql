@@ -331,7 +331,7 @@ declare
 begin
     if jsonb_typeof(record) <> 'object' then
         perform ojs_http.raise('INVALID_PAYLOAD', format('records[%s] must be an object', place - 1),
-            '{"field": "records"}', 'Give {"data": {"type": …, "args": […]}}.');
+            '{"field": "records"}', 'Give {"data": {"type": ..., "args": [...]}}.');
     end if;
     perform ojs_http.only(record, 'data', 'tag', 'meta');
     data := ojs_http.field(record, 'data', 'object', true);

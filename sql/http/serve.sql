@@ -191,8 +191,8 @@ end;
 
 -- SERVING ----------------------------------------------------------------------------------------------------------
 
--- The handlers by path, a colon for each name: {"/ojs/v1/jobs/:": {"GET": "info", …}, …}. Immutable: its callers fold
--- it into a constant.
+-- The handlers by path, a colon for each name: {"/ojs/v1/jobs/:": {"GET": "info", ...}, ...}. Immutable: its callers
+-- fold it into a constant.
 create function ojs_http.handlers_by_path() returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_object_agg(path, handlers)

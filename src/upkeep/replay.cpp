@@ -156,7 +156,7 @@ read_rule(const JsonbValue &rule)
                     max_name);
     if (result.delay_ms < 0 || result.max_replays == 0) {
         const char *field = result.delay_ms < 0 ? "replay_rules.delay" : "replay_rules.max_replays";
-        raise_field(invalid, field, "Give {\"name\": …, \"delay\": \"PT1H\", \"max_replays\": 3}.", "%s is missing",
+        raise_field(invalid, field, "Give {\"name\": ..., \"delay\": \"PT1H\", \"max_replays\": 3}.", "%s is missing",
                     field);
     }
     if (result.filter == nullptr)
