@@ -163,6 +163,7 @@ begin
         last_deliveries := parts[7];
         last_rank := parts[8];
         slice_from := last_at;
+        slice := '10 milliseconds'; -- so much happens that a page was full
     else
         -- A cursor of a time to come was given out before the clock was set back: what was stored since then bears
         -- earlier times.

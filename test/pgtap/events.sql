@@ -394,6 +394,31 @@ select is((select array_agg(distinct key)
 select is(ojs_store.read_events(null, null, null, null, 1000, true) #>> '{events,0,id}',
     ojs.events(max => 1000) #>> '{events,0,id}', 'EVT-07: those of ojs.events()');
 
+-- A page of a dense second looks at a part of it, not at all of it for each page.
+do $$ begin
+    for i in 1 .. 3000 loop
+        perform ojs.push('t', queue => 'ev.dense');
+        commit;
+    end loop;
+end $$;
+create function pg_temp.blocks(query text) returns bigint language plpgsql as $$
+declare
+    plan jsonb;
+begin
+    execute 'explain (analyze, buffers, format json) ' || query into plan;
+    return (plan #>> '{0,Plan,Shared Hit Blocks}')::bigint + (plan #>> '{0,Plan,Shared Read Blocks}')::bigint;
+end $$;
+select ojs.index_events() \g /dev/null
+select min(settled_by) || '.' || ojs_store.micros(min(written_at)) as first from ojs_store.all_events
+    where queue = 'ev.dense' \gset
+select ojs.events(:'first', queues => '{ev.dense}', max => 10) ->> 'cursor' as inside \gset
+select is(jsonb_array_length(ojs.events(:'inside', queues => '{ev.dense}', max => 10) -> 'events'), 10,
+    'EVT-05: a page of many events');
+select cmp_ok(pg_temp.blocks(format('select ojs.events(%L, queues => ''{ev.dense}'', max => 10)', :'inside')) * 2, '<',
+    pg_temp.blocks(format('select ojs.events(%L, queues => ''{ev.dense}'', max => 10)', :'first')),
+    'EVT-05: after a full one does not look at all that happened about then');
+select ojs.index_events(false) \g /dev/null
+
 -- Nor are the data of all events made where only their times are asked for: a column that calls a volatile function
 -- always is.
 create function pg_temp.plan(query text) returns text language plpgsql as $$
