@@ -59,14 +59,21 @@ call(PGconn *connection, const char *sql, const std::string &value)
     return result;
 }
 
-/* A text that jsonb takes: it holds no zeros. */
+/* A text that jsonb takes: it holds no zeros, and in a database that is not UTF8 nothing that it may have no letter
+ * for. */
 std::string
-told(std::string_view text)
+told(std::string_view text, bool any_letter)
 {
     std::string copy(text);
     std::ranges::replace_if(
         copy, [](char c) { return c >= 0 && c < ' ' && c != '\n' && c != '\t'; }, ' ');
-    return quoted(copy);
+    copy = quoted(copy);
+    if (!any_letter) {
+        std::erase_if(copy, [](unsigned char c) { return c >= 0x80 && c < 0xc0; });
+        std::ranges::replace_if(
+            copy, [](unsigned char c) { return c >= 0xc0; }, '?');
+    }
+    return copy;
 }
 
 } // namespace
@@ -164,7 +171,7 @@ Sender::Transfer::outcome(CURLcode code) const
     if (code == CURLE_OK || (code == CURLE_WRITE_ERROR && answer_bytes > most_of_answer)) {
         json += R"(, "status_code": )" + std::to_string(status);
         if (!answer.empty())
-            json += R"(, "response": )" + told(answer);
+            json += R"(, "response": )" + told(answer, sender.any_letter);
         if (retry_after > 0)
             json += R"(, "retry_after": )" + std::to_string(std::min<curl_off_t>(retry_after, 86400));
         if (status >= 300 && status < 400)
@@ -172,7 +179,7 @@ Sender::Transfer::outcome(CURLcode code) const
     } else if (refused)
         json += R"(, "error": "the address is not one of the public internet, and --webhook-allow does not name it")";
     else
-        json += R"(, "error": )" + told(problem[0] != '\0' ? problem : curl_easy_strerror(code));
+        json += R"(, "error": )" + told(problem[0] != '\0' ? problem : curl_easy_strerror(code), sender.any_letter);
     return json + "}";
 }
 
@@ -245,6 +252,8 @@ Sender::open_connection()
     if (connection && PQstatus(connection.get()) == CONNECTION_OK)
         return;
     connection = connect(database);
+    const char *encoding = PQparameterStatus(connection.get(), "server_encoding");
+    any_letter = encoding != nullptr && strcmp(encoding, "UTF8") == 0;
     call(connection.get(),
          "select set_config('statement_timeout', '10s', false), set_config('lock_timeout', '5s', false), "
          "set_config('application_name', 'ojs webhooks', false), "

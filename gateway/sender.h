@@ -61,6 +61,7 @@ private:
     std::vector<std::unique_ptr<Transfer>> transfers;
     std::vector<Outcome> outcomes; /* not yet told */
     Clock::time_point claim_at;
+    bool any_letter = false; /* can be stored in the database */
     bool complained = false; /* about the database, since it last answered */
     bool told_of_busy = false;
     std::atomic<bool> stopping = false;

@@ -51,6 +51,7 @@ create function ojs_store.webhook_body(event jsonb, tenant text) returns text
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     most constant int := 65536;
+    body text;
 begin
     if tenant is not null and event #>> '{data,queue}' like '%@%' then
         event := jsonb_set(event, '{data,queue}', to_jsonb(split_part(event #>> '{data,queue}', '@', 1)));
@@ -62,7 +63,16 @@ begin
                 select d.key, d.value from jsonb_each(event -> 'data') d where octet_length(d.value::text) <= 512
                 order by d.key limit 32) small), '{}') || '{"truncated": true}');
     end if;
-    return event::text;
+    body := event::text;
+    -- A database without an encoding holds any bytes. One body that cannot be read as UTF-8 would stop every sender.
+    if getdatabaseencoding() = 'SQL_ASCII' and body ~ '[^\x01-\x7f]' then
+        begin
+            perform convert_from(convert_to(body, 'SQL_ASCII'), 'UTF8');
+        exception when character_not_in_repertoire then
+            body := regexp_replace(body, '[^\x01-\x7f]', '?', 'g');
+        end;
+    end if;
+    return body;
 end $$;
 
 -- For the tick: turns at most 1000 events into at most 10000 deliveries, and removes what is known of old ones. One

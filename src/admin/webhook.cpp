@@ -9,11 +9,24 @@
 
 using namespace ojs;
 
-/* ojs_store.hmac_sha256(key text, content text) returns text: in hexadecimal digits */
+namespace
+{
+
+/* As it is sent, whatever the database's encoding. */
+std::string_view
+in_utf8(std::string_view text)
+{
+    const char *sent = pg_server_to_any(text.data(), static_cast<int>(text.size()), PG_UTF8);
+    return sent == text.data() ? text : std::string_view(sent);
+}
+
+} // namespace
+
+/* ojs_store.hmac_sha256(key text, content text) returns text: in hexadecimal digits, of the content in UTF-8 */
 OJS_FUNCTION(ojs_hmac_sha256)
 {
     std::string_view key = view(PG_GETARG_TEXT_PP(0));
-    std::string_view content = view(PG_GETARG_TEXT_PP(1));
+    std::string_view content = in_utf8(view(PG_GETARG_TEXT_PP(1)));
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned int size = 0;
     if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
