@@ -198,7 +198,8 @@ end $$;
 -- SENDING ----------------------------------------------------------------------------------------------------------
 
 -- A sender has each delivery for its timeout and a minute. An address that fails gets one at a time, others four: so a
--- slow one keeps no sender from the others.
+-- slow one keeps no sender from the others. Those that fail get half of what is under way and what the sender can take
+-- together: so many of them do not either.
 create function ojs.claim_webhooks(
     max int default 50,
     out id uuid, out lease_id uuid, out url text, out timeout_seconds int, out headers text[], out body text
@@ -216,19 +217,31 @@ begin
         return;
     end if;
     return query
-        with due as (
-            select d.id
+        with hooks as materialized (
+            select w.id, s.failures > 0 as failing, busy.n as busy
             from ojs_store.webhook w join ojs_store.webhook_status s on s.webhook = w.id
             cross join lateral (
                 select count(*) as n from (
                     select from ojs_store.webhook_delivery l
                     where l.webhook = w.id and l.lease is not null and l.due_at > at limit 4) few) busy
+            where w.active
+        ), failing as materialized (
+            select h.id
+            from hooks h
+            where h.failing and h.busy = 0 and exists (select from ojs_store.webhook_delivery d
+                where d.webhook = h.id and d.state = 'pending' and d.due_at <= at)
+            order by random()
+            limit (select greatest(ceil((most + sum(b.busy)) / 2) - coalesce(sum(b.busy) filter (where b.failing), 0),
+                0) from hooks b)
+        ), due as (
+            select d.id
+            from (select f.id, 1 as places from failing f
+                union all select h.id, 4 - h.busy from hooks h where not h.failing) h
             cross join lateral (
                 select d.id from ojs_store.webhook_delivery d
-                where d.webhook = w.id and d.state = 'pending' and d.due_at <= at
-                order by d.due_at limit greatest(case when s.failures > 0 then 1 else 4 end - busy.n, 0)
+                where d.webhook = h.id and d.state = 'pending' and d.due_at <= at
+                order by d.due_at limit h.places
                 for update skip locked) d
-            where w.active
             order by random() limit most
         ), claimed as (
             update ojs_store.webhook_delivery d
