@@ -10,7 +10,8 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     most_jobs constant int := 1000;
     most_levels constant int := 20;
-    looked_at bigint;
+    most_looked_at constant int := 10 * most_jobs;
+    looked_at int := 0;
     front uuid[] := array[job_id];      -- the level that was found last
     ids uuid[] := '{}';                 -- of all levels, one after the other
     parents uuid[] := '{}';
@@ -22,7 +23,7 @@ begin
     truncated := false;
     loop
         -- A job has one parent, so the only one that could come again is that from which it went down. What the caller
-        -- may not read is passed over, and bounded too.
+        -- may not read is passed over, and bounded too: so nobody hides the children of others behind a few of his own.
         select count(*) as looked_at, array_agg(c.job_id order by c.n) filter (where j.id is not null) as ids,
             array_agg(c.parent order by c.n) filter (where j.id is not null) as parents,
             array_agg(j.type order by c.n) filter (where j.id is not null) as types
@@ -32,9 +33,9 @@ begin
             from unnest(front) as f(id)
             cross join lateral (
                 select p.job_id, p.parent from ojs_store.job_parent p where p.parent = f.id
-                order by p.job_id limit most_jobs + 1
+                order by p.job_id limit most_looked_at
             ) p
-            limit 10 * most_jobs
+            limit most_looked_at - looked_at
         ) c
         left join ojs_store.job j on j.id = c.job_id and c.job_id <> job_id
             and ojs_store.may_use_queue(j.queue, 'read');
@@ -43,7 +44,8 @@ begin
             truncated := true;
             exit;
         end if;
-        truncated := truncated or level.looked_at = 10 * most_jobs
+        looked_at := looked_at + level.looked_at;
+        truncated := truncated or looked_at = most_looked_at
             or cardinality(ids) + coalesce(cardinality(level.ids), 0) > most_jobs;
         front := level.ids[:most_jobs - cardinality(ids)];
         exit when cardinality(front) > 0 is not true;

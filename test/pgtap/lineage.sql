@@ -146,6 +146,17 @@ select is(pg_temp.as_role('reader', format('select pg_temp.tree(ojs.lineage(%L) 
     is(pg_temp.as_role('stranger', format('select ojs.lineage(%L)', :'hidden')),
         pg_temp.as_role('stranger', format('select ojs.info(%L)', :'hidden')), 'HIS-02: and is refused as by ojs.info'),
     is(pg_temp.as_role('stranger', format('select ojs.lineage(%L)', :'hidden')), '42501', 'HIS-02: that is');
+-- Nobody hides the children of others behind his own.
+select ojs.create_queue('crowd', '{"readers": ["reader"]}') is null as made \gset
+select pg_temp.child(:'root', 'l.crowded') as crowded \gset
+select jsonb_agg(jsonb_build_object('type', 'l.crowd', 'args', '[]'::jsonb, 'queue', 'crowd', 'parent_id', :'crowded'))
+    as crowd from generate_series(1, 1000) \gset
+select count(*) as pushed from ojs.push_many(:'crowd') \gset
+select count(*) as pushed from ojs.push_many(:'crowd') \gset
+select pg_temp.child(:'crowded', 'l.mine') as mine \gset
+select is(pg_temp.as_role('stranger', format('select pg_temp.tree(ojs.lineage(%L) -> ''children'')', :'crowded')),
+    'l.mine', 'HIS-02: jobs that the caller may not read hide none that he may');
+select ojs.cancel(:'crowded') is null as cancelled, ojs.delete_job(:'crowded') as deleted \gset
 set local ojs.tenancy = optional;
 create role of_a in role ojs_producer, ojs_observer;
 create role of_b in role ojs_producer, ojs_observer;
