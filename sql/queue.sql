@@ -481,6 +481,8 @@ begin
         select u.ctid from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits) for update skip locked));
     delete from ojs_store.listener_flag where ctid = any (array(
         select f.ctid from ojs_store.listener_flag f where f.queue = queue.id for update skip locked));
+    delete from ojs_store.priority_aging where ctid = any (array(
+        select a.ctid from ojs_store.priority_aging a where a.queue = queue.id for update skip locked));
     perform ojs_store.changed('ojs_store.rate_limit');
     perform ojs_store.changed('ojs_store.queue');
     perform ojs_store.record_act('queue_dropped', name, jsonb_strip_nulls(jsonb_build_object('queue', name,

@@ -55,7 +55,7 @@ struct AgingQueues {
     uint64 generation;
     int64 *ids;
     int n;
-    int next; /* where the next pass begins */
+    int next; /* where the next pass begins: each has its turn, however many jobs of others are due or fail */
 };
 constinit AgingQueues known = {};
 
@@ -151,9 +151,10 @@ search_lines(Search &search, int16 npriority)
         scan_from(search, npriority, from, PG_INT64_MAX);
         while (due && search.n < search.most && (seen = store::next(search.scan)) != store::Row::none)
             due = note_if_due(search, seen, row);
-        if (due || end_of_line(row.position) == PG_INT64_MAX)
+        bool last_part = (row.position & fresh_bit) != 0;
+        if (due || (last_part && end_of_line(row.position) == PG_INT64_MAX))
             return;
-        from = (row.position & fresh_bit) != 0 ? end_of_line(row.position) + 1 : line_at(row.position) | fresh_bit;
+        from = last_part ? end_of_line(row.position) + 1 : line_at(row.position) | fresh_bit;
     }
 }
 
@@ -245,15 +246,14 @@ raise_priorities(int limit, TimestampTz now)
     limit = std::min(limit, most_jobs);
     for (int i = 0; ours && i < std::min(known.n, most_queues); i++) {
         known.next = known.next < known.n ? known.next : 0;
-        const Queue *found = find_queue(known.ids[known.next]);
+        const Queue *found = find_queue(known.ids[known.next++]);
         if (found != nullptr && found->aging_s > 0 && !found->is_log && found->state != QueueState::deleted) {
             Queue queue = *found;
             int n = raise_in(queue, limit, now);
             if (n == limit)
-                return true; /* and goes on here */
+                return true; /* and goes on when it is its turn again */
             limit -= n;
         }
-        known.next++;
     }
     return false;
 }

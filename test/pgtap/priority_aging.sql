@@ -105,9 +105,21 @@ select is(pg_temp.line('tight'), 't.l2:1 t.l3:1 t.l4:1', 'Q-71: jobs in a line r
 select is((select bool_and(position < 4611686018427387904) from ojs_store.ready
     where queue = ojs_store.queue_id('tight')), true, 'Q-71: and stand outside of it, until a claim looks');
 
+-- The last of the lines has two parts as well: jobs that were delivered before, which are not due, and the others.
+select ojs.create_queue('last', '{"priority_aging_s": 6000}') is null as made, ojs.tick() is null as ticked,
+    pg_temp.push('last', 't.due') as due, pg_temp.pass(12) \gset
+select pg_temp.push('last', 't.due') as due, pg_temp.pass(9) is null as waited, pg_temp.push('last', 't.late') as late
+    \gset
+update ojs_store.ready set npriority = 0, position = (4611686018427387904 - (1::bigint << 45)) + 4611686018427387904
+    + case when job_id = :'late' then position else (1::bigint << 44) + position end
+    where job_id in (:'due', :'late');
+select pg_temp.pass(3) \gset
+select is((select -npriority::int from ojs_store.ready where job_id = :'due'), 1,
+    'Q-71: who is not due in the last line hides nobody behind');
+
 -- Without it nothing is looked at.
 select ojs.configure_queue(q, '{"priority_aging_s": 0}') is null as off
-    from unnest('{a,busy,back,tight}'::text[]) q \g /dev/null
+    from unnest('{a,busy,back,tight,last}'::text[]) q \g /dev/null
 select pg_temp.push('back', 't.off') as off, pg_temp.pass(30) \gset
 select is(substring(pg_temp.line('back') from 't.off:\d+'), 't.off:0', 'Q-71: switched off');
 select is((select (c.config ->> 'priority_aging_s') from ojs.queues c where name = 'back'), '0', 'Q-71: 0 is off');
@@ -130,6 +142,23 @@ select ojs.tick() -> 'more' as more \gset
 select is(:'more'::text, 'false', 'Q-71: until all have'), is(pg_temp.risen(), 450::bigint, 'Q-71: risen');
 select is((select count(distinct position) from ojs_store.ready where queue = ojs_store.queue_id('many')), 450::bigint,
     'Q-71: each in a place of its own');
+
+-- Queues take turns, pass by pass.
+select ojs.configure_queue('many', '{"priority_aging_limit": 9}') is null as higher, ojs.tick() is null as ticked,
+    count(ojs.create_queue('few' || n, '{"priority_aging_s": 6000}')) as made from generate_series(1, 6) n \gset
+select ojs.tick() is null as ticked, count(pg_temp.push('few' || n, 't.few')) as pushed from generate_series(1, 6) n
+    \gset
+select pg_temp.pass(10, 10) \gset
+select count(ojs.tick()) as ticks from generate_series(1, 6) \gset
+select pg_temp.pass(11, 11) \gset
+select ojs.tick() is null as ticked \gset
+select is((select string_agg(distinct (-r.npriority)::text, ' ') from ojs_store.ready r
+    join ojs_store.job j on j.id = r.job_id where j.type = 't.few'), '1',
+    'Q-71: 450 jobs of a queue keep none of another from rising');
+select count(ojs.drop_queue('few' || n, 'discard')) as gone from generate_series(1, 6) n \gset
+select is((select count(*) from ojs_store.priority_aging a, generate_series(1, 6) n
+    where a.queue = ojs_store.queue_id('few' || n)), 0::bigint, 'Q-71: what is known of a queue goes with it');
+select ojs.drop_queue('many', 'discard') as gone \gset
 
 -- A tenant's part of a queue goes with the queue.
 set local ojs.tenancy = optional;
