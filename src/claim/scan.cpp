@@ -173,21 +173,25 @@ walk_class(Walk &walk, store::Scan &scan, int queue_position, Level &level, int 
 {
     int64 from = level.hint[klass];
     int64 last = klass == returned ? -1 : first_held - 1;
+    int before = walk.n;
     bool hinted = false;
 
-    /* The index compares every entry of each page it reads; most often a few behind the hint will do: as many as the
-     * last walk had to pass, and some more. */
+    /* The index compares every entry of each page it reads. Where a hint was, few or none are before it; behind it most
+     * often a few will do: as many as the last walk had to pass, and some more. */
+    if (klass == fresh && from == 0 && level.reached > 0) {
+        walk_positions(walk, scan, queue_position, level, klass, 0, level.reached - 1, hinted);
+        from = level.reached;
+    }
     int64 hint = from;
-    int before = walk.n;
-    if (klass == fresh && from > 0) {
-        int64 near = from + level.passed + std::min<int64>(level.passed, 16) + 2;
-        walk_positions(walk, scan, queue_position, level, klass, from, near, hinted);
+    if (klass == fresh && hint > 0 && walk.n < walk.most) {
+        int64 near = hint + level.passed + std::min<int64>(level.passed, 16) + 2;
+        walk_positions(walk, scan, queue_position, level, klass, hint, near, hinted);
         from = near + 1;
     }
     if (walk.n < walk.most)
         walk_positions(walk, scan, queue_position, level, klass, from, last, hinted);
     if (klass == fresh && hint > 0 && walk.n > before)
-        level.passed = walk.taken[walk.n - 1].ready.position - hint;
+        level.passed = std::max<int64>(walk.taken[walk.n - 1].ready.position - hint, 0);
     if (walk.held_back.limit != 0)
         end_stretch(walk.held_back, level.held_back[klass], walk.now);
 }

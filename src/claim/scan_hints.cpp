@@ -72,7 +72,7 @@ add_level(Levels &levels, int at, int16 npriority)
     }
     memmove(levels.level + at + 1, levels.level + at, sizeof(Level) * (levels.n - at));
     levels.n++;
-    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, 0, {}, 0, 0};
+    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, 0, 0, {}, 0, 0};
     return levels.level[at];
 }
 
@@ -86,8 +86,10 @@ void
 start_anew(Levels &levels, TimestampTz now)
 {
     for (int i = 0; i < levels.n; i++) {
-        levels.level[i].hint[returned] = PG_INT64_MIN;
-        levels.level[i].hint[fresh] = 0;
+        Level &level = levels.level[i];
+        level.hint[returned] = PG_INT64_MIN;
+        level.reached = std::max(level.reached, level.hint[fresh]);
+        level.hint[fresh] = 0;
     }
     levels.since = now;
     levels.nothing_before.reset();

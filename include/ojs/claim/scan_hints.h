@@ -31,6 +31,7 @@ struct HeldBack {
 struct Level {
     int16 npriority;
     int64 hint[n_classes];
+    int64 reached;                 /* the last hint of fresh jobs that was given up as too old */
     int64 passed;                  /* how far behind its hint the last walk found the last fresh job that it took */
     HeldBack held_back[n_classes]; /* the longest */
     int lines;                     /* of held jobs, when they were looked at */
