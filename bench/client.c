@@ -64,7 +64,7 @@ static atomic_ulong payload_number;
 static const char *dsn = "", *spec, *mode = "push", *via = "listen", *push_name = "push";
 static int batch = 1, clients = 1, hold, waiters, postmaster, announce;
 static long jobs_limit, preload, preload_batch = 1000;
-static double seconds = 3;
+static double seconds = 3, rate; /* jobs a second, of all clients; 0: as many as can be done */
 
 static pthread_barrier_t ready_barrier, start_barrier;
 static atomic_bool stop;
@@ -402,6 +402,13 @@ static int cycle(Session *s) {
     return n;
 }
 
+/* Waits until so many jobs of the session are due. */
+static void keep_rate(double start, long jobs) {
+    double left = start + jobs * clients / rate - now();
+    if (left > 0)
+        nanosleep(&(struct timespec){(time_t) left, (long) (fmod(left, 1) * 1e9)}, NULL);
+}
+
 static void *work(void *argument) {
     Session *s = argument;
     bool counted = strcmp(mode, "push") != 0 && strcmp(mode, "life") != 0;
@@ -412,6 +419,7 @@ static void *work(void *argument) {
     s->nclaims = 0;
     pthread_barrier_wait(&ready_barrier);
     pthread_barrier_wait(&start_barrier);
+    double start = now();
     while (!atomic_load(&stop)) {
         int n = cycle(s);
         s->jobs += n;
@@ -424,6 +432,8 @@ static void *work(void *argument) {
                 break;
         } else
             idle = 0;
+        if (rate > 0)
+            keep_rate(start, s->jobs);
         if (now() > deadline || (jobs_limit && atomic_load(&jobs_done) >= jobs_limit))
             break;
     }
@@ -639,6 +649,7 @@ static void read_options(int argc, char **argv) {
         else if (OPTION("batch")) batch = atoi(value);
         else if (OPTION("clients")) clients = atoi(value);
         else if (OPTION("seconds")) seconds = atof(value);
+        else if (OPTION("rate")) rate = atof(value);
         else if (OPTION("jobs")) jobs_limit = atol(value);
         else if (OPTION("preload")) preload = atol(value);
         else if (OPTION("preload_batch")) preload_batch = atol(value);
