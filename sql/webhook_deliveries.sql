@@ -64,11 +64,12 @@ begin
                 order by d.key limit 32) small), '{}') || '{"truncated": true}');
     end if;
     body := event::text;
-    -- A database without an encoding holds any bytes. One body that cannot be read as UTF-8 would stop every sender.
-    if getdatabaseencoding() = 'SQL_ASCII' and body ~ '[^\x01-\x7f]' then
+    -- One body that cannot be sent in UTF-8 would stop every sender: SQL_ASCII holds any bytes, and other encodings have
+    -- characters that Unicode does not.
+    if getdatabaseencoding() <> 'UTF8' and body ~ '[^\x01-\x7f]' then
         begin
-            perform convert_from(convert_to(body, 'SQL_ASCII'), 'UTF8');
-        exception when character_not_in_repertoire then
+            perform convert_to(body, 'UTF8');
+        exception when character_not_in_repertoire or untranslatable_character then
             body := regexp_replace(body, '[^\x01-\x7f]', '?', 'g');
         end;
     end if;
