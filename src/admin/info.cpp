@@ -68,11 +68,17 @@ info_of(const pg_uuid_t &id, bool pushed)
 
     Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
     bool exists = read_status(tables, id, snapshot, at, job, status);
+    if (!exists && IsolationUsesXactSnapshot()) {
+        /* Claims go by what is there now, so this very transaction may hold a job that is newer than its snapshot. */
+        UnregisterSnapshot(snapshot);
+        snapshot = RegisterSnapshot(GetLatestSnapshot());
+        exists = read_status(tables, id, snapshot, at, job, status);
+    }
     if (exists)
         add_deduplication_key(tables, id, snapshot, at, status);
     UnregisterSnapshot(snapshot);
     if (!exists && !pushed)
-        raise_state(tables, id, "show", Needs::open, at);
+        raise_no_job(id);
     if (pushed && (!exists || !may_use_queue(status.queue, Right::read))) {
         tables.close();
         const char *id_text = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&id)));

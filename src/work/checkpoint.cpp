@@ -80,7 +80,8 @@ OJS_FUNCTION(ojs_get_checkpoint)
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     Tables tables(AccessShareLock);
     CheckpointRow row;
-    Snapshot snapshot = RegisterSnapshot(GetTransactionSnapshot());
+    /* A worker that has just claimed the job goes on from what the last one saved, however old its own snapshot is. */
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     bool saved = store::read(tables.checkpoint(), store::Idx::checkpoint_job, id, snapshot);
     bool exists = store::read(tables.job(), store::Idx::job_id, id, snapshot);
     UnregisterSnapshot(snapshot);
@@ -90,7 +91,7 @@ OJS_FUNCTION(ojs_get_checkpoint)
         check_use_of_job(job.queue, id, Right::work);
     }
     if (!exists && !saved)
-        raise_state(tables, id, "show", Needs::open, now());
+        raise_no_job(id);
     if (!saved)
         raise(Code::not_found, Details().add("resource_type", "checkpoint").add("resource_id", id).add("job_id", id),
               "Nothing has been saved, or it was deleted: begin at the beginning.", "job %s has no checkpoint",
