@@ -64,8 +64,8 @@ begin
                 order by d.key limit 32) small), '{}') || '{"truncated": true}');
     end if;
     body := event::text;
-    -- One body that cannot be sent in UTF-8 would stop every sender: SQL_ASCII holds any bytes, and other encodings have
-    -- characters that Unicode does not.
+    -- One body that cannot be sent in UTF-8 would stop every sender. SQL_ASCII holds any bytes, and other encodings
+    -- have characters that Unicode does not.
     if getdatabaseencoding() <> 'UTF8' and body ~ '[^\x01-\x7f]' then
         begin
             perform convert_to(body, 'UTF8');

@@ -328,6 +328,18 @@ select is((ojs.tick() ->> 'replayed') || ' ' || (ojs.info(:'held') ->> 'state'),
 select is((select string_agg(distinct meta ->> 'tenant_id', ' ') from ojs.claim('keys@b', 'w', 9)), 'b',
     'MT-03: an operator claims for one tenant');
 
+-- Parallel queries.
+create role printer in role ojs_producer;
+select ojs.bind_tenant('printer', 'a') \g /dev/null
+set local role printer;
+select set_config(case when current_setting('server_version_num')::int < 160000 then 'force_parallel_mode'
+    else 'debug_parallel_query' end, 'on', true) \g /dev/null
+select is(ojs.fingerprint_input('{"type": "t", "args": [], "unique": {"keys": ["type"]}}')::jsonb ->> 'tenant', 'a',
+    'MT-03: whose fingerprint it is can be told in a parallel query');
+reset role;
+select set_config(case when current_setting('server_version_num')::int < 160000 then 'force_parallel_mode'
+    else 'debug_parallel_query' end, 'off', true) \g /dev/null
+
 -- Bindings whose roles are gone.
 create role first_name;
 create role second_gone;
