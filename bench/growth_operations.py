@@ -146,8 +146,16 @@ BULK = [
      "select string_agg(to_json(id)::text, ',') as ids from ojs.push_many((select jsonb_agg('{\"type\": "
      "\"bench.few\", \"args\": [], \"queue\": \"few\"}'::jsonb) from generate_series(1, 10))) \\gset",
      "select ojs.cancel_many('{\"queue\": \"few\"}', true)"),
-    ("delete_many of a queue that has none", "", "select ojs.delete_many('{\"queue\": \"none\"}', true)"),
+    # No index knows the queues of what has finished.
+    ("delete_many of a queue that has none", "", "select ojs.delete_many('{\"queue\": \"none\"}', true)", LINEAR),
     ("retry_many by a type that there is not", "", "select ojs.retry_many('{\"type\": \"none.x\"}', true)", LINEAR),
+]
+
+# What empties a queue call by call looks at no more each time than it takes.
+FIRST_TEN = [
+    ("cancel_many of the first ten",
+     "",
+     "select ojs.cancel_many('{\"queue\": \"q\"}', true) from set_config('ojs.max_batch_size', '10', true)"),
 ]
 
 TOPICS = [
@@ -174,7 +182,7 @@ DATA = {
     "ready": {
         "by": "available jobs",
         "fill": "call push_many(:to - :from + 1, 'q');",
-        "operations": HOT_PATH + LOOKS + BULK,
+        "operations": HOT_PATH + LOOKS + BULK + FIRST_TEN,
     },
     "finished": {
         "by": "finished jobs",
@@ -189,7 +197,8 @@ DATA = {
         "by": "scheduled jobs",
         "fill": "call push_many(:to - :from + 1, 'q', '{\"options\": {\"delay_until\": \"+PT24H\"}}');\ncall "
                 "push_many(10, 'q');",
-        "operations": HOT_PATH + LOOKS + BULK,
+        # No index knows the queues of what waits for its time.
+        "operations": linear(HOT_PATH + LOOKS + BULK, "cancel_many of ten") + FIRST_TEN,
     },
     "leases": {
         "by": "leases",
