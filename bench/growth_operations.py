@@ -78,6 +78,12 @@ create function http(method text, path text, body text default null) returns int
 $$;
 """
 
+def in_parts(verb, more=""):
+    """What fills a set by in_parts(), and vacuums now and then, as autovacuum would."""
+    return (f"select format('call in_parts(%s, ''{verb}'', ''q''{more})', least(1000, :to - i + 1)), 'vacuum "
+            "ojs_store.ready, ojs_store.lease, ojs_store.limit_use' from generate_series(:from, :to, 1000) i \\gexec")
+
+
 LINEAR = 1 # what the operation looks at: all open jobs, all leases, all workers, or as many as there are keys
 
 # Claims that meet jobs behind used-up limits put them in order, where each is a transaction of its own.
@@ -132,7 +138,7 @@ LOOKS = [
     ("GET admin/workers", "", "select http('GET', '/ojs/v1/admin/workers')", LINEAR),
     ("GET rate-limits", "", "select http('GET', '/ojs/v1/rate-limits')", LINEAR),
     ("GET unique-jobs", "", "select http('GET', '/ojs/v1/unique-jobs')"),
-    ("events", "", "select ojs.events(max => 100)"),
+    ("events", "", "select ojs.events(max => 100)", 0.1), # each job is looked up by several indexes
     ("events, what comes next",
      "select ojs.events(after => 'now') ->> 'cursor' as cursor \\gset\nselect ojs.push('bench.job', queue => "
      "'other');",
@@ -186,7 +192,7 @@ DATA = {
     },
     "finished": {
         "by": "finished jobs",
-        "fill": "call in_parts(:to - :from + 1, 'finish', 'q');\ncall push_many(10, 'q');",
+        "fill": in_parts("finish") + "\ncall push_many(10, 'q');",
         "operations": HOT_PATH + LOOKS + BULK + [
             ("delete_many by a type that there is not",
              "",
@@ -202,8 +208,8 @@ DATA = {
     },
     "leases": {
         "by": "leases",
-        "fill": "call in_parts(:to - :from + 1, 'hold', 'q');\ncall push_many(10, 'q');",
-        "operations": HOT_PATH + LOOKS + TOPICS + [
+        "fill": in_parts("hold") + "\ncall push_many(10, 'q');",
+        "operations": linear(HOT_PATH + LOOKS, "GET admin/stats") + TOPICS + [
             ("explain_job of an active one",
              "select job_id as id from ojs_store.lease limit 1 \\gset",
              "select ojs.explain_job(:'id')"),
@@ -219,9 +225,8 @@ DATA = {
     "dead": {
         "by": "dead letters", "scale": 0.2,
         "fill": "select ojs.create_queue('q', '{\"dead_letter_max_size\": 0}');\n"
-                "call in_parts(:to - :from + 1, 'fail', "
-                "'q', '{\"retry\": {\"max_attempts\": 1, \"on_exhaustion\": \"dead_letter\"}}');\ncall push_many(10, "
-                "'q');",
+                + in_parts("fail", ", ''{\"retry\": {\"max_attempts\": 1, \"on_exhaustion\": \"dead_letter\"}}''")
+                + "\ncall push_many(10, 'q');",
         "operations": HOT_PATH + LOOKS + BULK + [
             ("dead letter by id",
              "select job_id as id from ojs_store.dead_letter order by job_id desc limit 1 \\gset",
@@ -269,7 +274,7 @@ DATA = {
     },
     "starts": {
         "by": "starts of a limit within its period", "scale": 15,
-        "fill": f"call in_parts(:to - :from + 1, 'finish', 'q', '{{{RATE}}}');",
+        "fill": in_parts("finish", f", ''{{{RATE}}}''"),
         "operations": [
             ("POST jobs of the limit", "",
              f"select http('POST', '/ojs/v1/jobs', '{{\"type\": \"bench.job\", \"args\": [], {RATE}}}')"),
