@@ -5,6 +5,7 @@ the power of the size by which it may. The preparation is not measured; what it 
 """
 
 HELPERS = r"""
+create sequence seconds increment 2;
 create procedure push_many(n bigint, queue text, more jsonb default '{}') language plpgsql as $$
 begin
     while n > 0 loop
@@ -306,14 +307,18 @@ DATA = {
     },
     "period": {
         "by": "jobs of one fingerprint with a period", "scale": 0.03,
-        "fill": "select count(set_config('ojs.clock_offset', (i * 2)::text || ' s', false)), "
-                "count(ojs.push('bench.job', queue => 'q', \"unique\" => '{\"period\": \"PT1S\", \"on_conflict\": "
-                "\"ignore\"}')) from generate_series(:from, :to) i;",
+        "fill": "select format('set ojs.clock_offset = ''%s s''', nextval('seconds')), 'select from "
+                "ojs.push(''bench.job'', queue => ''q'', \"unique\" => ''{\"period\": \"PT1S\", \"on_conflict\": "
+                "\"ignore\"}'')' from generate_series(:from, :to) i \\gexec",
         "operations": [
             ("push of a unique job",
-             "set ojs.clock_offset = '1 d';",
+             "select set_config('ojs.clock_offset', nextval('seconds') || ' s', false);",
              "select ojs.push('bench.job', queue => 'q', \"unique\" => '{\"period\": \"PT1S\", \"on_conflict\": "
-             "\"ignore\"}')"),
+             "\"ignore\"}')", 0.1), # the list of those that are open is written anew
+            ("push that replaces",
+             "select set_config('ojs.clock_offset', nextval('seconds') || ' s', false);",
+             "select ojs.push('bench.job', queue => 'q', \"unique\" => '{\"period\": \"PT1S\", \"on_conflict\": "
+             "\"replace\"}')", 0.1),
         ],
     },
     "lists": {

@@ -144,7 +144,9 @@ create index dead_letter_order on ojs_store.dead_letter (queue, died_at);
 create table ojs_store.unique_key (
     fingerprint bytea not null,
     job_id uuid not null,               -- the newest job with this fingerprint
-    past uuid[] not null,               -- older ones that still matter: open ones, and the newest of each final state
+    -- older ones, in the order of their creation: all that still matter, which are the open ones and the newest of each
+    -- final state, and some that no push has looked at since they ended
+    past uuid[] not null,
     held boolean not null               -- false: retention has removed all of them, and the tick will remove the row
 ) with (fillfactor = 60);
 create unique index unique_key_held on ojs_store.unique_key (fingerprint) where held;

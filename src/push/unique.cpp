@@ -6,12 +6,10 @@
  * up then, by one snapshot taken after the lock, and the incoming policy is applied to them (R-47). Lock order: keys in
  * their own order, then rows of ready, delayed and lease, by job id where there are several. Claims, acks and upkeep
  * never touch ojs_store.unique_key.
- *
- * Equivalent SQL: insert into ojs_store.unique_key values (key, id, '{}', true) on conflict (fingerprint) where held do
- * nothing; where that inserted nothing, select … for update; then update … set job_id = id, past = ….
  */
 #include "ojs/push/unique.h"
 
+#include "ojs/push/key_row.h"
 #include "ojs/push/update.h"
 
 #include "ojs/queue/access.h"
@@ -28,121 +26,16 @@ namespace ojs
 namespace
 {
 
-/* Columns of ojs_store.unique_key. */
-enum { col_fingerprint, col_job_id, col_past, col_held, n_cols };
-
-Datum
-key_datum(const Fingerprint &key)
-{
-    auto *bytes = static_cast<bytea *>(palloc(VARHDRSZ + sizeof key.bytes));
-    SET_VARSIZE(bytes, VARHDRSZ + sizeof key.bytes);
-    memcpy(VARDATA(bytes), key.bytes, sizeof key.bytes);
-    return PointerGetDatum(bytes);
-}
-
-/* `past`: the oldest first. */
-HeapTuple
-form_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, const pg_uuid_t *past, int n)
-{
-    Datum values[n_cols] = {key_datum(key), UUIDPGetDatum(&id), uuid_array(past, n), BoolGetDatum(true)};
-    bool nulls[n_cols] = {};
-    return heap_form_tuple(RelationGetDescr(table.rel), values, nulls);
-}
-
-/* The jobs that a key's row names, the newest first. */
-struct KeyJobs {
-    pg_uuid_t *ids;
-    int n;
-};
-
-KeyJobs
-key_jobs(TupleTableSlot *slot)
-{
-    slot_getallattrs(slot);
-    Datum *past;
-    int n;
-    deconstruct_array(DatumGetArrayTypeP(slot->tts_values[col_past]), UUIDOID, UUID_LEN, false, TYPALIGN_CHAR, &past,
-                      nullptr, &n);
-    KeyJobs result = {static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * (n + 1))), n + 1};
-    result.ids[0] = *DatumGetUUIDP(slot->tts_values[col_job_id]);
-    for (int i = 0; i < n; i++)
-        result.ids[n - i] = *DatumGetUUIDP(past[i]);
-    return result;
-}
-
-void
-begin_key(store::Scan &scan, store::Table &table, ScanKey scan_key, const Fingerprint &key)
-{
-    ScanKeyInit(scan_key, 1, BTEqualStrategyNumber, F_BYTEAEQ, key_datum(key));
-    store::begin(scan, table, store::Idx::unique_key_held, scan_key, 1, false);
-    /* The newest version of a row that changes often lies last. */
-    scan.direction = BackwardScanDirection;
-}
-
-/*
- * The jobs of the key's committed row, or of our own; none where there is no such row. `arriving` says that another
- * transaction is about to make one. Beside a committed row that only means that it tries.
- */
-KeyJobs
-read_key(store::Table &table, const Fingerprint &key, ItemPointer tid, bool *arriving)
-{
-    ScanKeyData scan_key;
-    store::Scan scan;
-    store::Row seen;
-    *arriving = false;
-    begin_key(scan, table, &scan_key, key);
-    while ((seen = store::next(scan)) == store::Row::arriving)
-        *arriving = true;
-    *tid = scan.tid;
-    KeyJobs result = seen != store::Row::none ? key_jobs(table.slot) : KeyJobs{nullptr, 0};
-    store::end(scan);
-    return result;
-}
-
-KeyJobs
-read_locked(store::Table &table, const Fingerprint &key, ItemPointer tid)
-{
-    bool arriving;
-    KeyJobs jobs = read_key(table, key, tid, &arriving);
-    if (jobs.n == 0)
-        elog(ERROR, "a locked uniqueness key has gone");
-    return jobs;
-}
-
-/* Returns true if the key was free, and this transaction has it now; false if it has a row, which is now locked. */
 bool
-lock_key(store::Table &table, const Fingerprint &key, const pg_uuid_t &id, bool likely_free)
+within_period(const UniquePolicy &policy, TimestampTz created_at, TimestampTz now)
 {
-    for (bool look = !likely_free;; look = true) {
-        store::Row seen = store::Row::none;
-        bool locked = false;
-        CHECK_FOR_INTERRUPTS();
-        if (look) {
-            ScanKeyData scan_key;
-            store::Scan scan;
-            begin_key(scan, table, &scan_key, key);
-            seen = store::next(scan);
-            store::end(scan); /* who waits keeps no page of the index */
-            if (seen == store::Row::arriving)
-                store::wait_for(scan);
-            else if (seen != store::Row::none)
-                locked = store::lock(table, &scan.tid, true) == store::Outcome::ok;
-        }
-        if (locked)
-            return false;
-        if (seen == store::Row::none &&
-            store::insert_unless_there(table, store::Idx::unique_key_held, form_key(table, key, id, nullptr, 0))) {
-            CommandCounterIncrement();
-            return true;
-        }
-    }
+    return !policy.period_ms || created_at + *policy.period_ms * 1000 > now;
 }
 
 bool
 in_the_way(const UniquePolicy &policy, TimestampTz created_at, State state, TimestampTz now)
 {
-    return (policy.states & state_bit(state)) != 0 &&
-           (!policy.period_ms || created_at + *policy.period_ms * 1000 > now);
+    return (policy.states & state_bit(state)) != 0 && within_period(policy, created_at, now);
 }
 
 bool
@@ -175,6 +68,7 @@ raise_duplicate(const Uniqueness &unique, const JobRow &job, const Status &statu
 
 /* Where one of a key's jobs stands. */
 struct Look {
+    bool done; /* whether it was looked at */
     bool exists;
     State state;
     TimestampTz created_at;
@@ -182,22 +76,26 @@ struct Look {
 };
 
 /*
- * Looks the jobs up by one snapshot, so that none is missed because two of them moved in between. For a policy that
- * rejects or ignores it ends at the first that is in the way: true, and `existing` is that job.
+ * Looks the jobs up by one snapshot, so that none is missed because two of them moved in between. It ends at the first
+ * that is older than the policy's period: all after it are. For a policy that rejects or ignores it ends at the first
+ * that is in the way: true, and `existing` is that job.
  */
 bool
 look_up(Tables &tables, const KeyJobs &jobs, const Uniqueness &unique, TimestampTz now, Look *looks, Pushed &existing)
 {
     bool found = false;
+    bool within = true;
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    for (int i = 0; i < jobs.n && !found; i++) {
+    for (int i = 0; i < jobs.n && within && !found; i++) {
         JobRow job;
         Status status;
         CHECK_FOR_INTERRUPTS();
         looks[i] = {};
+        looks[i].done = true;
         if (!read_status(tables, jobs.ids[i], snapshot, now, job, status))
             continue;
-        looks[i] = {true, status.state, job.created_at, job.scheduled_at};
+        looks[i] = {true, true, status.state, job.created_at, job.scheduled_at};
+        within = within_period(unique.policy, job.created_at, now);
         found = !changes(unique.policy) && in_the_way(unique.policy, job.created_at, status.state, now);
         if (!found)
             continue;
@@ -215,7 +113,7 @@ look_up(Tables &tables, const KeyJobs &jobs, const Uniqueness &unique, Timestamp
 Look *
 room_for(const KeyJobs &jobs)
 {
-    return static_cast<Look *>(palloc(sizeof(Look) * std::max(jobs.n, 1)));
+    return static_cast<Look *>(palloc0(sizeof(Look) * std::max(jobs.n, 1)));
 }
 
 bool
@@ -279,11 +177,37 @@ replace_jobs(Tables &tables, Envelope &envelope, const KeyJobs &jobs, const Uniq
     }
 }
 
-/* The jobs that the key goes on naming, the oldest first: those that are open, and the newest of each final state,
- * which is the one that decides a period. */
-int
-what_matters(const KeyJobs &jobs, const Look *looks, pg_uuid_t *past)
+/* Looks at a few of the jobs that nobody had to look at: so of those that have ended few stay. */
+void
+look_at_some(Tables &tables, const KeyJobs &jobs, TimestampTz now, Look *looks)
 {
+    constexpr int most = 4;
+    int first = 0;
+    while (first < jobs.n && looks[first].done)
+        first++;
+    if (first == jobs.n)
+        return;
+    first += static_cast<int>(random64() % static_cast<uint64>(jobs.n - first));
+    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+    for (int i = first; i < std::min(first + most, jobs.n); i++) {
+        JobRow job;
+        Status status;
+        looks[i].done = true;
+        looks[i].exists = read_status(tables, jobs.ids[i], snapshot, now, job, status);
+        if (looks[i].exists)
+            looks[i] = {true, true, status.state, job.created_at, job.scheduled_at};
+    }
+    UnregisterSnapshot(snapshot);
+}
+
+/* The jobs that the key goes on naming, the oldest first: the new one, those that are open or were not looked at, and
+ * the newest of each final state, which is the one that decides a period. */
+int
+what_matters(const KeyJobs &jobs, const Look *looks, const pg_uuid_t &id, TimestampTz created_at, pg_uuid_t *named)
+{
+    auto is_newer = [created_at](const Look &look) {
+        return look.done && (!look.exists || look.created_at > created_at);
+    };
     constexpr int n_states = static_cast<int>(State::discarded) + 1;
     int newest[n_states];
     int n = 0;
@@ -293,9 +217,18 @@ what_matters(const KeyJobs &jobs, const Look *looks, pg_uuid_t *past)
         if (looks[i].exists && terminal(looks[i].state) && (best < 0 || looks[i].created_at > looks[best].created_at))
             best = i;
     }
-    for (int i = jobs.n - 1; i >= 0; i--)
-        if (open(looks[i]) || (looks[i].exists && newest[static_cast<int>(looks[i].state)] == i))
-            past[n++] = jobs.ids[i];
+    /* It is the newest, unless it waited for the key or the clock was set back. */
+    int newer = 0;
+    while (newer < jobs.n && is_newer(looks[newer]))
+        newer++;
+    for (int i = jobs.n - 1; i >= 0; i--) {
+        if (i == newer - 1)
+            named[n++] = id;
+        if (!looks[i].done || open(looks[i]) || (looks[i].exists && newest[static_cast<int>(looks[i].state)] == i))
+            named[n++] = jobs.ids[i];
+    }
+    if (newer == 0)
+        named[n++] = id;
     return n;
 }
 
@@ -309,6 +242,24 @@ bool
 by_id(const Replaceable &a, const Replaceable &b)
 {
     return same(a.id, b.id) ? a.waits < b.waits : a.id < b.id;
+}
+
+/* How many of the jobs may be within the policy's period. */
+int
+count_within_period(Tables &tables, const KeyJobs &jobs, const UniquePolicy &policy, TimestampTz now)
+{
+    if (!policy.period_ms)
+        return jobs.n;
+    for (int i = 0; i < jobs.n; i++) {
+        ItemPointerData tid;
+        JobBrief job;
+        if (store::find(tables.job(), store::Idx::job_id, jobs.ids[i], &tid) == store::Row::none)
+            continue;
+        read(tables.job().slot, job);
+        if (!within_period(policy, job.created_at, now))
+            return i;
+    }
+    return jobs.n;
 }
 
 /* A job in a queue that is not for the caller is not held: whoever comes to replace it is refused. */
@@ -384,7 +335,8 @@ hold_replaceable(Tables &tables, const Uniqueness *keys, const bool *fresh, int 
             continue;
         ItemPointerData tid;
         KeyJobs jobs = read_locked(tables.get(store::Rel::unique_key), keys[i].key, &tid);
-        for (int j = 0; j < jobs.n; j++) {
+        int n_within = count_within_period(tables, jobs, keys[i].policy, now);
+        for (int j = 0; j < n_within; j++) {
             if (n_ids == room)
                 ids = static_cast<Replaceable *>(repalloc_huge(ids, sizeof(Replaceable) * (room *= 2)));
             ids[n_ids++] = {jobs.ids[j], updates(keys[i].policy)};
@@ -411,7 +363,7 @@ admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz 
     ItemPointerData tid;
     KeyJobs jobs = read_locked(table, unique.key, &tid);
     Look *looks = room_for(jobs);
-    auto *ids = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * jobs.n));
+    auto *ids = static_cast<pg_uuid_t *>(palloc(sizeof(pg_uuid_t) * (jobs.n + 1)));
 
     if (look_up(tables, jobs, unique, now, looks, existing))
         return false;
@@ -429,9 +381,10 @@ admit(Tables &tables, Envelope &envelope, const Uniqueness &unique, TimestampTz 
         }
         replace_jobs(tables, envelope, jobs, unique.policy, now, looks);
     }
-    int n_past = what_matters(jobs, looks, ids);
-    store::replace_keyed(table, store::Idx::unique_key_held, &tid,
-                         form_key(table, unique.key, envelope.id, ids, n_past));
+    look_at_some(tables, jobs, now, looks);
+    TimestampTz created_at = envelope.updated != nullptr ? envelope.updated->created_at : now;
+    int n = what_matters(jobs, looks, envelope.id, created_at, ids);
+    replace_key(table, unique.key, &tid, ids, n);
     pfree(looks);
     pfree(ids);
     return true;

@@ -355,6 +355,30 @@ select is((select string_agg(status, ',' order by index)
     {"type": "unq.b4", "args": [1]}, {"type": "unq.b4", "args": [2], "unique": {"keys": ["args"]}}]')),
         'created,created,created', 'UNQ-26: unique and plain ones');
 
+-- A key with many jobs ----------------------------------------------------------------------------------------------
+
+select is((select count(*) filter (where pg_temp.try('unq.many', '{"period": "PT1S"}') = 'new')
+    from generate_series(1, 60) i, pg_temp.clock(i * interval '2 s')), 60::bigint, 'UNQ-15: each after the period');
+select is((select cardinality(k.past) from ojs_store.unique_key k
+    where job_id in (select id from ojs.jobs where type = 'unq.many')), 59, 'a key names all its open jobs');
+select count(ojs.cancel(id)) from ojs.jobs where type = 'unq.many' \g /dev/null
+select is((select count(*) filter (where pg_temp.try('unq.many', '{"period": "PT1S", "on_conflict": "ignore"}') = 'new')
+    from generate_series(61, 110) i, pg_temp.clock(i * interval '2 s')), 50::bigint,
+    'UNQ-15: and so beside ended ones');
+select cmp_ok((select cardinality(k.past) from ojs_store.unique_key k
+    where job_id in (select id from ojs.jobs where type = 'unq.many')), '<', 90, 'of ended ones it forgets most');
+select is(pg_temp.try('unq.many', '{"on_conflict": "replace"}'), 'new', 'a policy without a period sees them all');
+select is((select count(*) from ojs.jobs where type = 'unq.many' and state = 'available'), 1::bigint,
+    'and replaces all that are open');
+select pg_temp.clock('100 s');
+select is(pg_temp.try('unq.back', '{}'), 'new', 'a job');
+select pg_temp.clock('50 s');
+select is(pg_temp.try('unq.back', '{"states": ["completed"]}'), 'new', 'one after it, when the clock was set back');
+select pg_temp.clock('101 s');
+select is(pg_temp.try('unq.back', '{"period": "PT10S"}') like 'OJ301 %', true,
+    'the first one is within a period that the second one is not in');
+select pg_temp.clock('0');
+
 -- Transactions ------------------------------------------------------------------------------------------------------
 
 savepoint before;
