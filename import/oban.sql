@@ -1,5 +1,5 @@
--- psql -1 -v schema=public -f oban.sql: moves the waiting jobs of Oban (table oban_jobs) into ojs. Jobs that run or
--- have ended stay.
+-- psql -1 -v schema=public -f oban.sql: moves the waiting jobs of Oban (table oban_jobs) into ojs. Jobs that run,
+-- are suspended or have ended stay.
 \ir common.psql
 create function pg_temp.take() returns setof jsonb language sql as $$
     with taken as (

@@ -2,6 +2,11 @@
 -- that type in the queue of that name. Messages that somebody has read and may still delete (their vt is to come) stay:
 -- run it again when the readers have gone.
 \ir common.psql
+select :{?queue} and :{?type} as named \gset
+\if :named
+\else
+do $$ begin raise 'which queue, and what type do its jobs get? psql -v queue=NAME -v type=TYPE'; end $$;
+\endif
 select format('create temp view peer as select * from pgmq.%I', 'q_' || lower(:'queue')) \gexec
 create temp table wanted as select :'queue'::text as queue, :'type'::text as type;
 create function pg_temp.take() returns setof jsonb language sql as $$
