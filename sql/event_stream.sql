@@ -84,7 +84,7 @@ create function ojs_store.may_read_event(type text, queue text, subject text) re
 language sql stable parallel unsafe
 begin atomic
     select case when queue is not null then ojs_store.may_use_queue(queue, 'read')
-        when type ~ '^(workflow|cron)\.' then ojs_store.may_see(type, subject)
+        when type ~ '^(workflow|cron)[.]' then ojs_store.may_see(type, subject)
         else ojs_store.caller_tenant() is null end;
 end;
 
@@ -138,8 +138,8 @@ begin
     if after = 'now' then
         return jsonb_build_object('events', '[]'::jsonb, 'cursor', ojs_store.cursor_now(), 'has_more', false);
     end if;
-    if after !~ ('^[0-9]{1,18}\.[0-9]{1,18}'
-            '(\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}\.[0-9a-f]{32}\.-?[0-9]{1,9}\.[0-9]{1,2}(\.1)?)?$') then
+    if after !~ ('^[0-9]{1,18}[.][0-9]{1,18}'
+            '([.][0-9]{1,18}[.][0-9]{1,18}[.][0-9]{1,18}[.][0-9a-f]{32}[.]-?[0-9]{1,9}[.][0-9]{1,2}([.]1)?)?$') then
         perform ojs_store.raise('INVALID_PAYLOAD', 'after is no cursor', '{"field": "after"}',
             'Give the cursor of an earlier answer of ojs.events, or null to read from the beginning.');
     end if;

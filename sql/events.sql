@@ -37,7 +37,7 @@ end $$;
 create function ojs_store.is_act(type text) returns boolean
 language sql immutable strict parallel safe
 begin atomic
-    select type ~ '^(admin|queue|bulk\.(cancel|retry|delete))\.';
+    select type ~ '^(admin|queue|bulk[.](cancel|retry|delete))[.]';
 end;
 
 -- Functions that are called for each event have no SET, which costs more than they do: their bodies were parsed when
@@ -65,7 +65,7 @@ language sql immutable strict parallel safe
 begin atomic
     select case when name ~ '^[A-Za-z0-9._~-]*$' then name else (
         select string_agg(case when c ~ '[A-Za-z0-9._~-]' then c
-            else upper(regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '(..)', '%\1', 'g')) end, '' order by n)
+            else upper(regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '(..)', e'%\\1', 'g')) end, '' order by n)
         from regexp_split_to_table(name, '') with ordinality as part(c, n)) end;
 end;
 
@@ -278,7 +278,7 @@ select
         when 'workflow' then 'workflows/'
         when 'bulk' then 'api/' when 'rate_limit' then 'rate-limits/' when 'webhook' then 'webhooks/'
         else 'queues/' end
-        || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit|webhook)\.'
+        || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit|webhook)[.]'
             then r.data ->> 'queue' end, r.subject)),
     null, r.data ->> 'queue', r.data ->> 'job_type', r.data, false, null, r.data ->> 'queue'
 from (
@@ -325,6 +325,6 @@ from ojs_store.all_events e
 where case
         when e.queue_id is not null then ojs_store.may_use_queue(e.queue_id, 'read')
         when e.stated_queue is not null then ojs_store.may_use_queue(e.stated_queue, 'read')
-        when e.type ~ '^(workflow|cron)\.' then ojs_store.may_see(e.type, e.subject)
+        when e.type ~ '^(workflow|cron)[.]' then ojs_store.may_see(e.type, e.subject)
         else ojs_store.caller_tenant() is null end;
 comment on view ojs.events is 'What happened: the standard OJS events, one row each, in no order';

@@ -76,7 +76,7 @@ begin
             case way when 'asc' then '>' else '<' end);
     end if;
     return query execute format('select p.job_id from (%s) p%s where %s%s limit $2 offset $3', source,
-        case when array_to_string(conditions, ' ') ~ '\me\.' or sort in ('scheduled_at', 'priority')
+        case when array_to_string(conditions, ' ') ~ e'\\me\\.' or sort in ('scheduled_at', 'priority')
             then ' join ojs_store.job e on e.id = p.job_id' else '' end,
         array_to_string(conditions, ' and '),
         case sort when 'created_at' then format(' order by p.job_id %s', way)

@@ -60,7 +60,7 @@ begin
     end if;
     found_queue := ojs_store.queue_named(name);
     if found_queue.id is null or name = '_default' then
-        if name ~ '^[{\[]' then -- a list, written as text; any other name is just that of no queue, as HTTP has it
+        if name ~ '^[{[]' then -- a list, written as text; any other name is just that of no queue, as HTTP has it
             perform ojs_store.check_queue_name(name);
         end if;
         perform ojs_store.raise('NOT_FOUND', format('queue "%s" does not exist', left(name, 64)),

@@ -21,7 +21,7 @@ end;
 create function ojs_store.check_job_type(type text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
-    if type is null or type !~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' or octet_length(type) > 255 then
+    if type is null or type !~ '^[a-z][a-z0-9_-]*([.][a-z][a-z0-9_-]*)*$' or octet_length(type) > 255 then
         perform ojs_store.raise('INVALID_PAYLOAD', 'type must be a job type', '{"field": "type"}',
             'Name it as jobs do, such as ''email.send''.');
     end if;
@@ -122,7 +122,7 @@ begin
             'Leave one of them out.');
     end if;
     uri := coalesce(uri, own_uri, format('urn:ojs:schema:%s:v%s', type, version));
-    if uri !~ '^[A-Za-z][A-Za-z0-9+.-]*:[!-~]+$' or uri ~ '[#<>"{}|\\^`]' or octet_length(uri) > 400 then
+    if uri !~ '^[A-Za-z][A-Za-z0-9+.-]*:[!-~]+$' or uri ~ e'[#<>"{}|\\\\^`]' or octet_length(uri) > 400 then
         perform ojs_store.raise('INVALID_PAYLOAD', 'uri must be a URI of at most 400 bytes, without a fragment',
             '{"field": "uri"}', 'Give one such as urn:ojs:schema:email.send:v1.');
     end if;

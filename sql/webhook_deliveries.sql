@@ -66,11 +66,11 @@ begin
     body := event::text;
     -- One body that cannot be sent in UTF-8 would stop every sender. SQL_ASCII holds any bytes, and other encodings
     -- have characters that Unicode does not.
-    if getdatabaseencoding() <> 'UTF8' and body ~ '[^\x01-\x7f]' then
+    if getdatabaseencoding() <> 'UTF8' and body ~ e'[^\\x01-\\x7f]' then
         begin
             perform convert_to(body, 'UTF8');
         exception when character_not_in_repertoire or untranslatable_character then
-            body := regexp_replace(body, '[^\x01-\x7f]', '?', 'g');
+            body := regexp_replace(body, e'[^\\x01-\\x7f]', '?', 'g');
         end;
     end if;
     return body;

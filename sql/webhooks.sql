@@ -52,7 +52,7 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         webhook.dead webhook.delivered webhook.failed webhook.subscription.created webhook.subscription.deleted
         worker.heartbeat worker.quiet worker.started worker.stopped workflow.callback_fired workflow.cancelled
         workflow.completed workflow.created workflow.extended workflow.failed workflow.started
-        workflow.step_completed', e' \n'), '\s+')
+        workflow.step_completed', e' \n'), '[[:space:]]+')
 $$;
 
 -- Refuses types of which nothing would ever come: misspelt ones, and those that are delivered to nobody.
@@ -108,7 +108,7 @@ begin
     w.url := coalesce(given ->> 'url', w.url);
     -- Without a user and a password, which would be shown wherever the address is.
     if w.url is null or jsonb_typeof(given -> 'url') <> 'string' or octet_length(w.url) > 2048
-        or w.url !~ ('^https?://([A-Za-z0-9_][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?'
+        or w.url !~ ('^https?://([A-Za-z0-9_][A-Za-z0-9._-]{0,252}|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?'
             '([/?][!"$-~]*)?$') then
         perform ojs_store.raise('INVALID_PAYLOAD',
             'url must be an https URL of at most 2048 bytes, without a user, a password and a fragment',
@@ -121,7 +121,7 @@ begin
             'Give an https URL, or for tests set ojs.webhooks_over_http.');
     end if;
     w.events := coalesce(ojs_store.webhook_texts(given -> 'events', 'events',
-        '^(\*|[a-z][a-z0-9_]*(\.[a-z0-9_]+)*(\.\*)?)$',
+        '^([*]|[a-z][a-z0-9_]*([.][a-z0-9_]+)*([.][*])?)$',
         'Give types of events such as ["job.completed", "workflow.*"], or ["*"].'), w.events);
     if w.events is null then
         perform ojs_store.raise('INVALID_PAYLOAD', 'events is missing', '{"field": "events"}',
@@ -139,7 +139,7 @@ begin
         w.queues := ojs_store.webhook_texts(filter -> 'queues', 'filter.queues', '^[a-z0-9][a-z0-9.@_:A-Z-]*$',
             'Give names of queues.');
         w.job_types := ojs_store.webhook_texts(filter -> 'job_types', 'filter.job_types',
-            '^(\*|[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*(\.\*)?)$', 'Give types of jobs, such as ["email.*"].');
+            '^([*]|[a-z][a-z0-9_-]*([.][a-z][a-z0-9_-]*)*([.][*])?)$', 'Give types of jobs, such as ["email.*"].');
     end if;
     if coalesce(jsonb_typeof(given -> 'active'), 'boolean') <> 'boolean' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'active must be a boolean', '{"field": "active"}',

@@ -116,11 +116,11 @@ $$;
 create function ojs_http.hint_of(hint text) returns text
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select case
-        when hint !~ '\mojs\.\w+\(|=>' then hint
+        when hint !~ e'\\mojs[.]\\w+[(]|=>' then hint
         when hint ~ 'confirm => true' then 'Send "confirm": true once you are sure.'
-        when hint ~ 'ojs\.create_queue' then 'Push to the queue, or create it with POST /ojs/v1/queues.'
-        when hint ~ 'ojs\.info' then 'GET /ojs/v1/jobs/:id tells the state of the job.'
-        when hint ~ 'ojs\.schedule' then 'GET /ojs/v1/cron lists the entries.' end
+        when hint ~ 'ojs[.]create_queue' then 'Push to the queue, or create it with POST /ojs/v1/queues.'
+        when hint ~ 'ojs[.]info' then 'GET /ojs/v1/jobs/:id tells the state of the job.'
+        when hint ~ 'ojs[.]schedule' then 'GET /ojs/v1/cron lists the entries.' end
 $$;
 
 -- The answer to a request that raised: an error of ojs speaks for itself; of any other only what can give nothing away.
@@ -160,7 +160,7 @@ begin
     end if;
     if details ? 'field' and body is not null then
         field := ojs_http.field_in(body, details ->> 'field');
-        message := regexp_replace(message, '\mfilter\.ids\M|\m' || (details ->> 'field') || '\M', field);
+        message := regexp_replace(message, e'\\mfilter[.]ids\\M|\\m' || (details ->> 'field') || e'\\M', field);
         details := details || jsonb_build_object('field', field);
     end if;
     if details ? 'maximum_bytes' then
@@ -190,7 +190,7 @@ begin
             -- A hook says no, in its own words.
             code := 'REJECTED'; status := 422; name := 'x_rejected';
             hint := nullif(hint, '');
-        when context ~ '(^|\n)hook "' then
+        when context ~ e'(^|\n)hook "' then
             -- One that failed says no, too; what it said is for those who look into the server.
             raise log 'ojs.http: a hook failed request % with %', request_id, state using detail = context;
             code := 'REJECTED'; status := 422; name := 'x_rejected';

@@ -31,7 +31,7 @@ declare
     before text := coalesce(current_setting('ojs.block_timeout', true), '-1'); -- unknown until the library is loaded
     seconds text := request.headers ->> 'ojs-block-timeout';
 begin
-    if seconds !~ '^[0-9]{1,9}(\.[0-9]+)?$' then
+    if seconds !~ '^[0-9]{1,9}([.][0-9]+)?$' then
         perform ojs_http.raise('INVALID_PAYLOAD', 'OJS-Block-Timeout is no number of seconds',
             '{"field": "OJS-Block-Timeout"}',
             'Send a number from 0 to 30.');

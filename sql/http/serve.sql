@@ -256,7 +256,7 @@ begin
             '{"field": "Content-Type"}',
             'Send application/openjobspec+json, or application/json.');
     end if;
-    if nullif(version, '') !~ '^1(\.0)*(-[0-9A-Za-z.-]+)?$' and path <> '/ojs/manifest' then
+    if nullif(version, '') !~ '^1([.]0)*(-[0-9A-Za-z.-]+)?$' and path <> '/ojs/manifest' then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the version of OJS that OJS-Version asks for is not supported',
             '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
     end if;

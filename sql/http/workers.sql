@@ -15,7 +15,7 @@ declare
     wanted bigint := coalesce(ojs_http.number_field(body, 'count', 0, 1000), 1);
     lease interval := ojs_http.number_field(body, 'visibility_timeout_ms', 0, 86400000) * interval '1 millisecond';
     patience text := (regexp_match(request.headers ->> 'prefer', '(?:^|[,; ])wait=([0-9]{1,5})(?:$|[,; ])'))[1];
-    bad text := (select q from unnest(queues) q where q !~ '^[a-z0-9][a-z0-9.-]*(@\*)?$' limit 1);
+    bad text := (select q from unnest(queues) q where q !~ '^[a-z0-9][a-z0-9.-]*(@[*])?$' limit 1);
     lease_before text;
     portion bigint;
     more jsonb;
