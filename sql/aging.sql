@@ -41,6 +41,9 @@ declare
     next bigint := (select s.last_value + 1 from ojs_store.seq s);
 begin
     select a.* into known from ojs_store.priority_aging a where a.queue = queue;
+    if not found then -- the queue has been dropped since
+        return;
+    end if;
     tenths := ojs_store.aging_tenths(known, at);
     update ojs_store.priority_aging a
         set at = at, numbers = (known.numbers || array_fill(known.numbers[10], array[tenths - 1]) || next)[tenths + 1:]

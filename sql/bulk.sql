@@ -190,6 +190,7 @@ declare
     succeeded int := 0;
 begin
     perform ojs_store.now(); -- loads the library, and with it its settings
+    perform ojs_store.refuse_read_only(format('ojs.%s_many()', operation));
     perform ojs_store.check_filter(filter, confirm);
     -- At once what it will take: who reads first and asks for more later can meet REINDEX in a deadlock.
     lock table ojs_store.job, ojs_store.job_history, ojs_store.finished, ojs_store.ready, ojs_store.lease,

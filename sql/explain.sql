@@ -53,6 +53,7 @@ declare
     at timestamptz := ojs_store.now();
     limit_says text;
     waits text;
+    is_blocked boolean := false;
     blocker uuid;
     this text := format('Job %s', job_id);
 begin
@@ -128,8 +129,11 @@ begin
     if config ->> 'type' = 'log' then
         return format('%s is an entry of the log "%s", which hands out nothing.', this, job.queue);
     end if;
-    if not pg_is_in_recovery()
-        and exists (select from ojs_store.delayed l where l.job_id = job_id and l.kind = DelayedKind.blocked) then
+    if not pg_is_in_recovery() then -- a condition of its own: with the next it would be planned on a standby too
+        is_blocked := exists (select from ojs_store.delayed l
+            where l.job_id = job_id and l.kind = DelayedKind.blocked);
+    end if;
+    if is_blocked then
         select h.job_id into blocker from ojs_store.ordering_line mine
             join ojs_store.ordering_line h on h.key = mine.key and h.position < mine.position
         where mine.job_id = job_id order by h.position limit 1;

@@ -14,6 +14,7 @@ declare
     first uuid;
     job ojs.job;
 begin
+    perform ojs_store.refuse_read_only('ojs.skip_ordering_key()');
     perform from ojs_store.queue_rows('{}'); -- builds the hot set where it is not
     select l.job_id into first from ojs_store.ordering_line l
     where l.key = ojs_store.name_hash(found_queue.id || ':' || ordering_key)

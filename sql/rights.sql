@@ -83,3 +83,13 @@ language sql stable parallel unsafe security definer set search_path = pg_catalo
             where w.id = case when subject ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then subject::uuid end
                 and not ojs_store.may_read_workflow(w.root)) end
 $$;
+
+-- For what reads tables of the hot set, which a standby does not have, before it writes.
+create function ojs_store.refuse_read_only(what text) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if current_setting('transaction_read_only')::boolean then
+        raise exception using errcode = 'read_only_sql_transaction',
+            message = format('cannot execute %s in a read-only transaction', what);
+    end if;
+end $$;

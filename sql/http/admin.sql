@@ -320,10 +320,19 @@ $$;
 
 create function ojs_http.priority_stats(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    distribution jsonb;
 begin
     perform ojs.queue_info(request.names[1]);
-    return ojs_http.reply(200, jsonb_build_object('queue', request.names[1], 'distribution',
-        ojs_http.waiting_by_priority(request.names[1])));
+    if pg_is_in_recovery() then -- which has the logged tables only
+        select coalesce(jsonb_agg(jsonb_build_object('priority', n.priority, 'count', n.jobs) order by n.priority desc),
+            '[]') into distribution
+        from (select j.priority, count(*) as jobs from ojs.jobs j
+            where j.queue = request.names[1] and j.state = 'available' group by 1) n;
+    else
+        distribution := ojs_http.waiting_by_priority(request.names[1]);
+    end if;
+    return ojs_http.reply(200, jsonb_build_object('queue', request.names[1], 'distribution', distribution));
 end $$;
 
 -- DEAD LETTERS -----------------------------------------------------------------------------------------------------

@@ -453,8 +453,7 @@ OJS_FUNCTION(ojs_merged_config)
 }
 
 /*
- * ojs_store.lock_setting(contents_of regclass, name text): until the end of the transaction; two names may share a
- * lock.
+ * ojs_store.lock_setting(contents_of regclass, name text): to the end of the transaction; two names may share a lock.
  *
  * The server has room for a bounded number of locks. So a transaction that changes very many settings locks all of them
  * instead; it does not wait for that, since two such transactions would deadlock.
@@ -464,6 +463,7 @@ OJS_FUNCTION(ojs_lock_setting)
     constexpr int most_names = 256;
     static TransactionId locked_by;
     static int n_locked; /* by this transaction */
+    PreventCommandIfReadOnly("a change of settings");
     /* At once what the change will take: who reads first and asks for more later can meet REINDEX in a deadlock. */
     LockRelationOid(PG_GETARG_OID(0), RowExclusiveLock);
     TransactionId xid = GetTopTransactionId();

@@ -176,5 +176,8 @@ select is((select -npriority::int from ojs_store.ready where job_id = :'of_tenan
 select pg_temp.pass(8) \gset
 select is((select -npriority::int from ojs_store.ready where job_id = :'of_tenant'), 2, 'Q-71: but a step later');
 
+-- A queue may be dropped while a tick is at it.
+select lives_ok('select ojs_store.aging_done(0, now())', 'Q-71: a tick loses nothing by a queue that has just gone');
+
 select * from finish();
 rollback;

@@ -177,8 +177,51 @@ $standby->start;
 pushed($primary, 'ready');
 $primary->safe_psql('postgres', q[set ojs.tenancy = optional; select ojs.push('x.y', queue => 'parts',
     meta => jsonb_build_object('tenant_id', tenant)) from unnest('{acme,acme,brown}'::text[]) tenant]);
+$primary->safe_psql('postgres', q[select from generate_series(1, 2),
+    ojs.push_job('{"type": "x.y", "args": [], "queue": "line", "ordering_key": "k"}')]);
 $before = $primary->safe_psql('postgres', $states);
+$primary->safe_psql('postgres', <<'SQL');
+-- What each function, each kind of job and each GET says here beyond an answer, an error of ojs and 25006; 57P03 is a
+-- node of a router that cannot tell yet.
+create function surprises() returns setof text language plpgsql as $$
+declare
+    given constant jsonb := '{"uuid": "(select id from ojs.jobs limit 1)", "text": "''parts''", "name": "''parts''",
+        "interval": "interval ''1 s''", "bool": "true", "timestamptz": "now()", "jsonb": "jsonb ''{}''",
+        "regprocedure": "0", "_jsonb": "array[jsonb ''{}'']",
+        "_text": "array[''parts'']", "_uuid": "array(select id from ojs.jobs limit 1)"}';
+    call text;
+    response record;
+begin
+    for call in
+        select format('select %s(%s)', p.oid::regproc, array_to_string(array(
+            select coalesce(given ->> t.typname, '1') from unnest(p.proargtypes) with ordinality a (type, n)
+                join pg_type t on t.oid = a.type order by a.n), ', '))
+        from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname not in ('reset', 'envelope')
+        union all
+        select format('select ojs.explain_job(%L), ojs.info(%1$L)', j.id) from ojs.jobs j
+        union all
+        select format('select from ojs.%I', v.viewname) from pg_views v where v.schemaname = 'ojs'
+    loop
+        begin
+            execute call;
+        exception when others then
+            if sqlstate not like 'OJ%' and sqlstate not in ('25006', '57P03') then
+                return next concat_ws(': ', call, sqlstate, sqlerrm);
+            end if;
+        end;
+    end loop;
+    for call in select replace(replace(r.pattern, ':name', 'parts'), ':id', (select id from ojs.jobs limit 1)::text)
+        from ojs_http.routes() r where r.method = 'GET' and r.handler <> 'ready'
+    loop
+        select * into response from ojs.http('GET', call);
+        if response.status >= 500 then
+            return next call || ' ' || response.body;
+        end if;
+    end loop;
+end $$;
+SQL
 $primary->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', 'select surprises()'), '', 'PGX-17: no function, view or GET fails on a standby');
 is($standby->safe_psql('postgres', 'select ojs.ready()'), 'f', 'PGX-17: a standby is not ready for writers');
 is(health($standby, 'in_recovery'), 'true', 'PGX-17: health works on a standby');
 is($standby->safe_psql('postgres', "select count(*) from pg_stat_activity where backend_type like 'ojs%'"), 0,
