@@ -7,13 +7,18 @@ language plproxy as $$
     cluster 'ojs'; run on node;
     select * from ojs.claim(queues::text[], worker, max, lease, wait, true);
 $$;
+create function ojs_router.remote_claim_one(node int, queues text[], worker text, lease interval, wait interval)
+    returns text
+language plproxy as $$
+    cluster 'ojs'; run on node;
+    select (select ojs.claim(queues::text[], worker, 1, lease, wait, true));
+$$;
 
--- Jobs that wait, as this session saw them last: {"queue": {"node": jobs}}, and when that was.
-create function ojs_router.seen_work() returns jsonb
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    return coalesce(nullif(current_setting('ojs_router.work', true), ''), '{}')::jsonb;
-end $$;
+-- Jobs that wait, as this session saw them last: {"queue": {"node": jobs}}.
+create function ojs_router.seen_work() returns jsonb language sql stable parallel safe
+begin atomic
+    select coalesce(nullif(current_setting('ojs_router.work', true), ''), '{}')::jsonb;
+end;
 
 create function ojs_router.look_for_work() returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -42,20 +47,22 @@ end $$;
 -- Which nodes to ask for jobs of a queue, in which order: a random one of those with jobs first, by how many they have.
 -- What ojs_router.watch() saw within a second counts more than what this session saw.
 create function ojs_router.nodes_with_work(queue text, seen jsonb) returns int[]
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe as $$
 declare
-    missing int[] := ojs_router.missing();
+    status ojs_router.node_status := ojs_router.status_of_nodes();
 begin
     -- Sampling without replacement by weight: the largest of random() ^ (1 / weight).
-    if ojs_router.is_watched() then
+    if status.watched then
         return array(
             select n from ojs_router.work w, unnest(w.nodes, w.ready) u(n, r)
-            where w.queue = nodes_with_work.queue and n <> all (missing)
-                order by ln(random() + 1e-300) / r desc limit 32);
+            where w.queue = nodes_with_work.queue and n <> all (status.missing)
+            order by ln(random() + 1e-300) / r desc limit 32);
+    elsif seen -> queue is null then
+        return '{}';
     end if;
     return array(
-        select n.number from jsonb_each_text(seen -> queue) s
-        join ojs_router.node n on n.number::text = s.key and n.state <> 'removed' and n.number <> all (missing)
+        select s.key::int from jsonb_each_text(seen -> queue) s
+        where s.key::int = any (ojs_router.present_nodes()) and s.key::int <> all (status.missing)
         order by ln(random() + 1e-300) / greatest(s.value::bigint, 1) desc);
 end $$;
 
@@ -70,12 +77,6 @@ begin
         exit when clock_timestamp() >= ends or not ojs_router.is_watched()
             or (select w.at from ojs_router.watched w) is distinct from last;
     end loop;
-end $$;
-
-create function ojs_router.is_watched() returns boolean
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    return exists (select from ojs_router.watched w where w.at > clock_timestamp() - interval '1 second');
 end $$;
 
 -- After a claim failed on a node: where the node does not answer, the others go on. Where it refuses, and others have
@@ -128,15 +129,6 @@ begin
     end loop;
 end $$;
 
-create function ojs_router.random_node() returns int
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    nodes int[] := ojs_router.live_nodes();
-begin
-    perform ojs_router.check_any(nodes);
-    return nodes[1 + floor(random() * cardinality(nodes))];
-end $$;
-
 -- Both forms of ojs.claim, with the same body: what returns rows is not called by another, which would copy them.
 do $do$
 declare
@@ -146,8 +138,16 @@ declare
         _got := 0;
         _failed := false;
         begin
-            return query select * from ojs_router.remote_claim(_node, %s, worker, %s, lease, %s);
-            get diagnostics _got = row_count;
+            if %2$s = 1 then
+                _job := ojs_router.remote_claim_one(_node, %1$s, worker, lease, %3$s)::ojs.claimed_job;
+                if _job.id is not null then
+                    return next _job;
+                    _got := 1;
+                end if;
+            else
+                return query select * from ojs_router.remote_claim(_node, %1$s, worker, %2$s, lease, %3$s);
+                get diagnostics _got = row_count;
+            end if;
         exception when others then
             get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                 _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
@@ -188,6 +188,7 @@ begin
                 _failed boolean;
                 _failures int := 0;
                 _failure ojs_router.failure;
+                _job ojs.claimed_job;
             begin%7$s
                 if max is null or wait is null or wait < interval '0' or array_position(_queues, null) > 0
                         or coalesce(cardinality(_queues), 0) = 0 then

@@ -12,16 +12,20 @@ begin
             details);
 end $$;
 
+create function ojs_router.acts_for_tenant() returns boolean language sql stable parallel safe
+begin atomic
+    select coalesce(current_setting('ojs.tenant', true), '') <> '';
+end;
+
 -- A tenant that the session acts for is known to no node, so who says one is refused: the call would be for everybody.
-create function ojs_router.check_tenant() returns boolean
+create function ojs_router.check_tenant() returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
-    if current_setting('ojs.tenant', true) <> '' then
+    if ojs_router.acts_for_tenant() then
         perform ojs_router.raise('UNSUPPORTED_FEATURE', 'a router acts for no tenant, and ojs.tenant is set',
             '{"feature": "tenants", "field": "ojs.tenant"}',
             'Nodes see one role, whoever calls. Reset ojs.tenant, or connect to a node for what is a tenant''s.');
     end if;
-    return true;
 end $$;
 
 -- What a call of a node ended with.

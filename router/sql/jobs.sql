@@ -48,9 +48,9 @@ begin
         execute format($f$
             create function ojs_router.remote_%1$s(node int, %2$s) returns %3$s language plproxy as $p$
                 cluster 'ojs'; run on node;
-                select %4$s ojs.%1$s(%5$s);
+                select ojs.%1$s(%4$s);
             $p$
-        $f$, f.name, array_to_string(types, ', '), f.result, case when f.result like 'ojs.%' then '* from' else '' end,
+        $f$, f.name, array_to_string(types, ', '), case f.result when 'ojs.job' then 'text' else f.result end,
             (select string_agg('$' || i + 1, ', ' order by i) from generate_subscripts(types, 1) i));
         execute format($f$
             create function ojs.%1$s(%2$s) returns %3$s
@@ -58,8 +58,7 @@ begin
             #variable_conflict use_variable
             declare
                 _node int := ojs_router.%7$s(%5$s);
-                _failure ojs_router.failure;
-                _answer %8$s;%9$s
+                _failure ojs_router.failure;%8$s
             begin
                 loop
                     begin
@@ -74,19 +73,19 @@ begin
         $f$, f.name, f.parameters, f.result, '', names[1],
             case when f.name = 'wait_result' then $w$
                         _answer := ojs_router.remote_wait_result(_node, job_id,
-                            case when timeout > _slice then _slice else timeout end);
+                            case when timeout > _slice then _slice else timeout end)::ojs.job;
                         if _answer.id is not null or _ends is null or clock_timestamp() >= _ends then
                             return _answer;
                         end if;
                         timeout := greatest(_ends - clock_timestamp(), interval '0');$w$
                 when f.result = 'void' then format('perform ojs_router.remote_%s(_node, %s); return;', f.name,
                 array_to_string(names, ', '))
-                else format('_answer := ojs_router.remote_%s(_node, %s); return _answer;', f.name,
-                    array_to_string(names, ', ')) end,
-            case when f.silent then 'holding_node' else 'home' end, case f.result when 'void' then 'int'
-                else f.result end,
+                else format('return ojs_router.remote_%s(_node, %s)::%s;', f.name, array_to_string(names, ', '),
+                    f.result) end,
+            case when f.silent then 'holding_node' else 'home' end,
             -- A pooler before the node may bound how long a call takes, so one that waits is many calls.
             case f.name when 'wait_result' then $d$
+                _answer ojs.job;
                 _slice constant interval := '500 milliseconds';
                 _ends timestamptz := clock_timestamp() + least(timeout, interval '30 seconds');$d$ else '' end);
     end loop;

@@ -1,4 +1,17 @@
 -- nodes.sql: which node a call goes to.
+--
+-- What every push, claim and ack calls here has no search_path of its own: to set one costs as much as the rest. Its
+-- callers have pinned theirs, and nobody else may call it.
+
+-- The nodes, as constants: update_server() replaces these functions, which has sessions plan anew what is made of them.
+create function ojs_router.present_nodes() returns int[] language sql stable parallel safe
+begin atomic
+    select '{}'::int[];
+end;
+create function ojs_router.active_nodes() returns int[] language sql stable parallel safe
+begin atomic
+    select '{}'::int[];
+end;
 
 -- The foreign server has one option per node number, so that a partition of PL/Proxy is a node. Partition 0, and
 -- numbers that are not used, lead nowhere.
@@ -9,7 +22,20 @@ declare
         from pg_foreign_server s, unnest(s.srvoptions) o where s.srvname = 'ojs');
     wanted jsonb;
     changes text;
+    list record;
 begin
+    for list in
+        select v.name, v.known, v.nodes
+        from (
+            select 'present_nodes', ojs_router.present_nodes(), array(
+                select number from ojs_router.node where state <> 'removed' order by number)
+            union all select 'active_nodes', ojs_router.active_nodes(), array(
+                select number from ojs_router.node where state = 'active' order by number)) v(name, known, nodes)
+        where v.known <> v.nodes
+    loop
+        execute format('create or replace function ojs_router.%I() returns int[] language sql stable parallel safe '
+            'begin atomic select %L::int[]; end', list.name, list.nodes);
+    end loop;
     select jsonb_object_agg('p' || i, coalesce(
         -- A server that is gone without a word is found out within seconds, by TCP.
         case when n.conninfo like '%tcp_user_timeout%' then '' else 'tcp_user_timeout=2000 ' end
@@ -47,31 +73,57 @@ begin
         || jsonb_build_object(node, extract(epoch from clock_timestamp())))::text, false);
 end $$;
 
--- Nodes that are asked: all but those that are removed, and those that have not answered lately, to this session or to
--- ojs_router.watch().
-create function ojs_router.missing() returns int[]
+create function ojs_router.missing_here() returns int[]
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    here text := current_setting('ojs_router.missing', true);
-    missing int[] := coalesce((select w.missing from ojs_router.watched w
-        where w.at > clock_timestamp() - ojs_router.retry_after()), '{}');
 begin
-    perform ojs_router.check_tenant();
-    if here <> '' then
-        missing := missing || array(select key::int from jsonb_each_text(here::jsonb)
-            where value::numeric > extract(epoch from clock_timestamp() - ojs_router.retry_after()));
-    end if;
-    return missing;
+    return array(select key::int from jsonb_each_text(current_setting('ojs_router.missing')::jsonb)
+        where value::numeric > extract(epoch from clock_timestamp() - ojs_router.retry_after()));
 end $$;
 
-create function ojs_router.live_nodes() returns int[]
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+-- Whether ojs_router.watch() has looked within a second, and which nodes have not answered lately, to it or to this
+-- session.
+create type ojs_router.node_status as (watched boolean, missing int[]);
+create function ojs_router.status_of_nodes() returns ojs_router.node_status
+language plpgsql volatile parallel unsafe as $$
 declare
-    missing int[] := ojs_router.missing();
+    status ojs_router.node_status;
 begin
-    return array(select number from ojs_router.node where state <> 'removed' and number <> all (missing)
-        order by number);
+    if ojs_router.acts_for_tenant() then
+        perform ojs_router.check_tenant();
+    end if;
+    select w.at > clock_timestamp() - interval '1 second', w.missing into status from ojs_router.watched w
+    where w.at > clock_timestamp() - ojs_router.retry_after();
+    if status.watched is null then
+        status := (false, '{}');
+    end if;
+    if current_setting('ojs_router.missing', true) <> '' then
+        status.missing := status.missing || ojs_router.missing_here();
+    end if;
+    return status;
 end $$;
+create function ojs_router.missing() returns int[] language sql volatile parallel unsafe
+begin atomic
+    select (ojs_router.status_of_nodes()).missing;
+end;
+create function ojs_router.is_watched() returns boolean language sql volatile parallel unsafe
+begin atomic
+    select (ojs_router.status_of_nodes()).watched;
+end;
+
+create function ojs_router.without(nodes int[], missing int[]) returns int[]
+language plpgsql immutable parallel safe as $$
+begin
+    if missing = '{}' then
+        return nodes;
+    end if;
+    return array(select n from unnest(nodes) n where n <> all (missing));
+end $$;
+
+-- Nodes that are asked: all but those that are removed, and those that are missing.
+create function ojs_router.live_nodes() returns int[] language sql volatile parallel unsafe
+begin atomic
+    select ojs_router.without(ojs_router.present_nodes(), ojs_router.missing());
+end;
 
 -- Of these nodes those that answer. They are asked at once; where that fails, each half by itself. A single one is
 -- asked again: its connection may be one that the failure of another node has spoilt. Not so where a pooler waited for
@@ -161,39 +213,52 @@ end $$;
 
 -- A node for what may be anywhere: the caller's choice, or any that takes new jobs.
 create function ojs_router.any_node() returns int
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe as $$
 declare
     chosen text := current_setting('ojs_router.node', true);
     missing int[] := ojs_router.missing();
-    nodes int[];
-    node int;
+    nodes int[] := ojs_router.active_nodes();
 begin
     if chosen <> '' then
-        select number into node from ojs_router.node where state = 'active' and number::text = chosen;
-        if node is null then
+        if chosen <> all (ojs_router.active_nodes()::text[]) then
             perform ojs_router.raise('INVALID_PAYLOAD', format('ojs_router.node: there is no active node %s',
                 left(chosen, 20)),
                 '{"field": "ojs_router.node"}',
                     'Set it to the number of an active node (ojs_router.nodes), or reset it.');
         end if;
-        return node;
+        return chosen;
     end if;
-    nodes := array(select number from ojs_router.node where state = 'active' and number <> all (missing));
+    if missing <> '{}' then
+        nodes := ojs_router.without(nodes, missing);
+    end if;
     if nodes = '{}' then
-        perform ojs_router.check_any(array(select number from ojs_router.node where state <> 'removed'));
+        perform ojs_router.check_any(ojs_router.present_nodes());
         perform ojs_router.raise('UNAVAILABLE', 'no node takes new jobs', '{}',
             'All are draining or do not answer. Try again later.');
     end if;
     return nodes[1 + floor(random() * cardinality(nodes))];
 end $$;
 
--- Where a job is: on the node that its id names. Null where that is none.
-create function ojs_router.named_node(id uuid) returns int
-language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select n.number from ojs_router.node n
-    where ojs_router.check_tenant() and n.state <> 'removed'
-        and n.number = ((get_byte(uuid_send(id), 8) & 63) << 8 | get_byte(uuid_send(id), 9))
-$$;
+-- A node that answers, for what any of them can do.
+create function ojs_router.random_node() returns int
+language plpgsql volatile parallel unsafe as $$
+declare
+    nodes int[] := ojs_router.live_nodes();
+begin
+    if nodes = '{}' then
+        perform ojs_router.check_any(nodes);
+    end if;
+    return nodes[1 + floor(random() * cardinality(nodes))];
+end $$;
+
+-- Where a job is: on the node that its id names. Null where that is none, and for a tenant, whom what is called next
+-- refuses.
+create function ojs_router.named_node(id uuid) returns int language sql stable parallel safe
+begin atomic
+    select case when not ojs_router.acts_for_tenant()
+        and ((get_byte(uuid_send(id), 8) & 63) << 8 | get_byte(uuid_send(id), 9)) = any (ojs_router.present_nodes())
+        then (get_byte(uuid_send(id), 8) & 63) << 8 | get_byte(uuid_send(id), 9) end;
+end;
 
 -- A job whose id does not name its node: all are asked. Null if it is on none.
 create function ojs_router.found_node(id uuid) returns int
@@ -221,14 +286,11 @@ begin
     return node;
 end $$;
 
-create function ojs_router.home(id uuid) returns int
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    node int := ojs_router.named_node(id);
-begin
-    return coalesce(node, ojs_router.found_node(id), ojs_router.any_node());
-        -- the last one says that there is no such job
-end $$;
+create function ojs_router.home(id uuid) returns int language sql volatile parallel unsafe
+begin atomic
+    -- The last one says that there is no such job.
+    select coalesce(ojs_router.named_node(id), ojs_router.found_node(id), ojs_router.any_node());
+end;
 
 -- Like home(), but for calls that a node answers even if it does not know the job.
 create function ojs_router.holding_node(id uuid) returns int

@@ -8,15 +8,15 @@ create function ojs_router.remote_push(
     "unique" jsonb, meta jsonb, timeout interval, deduplication_key text, deduplication_ttl interval, id uuid,
         tags text[], pending boolean,
     options jsonb
-) returns ojs.job language plproxy as $$
+) returns text language plproxy as $$
     cluster 'ojs'; run on node;
-    select * from ojs.push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18);
+    select ojs.push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18);
 $$;
--- What most jobs need. The node reads and plans the text each time: parameters cost, and default values cost more.
-create function ojs_router.remote_push(node int, type text, args jsonb, queue text) returns ojs.job
+-- What most jobs need: parameters cost, and default values cost more.
+create function ojs_router.remote_push(node int, type text, args jsonb, queue text) returns text
     language plproxy as $$
     cluster 'ojs'; run on node;
-    select * from ojs.push($2, $3, $4, 0, null, null, null, null, null, '{}', null, null, null, null, null, false,
+    select ojs.push($2, $3, $4, 0, null, null, null, null, null, '{}', null, null, null, null, null, false,
         '{}');
 $$;
 create function ojs_router.remote_push_job(node int, job jsonb) returns jsonb language plproxy as $$
@@ -151,7 +151,6 @@ declare
     envelope jsonb;
     node int;
     failure ojs_router.failure;
-    answer ojs.job;
 begin
     if plain is not true and ("unique" is not null or deduplication_key is not null or id is not null
             or options ?| array['unique', 'deduplication_key', 'id', 'rate_limit',
@@ -166,13 +165,10 @@ begin
     loop
         begin
             if plain then
-                answer := ojs_router.remote_push(node, type, args, queue);
-            else
-                answer := ojs_router.remote_push(node, type, args, queue, priority, scheduled_at, delay, expires_at,
-                    retry, "unique", meta,
-                    timeout, deduplication_key, deduplication_ttl, id, tags, pending, options);
+                return ojs_router.remote_push(node, type, args, queue)::ojs.job;
             end if;
-            return answer;
+            return ojs_router.remote_push(node, type, args, queue, priority, scheduled_at, delay, expires_at, retry,
+                "unique", meta, timeout, deduplication_key, deduplication_ttl, id, tags, pending, options)::ojs.job;
         exception when others then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
@@ -189,7 +185,7 @@ declare
     node int;
     failure ojs_router.failure;
 begin
-    if jsonb_typeof(job) = 'object' then
+    if job ?| array['unique', 'deduplication_key', 'ordering_key', 'rate_limit', 'id', 'options'] then
         key := ojs_router.envelope_key(job, case when ojs_router.is_unique(job)
             then (ojs_router.fingerprints(jsonb_build_array(job)))[1] end);
     end if;
@@ -261,11 +257,8 @@ declare
     node int;
     failure ojs_router.failure;
 begin
-    if jsonb_typeof(jobs) = 'array' and (jsonb_path_exists(jobs, '$[*].unique')
-        or jsonb_path_exists(jobs, '$[*].options.unique')
-            or jsonb_path_exists(jobs, '$[*].id') or jsonb_path_exists(jobs, '$[*].ordering_key')
-            or jsonb_path_exists(jobs, '$[*].options.ordering_key') or jsonb_path_exists(jobs, '$[*].rate_limit')
-                or jsonb_path_exists(jobs, '$[*].options.rate_limit')) then
+    if jsonb_typeof(jobs) = 'array' and (jobs @? '$[*].unique' or jobs @? '$[*].id' or jobs @? '$[*].ordering_key'
+            or jobs @? '$[*].rate_limit' or jobs @? '$[*].options') then
         select array_agg(ojs_router.envelope_key(j, f) order by n) into keys
         from rows from (jsonb_array_elements(jobs), unnest(ojs_router.batch_fingerprints(jobs, atomicity))) with
             ordinality b(j, f, n);

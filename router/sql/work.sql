@@ -45,19 +45,16 @@ $$;
 
 -- Which nodes the jobs are on by their ids, or with `ask` by asking all nodes; null where none is known.
 create function ojs_router.homes(ids uuid[], ask boolean default false) returns int[]
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe as $$
 declare
-    homes int[];
     nodes int[];
     failure ojs_router.failure;
 begin
-    perform ojs_router.check_tenant();
+    if ojs_router.acts_for_tenant() then
+        perform ojs_router.check_tenant();
+    end if;
     if not ask then
-        select array_agg(n.number order by i.n) into homes
-        from unnest(ids) with ordinality i(id, n)
-        left join ojs_router.node n on n.state <> 'removed' and n.number
-            = ((get_byte(uuid_send(i.id), 8) & 63) << 8 | get_byte(uuid_send(i.id), 9));
-        return homes;
+        return array(select ojs_router.named_node(id) from unnest(ids) id);
     end if;
     nodes := ojs_router.live_nodes();
     for attempt in 1..4 loop
@@ -73,6 +70,28 @@ begin
             nodes := ojs_router.answering_after(nodes, failure, attempt);
         end;
     end loop;
+end $$;
+
+-- The jobs of each node, of those at the positions `todo`, or of all; without those whose node is not known.
+create function ojs_router.split_by_node(
+    homes int[], todo int[], job_ids uuid[], lease_ids text[], results jsonb[],
+    out node int, out ids uuid[], out leases text[], out answers jsonb[]
+) returns setof record
+language plpgsql volatile parallel unsafe rows 2 as $$
+#variable_conflict use_column
+begin
+    if todo is null and homes[1] = all (homes) then
+        node := homes[1]; ids := job_ids; leases := lease_ids; answers := results;
+        return next;
+        return;
+    end if;
+    return query
+        select j.home, array_agg(j.id), case when lease_ids is not null then array_agg(j.lease) end,
+            case when results is not null then array_agg(j.result) end
+        from (
+            select * from unnest(homes, job_ids, lease_ids, results) with ordinality u(home, id, lease, result, n)
+            where u.home is not null and (todo is null or u.n = any (todo)) order by u.home, u.n) j
+        group by j.home order by j.home;
 end $$;
 
 -- ack_many, nack_many and extend_many. A job that its node skips may be on another one, so skipped jobs are looked
@@ -96,34 +115,28 @@ begin
             #variable_conflict use_variable
             declare
                 _homes int[] := ojs_router.homes(job_ids);
-                _todo int[] := array(select n from generate_subscripts(job_ids, 1) n);
+                _todo int[]; -- positions
                 _skipped int[] := '{}'; -- positions
                 _part record;
                 _answer record;
+                _failed uuid[];
                 _failure ojs_router.failure;
                 _found int[];
             begin
                 done := 0;
-                if _todo = '{}' or cardinality(lease_ids) <> cardinality(job_ids) %7$s
+                if _homes = '{}' or cardinality(lease_ids) <> cardinality(job_ids) %7$s
                     then -- the node says what is wrong
                     _homes := array[ojs_router.random_node()];
-                    select * into _answer from ojs_router.remote_%1$s(_homes[1], worker, job_ids, %4$s, lease_ids);
+                    _answer := ojs_router.remote_%1$s(_homes[1], worker, job_ids, %4$s, lease_ids);
                     done := _answer.done; skipped := _answer.skipped; %5$s
                     return;
                 end if;
                 for round in 1..2 loop
-                    for _part in
-                        select _homes[n] as node, array_agg(n order by n) as positions, array_agg(job_ids[n]
-                            order by n) as ids,
-                            case when lease_ids is not null then array_agg(lease_ids[n] order by n) end as leases %8$s
-                        from unnest(_todo) n where _homes[n] is not null group by 1 order by 1
-                    loop
+                    for _part in select * from ojs_router.split_by_node(_homes, _todo, job_ids, lease_ids, %8$s) loop
                         begin
-                            select * into _answer from ojs_router.remote_%1$s(_part.node, worker, _part.ids, %6$s,
-                                _part.leases);
+                            _answer := ojs_router.remote_%1$s(_part.node, worker, _part.ids, %6$s, _part.leases);
                             done := done + _answer.done; %5$s
-                            _skipped := _skipped || array(select n from unnest(_part.positions) n
-                                where job_ids[n] = any (_answer.skipped));
+                            _failed := _answer.skipped;
                         exception when others then
                             get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                                 _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
@@ -131,11 +144,19 @@ begin
                                 perform ojs_router.raise_failure(_part.node, _failure);
                             end if;
                             perform ojs_router.remember_missing(_part.node);
-                            _skipped := _skipped || _part.positions;
+                            _failed := _part.ids;
                         end;
+                        if _failed <> '{}' then
+                            _skipped := _skipped || array(
+                                select n::int from unnest(_homes, job_ids) with ordinality j(home, id, n)
+                                where home = _part.node and id = any (_failed) and (_todo is null or n = any (_todo)));
+                        end if;
                     end loop;
                     exit when round = 2;
-                    _skipped := _skipped || array(select n from unnest(_todo) n where _homes[n] is null);
+                    if array_position(_homes, null) > 0 then
+                        _skipped := _skipped || array(
+                            select n::int from unnest(_homes) with ordinality h(home, n) where home is null);
+                    end if;
                     exit when _skipped = '{}';
                     _found := ojs_router.homes(array(select job_ids[n] from unnest(_skipped) with ordinality s(n, i)
                         order by i), true);
@@ -146,7 +167,8 @@ begin
                     end loop;
                     _skipped := array(select n from unnest(_skipped) n where n <> all (_todo));
                 end loop;
-                skipped := array(select job_ids[n] from unnest(_skipped) n order by n);
+                skipped := case when _skipped = '{}' then '{}'
+                    else array(select job_ids[n] from unnest(_skipped) n order by n) end;
             exception when others then
                 get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                     _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
@@ -157,11 +179,9 @@ begin
             end $p$
         $f$, f.name, f.parameters, f.deadline, f.third,
             case when f.deadline <> '' then 'deadline := greatest(deadline, _answer.deadline);' else '' end,
-            case when f.third = 'results' then '_part.results' else f.third end,
+            case when f.third = 'results' then '_part.answers' else f.third end,
             case when f.third = 'results' then 'or cardinality(results) <> cardinality(job_ids)' else '' end,
-            case when f.third = 'results'
-                then ', case when results is not null then array_agg(results[n] order by n) end as results'
-                else '' end);
+            case when f.third = 'results' then 'results' else 'null' end);
     end loop;
 end $do$;
 
@@ -182,7 +202,7 @@ declare
 begin
     if cardinality(lease_ids) is distinct from cardinality(job_ids) and lease_ids is not null
             or cardinality(results) is distinct from cardinality(job_ids) and results is not null
-            or homes[1] is not null and not exists (select from unnest(homes) h where h is distinct from homes[1]) then
+            or homes[1] = all (homes) and homes <> '{}' then
         node := coalesce(homes[1], ojs_router.random_node());
         begin
             return query select * from ojs_router.remote_ack_and_claim(node, worker, queue, job_ids, lease_ids, results,
