@@ -3,11 +3,11 @@
 no machine here has.
 
 Jobs arrive at nodes by a Poisson process, spread unevenly (Zipf), one queue. A session watches all nodes each 100 ms
-and writes down how many jobs wait on each (ojs_router.watch). Workers claim up to `--max` jobs: up to 32 nodes of what
-was seen, drawn by weight without replacement, one after the other, until they have enough; each call of a node takes
-`--call` ms. A claim that comes back empty waits for the next look, which it notices within 20 ms, as a claim that waits
-does. Prints how many claims came back empty while jobs waited somewhere that the watch had time to see, how evenly
-nodes are asked, and how long jobs wait."""
+and writes down how many jobs wait on each (ojs_router.watch). Workers claim up to `--max` jobs: up to 40 nodes of what
+was seen, drawn without replacement by how many claims they have jobs for, one after the other, until they have enough;
+each call of a node takes `--call` ms. A claim that comes back empty waits for the next look, which it notices within
+20 ms, as a claim that waits does. Prints how many claims came back empty while jobs waited somewhere that the watch had
+time to see, how evenly nodes are asked, and how long jobs wait."""
 import argparse
 import bisect
 import collections
@@ -24,7 +24,7 @@ parser.add_argument('--max', type=int, default=10, help='jobs per claim')
 parser.add_argument('--job', type=float, default=80, help='ms that a job takes')
 parser.add_argument('--call', type=float, default=1, help='ms that a call of a node takes')
 parser.add_argument('--watch', type=float, default=100, help='ms between two looks')
-parser.add_argument('--tries', type=int, default=32)
+parser.add_argument('--tries', type=int, default=40)
 parser.add_argument('--zipf', type=float, default=1, help='0: even')
 parser.add_argument('--seed', type=int, default=1)
 o = parser.parse_args()
@@ -35,7 +35,7 @@ rng.shuffle(weights)
 arrival_sums = list(itertools.accumulate(weights))
 waiting = [collections.deque() for _ in range(o.nodes)]  # arrival times
 total = 0
-seen, sums = [], []  # nodes with work as the watch saw them, and running sums of how much
+seen, sums = [], []  # nodes with work as the watch saw them, and running sums of how many claims it is for
 
 events, serial = [], itertools.count()
 
@@ -74,7 +74,7 @@ while events:
         at(now + o.watch / 1000, 'watch')
     elif what == 'seen':
         seen = [n for n, _ in details[0]]
-        sums = list(itertools.accumulate(c for _, c in details[0]))
+        sums = list(itertools.accumulate(-(-c // o.max) for _, c in details[0]))
         for _ in range(idle):
             at(now + rng.random() * 0.02, 'claim')
         idle = 0

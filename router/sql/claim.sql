@@ -44,26 +44,28 @@ begin
     return coalesce(work, '{}');
 end $$;
 
--- Which nodes to ask for jobs of a queue, in which order: a random one of those with jobs first, by how many they have.
--- What ojs_router.watch() saw within a second counts more than what this session saw.
-create function ojs_router.nodes_with_work(queue text, seen jsonb) returns int[]
+-- Which nodes to ask for jobs of a queue, in which order: a random one of those with jobs first, by how many claims
+-- like this one they have jobs for. Drawn by how many jobs, nodes with few would be left over
+-- (bench/router_simulation.py). What ojs_router.watch() saw within a second counts more than what this session saw.
+create function ojs_router.nodes_with_work(queue text, seen jsonb, wanted int) returns int[]
 language plpgsql volatile parallel unsafe as $$
 declare
     status ojs_router.node_status := ojs_router.status_of_nodes();
+    size bigint := greatest(wanted, 1);
 begin
     -- Sampling without replacement by weight: the largest of random() ^ (1 / weight).
     if status.watched then
         return array(
             select n from ojs_router.work w, unnest(w.nodes, w.ready) u(n, r)
             where w.queue = nodes_with_work.queue and n <> all (status.missing)
-            order by ln(random() + 1e-300) / r desc limit 32);
+            order by ln(random() + 1e-300) / ((r + size - 1) / size) desc limit 40);
     elsif seen -> queue is null then
         return '{}';
     end if;
     return array(
         select s.key::int from jsonb_each_text(seen -> queue) s
         where s.key::int = any (ojs_router.present_nodes()) and s.key::int <> all (status.missing)
-        order by ln(random() + 1e-300) / greatest(s.value::bigint, 1) desc);
+        order by ln(random() + 1e-300) / ((greatest(s.value::bigint, 1) + size - 1) / size) desc);
 end $$;
 
 -- Waits for the next look of ojs_router.watch(): what the last one saw has been asked for.
@@ -198,7 +200,7 @@ begin
                 end if;
                 loop
                     foreach _queue in array _queues loop
-                        _nodes := ojs_router.nodes_with_work(_queue, _work);
+                        _nodes := ojs_router.nodes_with_work(_queue, _work, _wanted);
                         if _nodes = '{}' and not _called then
                             -- the node says what is wrong with the call, and does its upkeep
                             _nodes := array[ojs_router.random_node()];
