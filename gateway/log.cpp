@@ -36,7 +36,7 @@ character_size(std::string_view text)
 } // namespace
 
 std::string
-quoted(std::string_view text)
+json_quoted(std::string_view text)
 {
     std::string json = "\"";
     while (!text.empty()) {

@@ -12,7 +12,7 @@ namespace gateway
 {
 
 /* A JSON string. What is no UTF-8 is replaced. */
-std::string quoted(std::string_view text);
+std::string json_quoted(std::string_view text);
 
 void complain(std::string_view what);
 

@@ -67,7 +67,7 @@ told(std::string_view text, bool any_letter)
     std::string copy(text);
     std::ranges::replace_if(
         copy, [](char c) { return c >= 0 && c < ' ' && c != '\n' && c != '\t'; }, ' ');
-    copy = quoted(copy);
+    copy = json_quoted(copy);
     if (!any_letter) {
         std::erase_if(copy, [](unsigned char c) { return c >= 0x80 && c < 0xc0; });
         std::ranges::replace_if(
@@ -165,8 +165,8 @@ Sender::Transfer::outcome(CURLcode code) const
     curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
     curl_easy_getinfo(easy.get(), CURLINFO_RETRY_AFTER, &retry_after);
     auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - since);
-    std::string json = R"({"id": )" + quoted(id) + R"(, "lease_id": )" + quoted(lease_id) + R"(, "duration_ms": )" +
-                       std::to_string(took.count());
+    std::string json = R"({"id": )" + json_quoted(id) + R"(, "lease_id": )" + json_quoted(lease_id) +
+                       R"(, "duration_ms": )" + std::to_string(took.count());
     /* Of an answer that is too long, the status counts; it was read as far as that. */
     if (code == CURLE_OK || (code == CURLE_WRITE_ERROR && answer_bytes > most_of_answer)) {
         json += R"(, "status_code": )" + std::to_string(status);

@@ -472,10 +472,10 @@ Server::write_log(const Client &client, const Exchange &exchange)
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - exchange.since);
     const Request &request = exchange.request;
-    log.write(std::string("{\"time\": \"") + date + "\", \"request_id\": " + quoted(exchange.id) +
-              ", \"address\": " + quoted(client.peer.address) + ", \"role\": " + quoted(exchange.role) +
-              ", \"method\": " + quoted(std::string_view(request.method).substr(0, 32)) + ", \"path\": " +
-              quoted(request.path().substr(0, 1024)) + ", \"status\": " + std::to_string(exchange.answer.status) +
+    log.write(std::string("{\"time\": \"") + date + "\", \"request_id\": " + json_quoted(exchange.id) +
+              ", \"address\": " + json_quoted(client.peer.address) + ", \"role\": " + json_quoted(exchange.role) +
+              ", \"method\": " + json_quoted(std::string_view(request.method).substr(0, 32)) + ", \"path\": " +
+              json_quoted(request.path().substr(0, 1024)) + ", \"status\": " + std::to_string(exchange.answer.status) +
               ", \"ms\": " + std::to_string(took.count()) + ", \"received\": " + std::to_string(exchange.received) +
               ", \"sent\": " + std::to_string(exchange.answer.body.size()) + "}");
 }
