@@ -147,7 +147,7 @@ language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_cancel_in'
 create function ojs_store.hold(job_id uuid, states int, wait boolean) returns boolean
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_hold';
 
--- As ojs.delete_job, but leaves no event.
+-- As ojs.delete_job, but leaves no event, and returns false for a job that has not ended.
 create function ojs_store.delete_finished(job_id uuid) returns boolean
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_delete_finished';
 
@@ -236,16 +236,17 @@ begin
         elsif operation = 'cancel' or state <> all (eligible) then
             code := 'INVALID_STATE_TRANSITION';
             reason := format('the job is %s', state);
+        elsif operation = 'delete' then
+            if not ojs_store.delete_finished(id) then
+                code := 'INVALID_STATE_TRANSITION';
+                reason := 'the job has changed meanwhile';
+            end if;
         else
             begin
-                if operation = 'retry' then
-                    -- An open job with the same uniqueness key does not stop it, and is named (INT-09).
-                    select jsonb_strip_nulls(jsonb_build_object('existing_job_id', r.extra -> 'existing_job_id',
-                        'existing_job_state', r.extra -> 'existing_job_state')) into twin
-                    from ojs.retry(id) r;
-                else
-                    perform ojs_store.delete_finished(id);
-                end if;
+                -- An open job with the same uniqueness key does not stop it, and is named (INT-09).
+                select jsonb_strip_nulls(jsonb_build_object('existing_job_id', r.extra -> 'existing_job_id',
+                    'existing_job_state', r.extra -> 'existing_job_state')) into twin
+                from ojs.retry(id) r;
             exception when others then
                 get stacked diagnostics message = message_text, detail = pg_exception_detail;
                 if left(sqlstate, 2) <> 'OJ' then

@@ -292,23 +292,15 @@ record_act_on(const char *act, const pg_uuid_t &id, int64 queue, const char *rea
     with_spi([&] { (void)execute_latest(record_act, {type, UUIDPGetDatum(&id), name, why}); });
 }
 
-/* Removes a finished job and its history. Returns false if there is no such job; `finished` is how it had ended. */
+/* Removes a finished job and its history. Returns false if there is no such job; `done` is how it had ended. */
 bool
-delete_finished(Tables &tables, const pg_uuid_t &id, FinishedRow &done)
+delete_if_finished(Tables &tables, const pg_uuid_t &id, FinishedRow &done)
 {
-    TimestampTz at = now();
-    bool exists = take_done(tables, id, std::nullopt, done);
-
-    if (exists) {
-        check_use_of_job(done.queue, id, Right::administer);
-        (void)remove_job(tables, id);
-    } else {
-        JobRow job;
-        Status status;
-        if (read_current_status(tables, id, at, job, status))
-            raise_state(tables, id, "delete", Needs::open, at);
-    }
-    return exists;
+    if (!take_done(tables, id, std::nullopt, done))
+        return false;
+    check_use_of_job(done.queue, id, Right::administer);
+    (void)remove_job(tables, id);
+    return true;
 }
 
 Jsonb *
@@ -408,9 +400,14 @@ OJS_CHANGE(ojs_delete_job, "ojs.delete_job()")
 {
     const pg_uuid_t &id = job_id_arg(fcinfo, 0);
     FinishedRow done;
-    bool existed = delete_finished(tables, id, done);
+    TimestampTz at = now();
+    JobRow job;
+    Status status;
+    bool existed = delete_if_finished(tables, id, done);
     if (existed)
         record_act_on("job_deleted", id, done.queue, nullptr);
+    else if (read_current_status(tables, id, at, job, status))
+        raise_state(tables, id, "delete", Needs::open, at);
     PG_RETURN_BOOL(existed);
 }
 
@@ -418,7 +415,7 @@ OJS_CHANGE(ojs_delete_job, "ojs.delete_job()")
 OJS_CHANGE(ojs_delete_finished, "ojs.delete_job()")
 {
     FinishedRow done;
-    PG_RETURN_BOOL(delete_finished(tables, *PG_GETARG_UUID_P(0), done));
+    PG_RETURN_BOOL(delete_if_finished(tables, *PG_GETARG_UUID_P(0), done));
 }
 
 /* ojs_http.take_back_jobs(worker text) returns int: as those of a dead worker */

@@ -38,5 +38,15 @@ my $out = $node->safe_psql('postgres', q{
     explain (analyze, buffers, timing off) select from ojs.queue_stats('q-7')});
 my ($blocks) = $out =~ /Buffers: shared hit=(\d+)/;
 cmp_ok($blocks, '<', 30, 'OP-25: the numbers of one queue read no more blocks for more queues');
+
+# Many subtransactions would make the snapshots of all sessions dear.
+my ($before, $deleted, $after) = split /\n/, $node->safe_psql('postgres', q{
+    select count(ojs.push('growth.job', queue => 'q-1')) from generate_series(1, 300) \g /dev/null
+    select ojs.cancel_many('{"queue": "q-1"}', true) \g /dev/null
+    select pg_current_xact_id();
+    select ojs.delete_many('{"queue": "q-1"}', true) ->> 'succeeded';
+    select pg_current_xact_id()});
+is($deleted, 300, 'BLK-04: many jobs are deleted');
+cmp_ok($after - $before, '<', 50, 'OP-25: and not each by a transaction of its own');
 $node->stop;
 done_testing();
