@@ -3,6 +3,7 @@
 `fill` brings a set from :from - 1 to :to. An operation is (name, preparation, statement) and, where the cost may grow,
 the power of the size by which it may. The preparation is not measured; what it selects with \\gset stands for :'name'.
 """
+import re
 
 HELPERS = r"""
 create sequence seconds increment 2;
@@ -180,6 +181,74 @@ TOPICS = [
      "select ojs.lease_extend('alone', jsonb_build_object('node', 'n', 'lease_ms', 1000, 'seqs', array[:seq]))"),
 ]
 
+PUSHED = "select id from ojs.push('bench.job', queue => 'alone') \\gset"
+PENDING = ("select ojs.push_job('{\"type\": \"bench.job\", \"args\": [], \"queue\": \"alone\", \"pending\": true}')"
+           " ->> 'id' as id \\gset")
+SAVED = HELD + "\nselect from ojs.checkpoint(:'id', '{}');"
+ENDED = HELD + "\nselect from ojs.ack(:'id');"
+CHAIN = '{"type": "chain", "steps": [{"type": "bench.job", "args": [], "queue": "alone"}]}'
+WORKFLOW = f"select ojs.create_workflow('{CHAIN}') ->> 'id' as id \\gset"
+A_QUEUE = "select from ojs.create_queue('spare');"
+
+# What is about one job, worker, workflow or queue, or returns as much as there is of something else.
+OTHERS = [
+    ("push_job", "", "select ojs.push_job('{\"type\": \"bench.job\", \"args\": [], \"queue\": \"alone\"}')"),
+    ("push_many", "", "select ojs.push_many(jsonb_agg('{\"type\": \"bench.job\", \"args\": [], \"queue\": \"alone\"}'"
+     "::jsonb)) from generate_series(1, 10)"),
+    ("ack_many", HELD, "select ojs.ack_many('w', array[:'id'::uuid])"),
+    ("nack_many", HELD, "select ojs.nack_many('w', array[:'id'::uuid], '1 h')"),
+    ("extend_many", HELD, "select ojs.extend_many('w', array[:'id'::uuid], '1 h')"),
+    ("activate", PENDING, "select ojs.activate(:'id')"),
+    ("discard", PUSHED, "select ojs.discard(:'id')"),
+    ("delete_job", ENDED, "select ojs.delete_job(:'id')"),
+    ("set_priority", PUSHED, "select ojs.set_priority(:'id', 5)"),
+    ("claim_pool", "select from ojs.set_pool('pool', '{\"queues\": [\"q\", \"alone\"]}');",
+     "select ojs.claim_pool('pool', 'w')"),
+    ("progress", HELD, "select ojs.progress(:'id', 0.5)"),
+    ("checkpoint", HELD, "select ojs.checkpoint(:'id', '{}')"),
+    ("get_checkpoint", SAVED, "select ojs.get_checkpoint(:'id')"),
+    ("delete_checkpoint", SAVED, "select ojs.delete_checkpoint(:'id')", 0.1), # passes over those deleted before
+    ("wait_result", ENDED, "select ojs.wait_result(:'id', '1 s')"),
+    ("results", ENDED, "select ojs.results(array[:'id'::uuid])"),
+    ("lineage", PUSHED, "select ojs.lineage(:'id')"),
+    ("once", "", "select ojs.once(random()::text)"),
+    ("lease_claim", PUSHED, "select ojs.lease_claim('alone', '{\"node\": \"n\"}')"),
+    ("workflow", WORKFLOW, "select ojs.workflow(:'id')"),
+    ("create_workflow", "", f"select ojs.create_workflow('{CHAIN}')"),
+    ("cancel_workflow", WORKFLOW, "select ojs.cancel_workflow(:'id')"),
+    ("set_worker_state", "select from ojs.register_worker('told');", "select ojs.set_worker_state('told', 'quiet')"),
+    ("create_queue", "", "select ojs.create_queue('new' || random())"),
+    ("configure_queue", A_QUEUE, "select ojs.configure_queue('spare', '{\"max_size\": 10}')"),
+    ("pause_queue", A_QUEUE, "select ojs.pause_queue('spare')"),
+    ("resume_queue", A_QUEUE, "select ojs.resume_queue('spare')"),
+    ("drain_queue", A_QUEUE, "select ojs.drain_queue('spare')"),
+    ("purge_queue of none", A_QUEUE, "select ojs.purge_queue('spare', confirm => true)", LINEAR),
+    ("drop_queue", A_QUEUE, "select ojs.drop_queue('spare')", LINEAR),
+    ("key_held", "", "select ojs.key_held('00')"),
+    ("held_slots", "", "select ojs.held_slots()", LINEAR), # of the keys that are held
+    ("waiting", "", "select ojs.waiting()"),
+    ("scheduling_stats", "", "select ojs.scheduling_stats()", 1.8), # by index what few rows are read whole for
+    ("tenant_stats", "", "select ojs.tenant_stats()"),
+    ("free_deduplication_key", "", "select ojs.free_deduplication_key('q', 'none')"),
+    ("skip_ordering_key",
+     "select from ojs.push('bench.job', queue => 'lined', options => '{\"ordering_key\": \"k\"}');",
+     "select ojs.skip_ordering_key('lined', 'k')"),
+    ("claim_webhooks", "", "select ojs.claim_webhooks()"),
+    ("ready", "", "select ojs.ready()"),
+    ("manifest", "", "select ojs.manifest()"),
+    ("fingerprint", "", "select ojs.fingerprint('{\"type\": \"bench.job\", \"args\": [], \"unique\": {}}')"),
+    ("unschedule", "select from ojs.schedule('gone', '0 0 1 1 *', '{\"type\": \"bench.cron\", \"args\": []}');",
+     "select ojs.unschedule('gone')"),
+    ("view rate_limits", "", "select * from ojs.rate_limits", LINEAR),
+    ("view leases", "", "select * from ojs.leases", LINEAR),
+    ("view events", "", "select * from ojs.events limit 10", LINEAR), # in no order: by job_id, or with a cursor
+    ("events of a job", PUSHED, "select * from ojs.events where job_id = :'id'", LINEAR), # leases have no index for it
+    ("view pools", "", "select * from ojs.pools", LINEAR), # the leases say which workers are active
+    *((f"view {view}", "", f"select * from ojs.{view}") for view in (
+        "audit", "crons", "deduplication_keys", "hooks", "lease_log", "queues", "schemas", "tenant_roles", "tenants",
+        "webhook_deliveries", "webhooks")),
+]
+
 def linear(operations, *names):
     """These operations, of which some may cost as much more as there is more."""
     return [(*operation[:3], LINEAR) if operation[0] in names else operation for operation in operations]
@@ -189,12 +258,12 @@ DATA = {
     "ready": {
         "by": "available jobs",
         "fill": "call push_many(:to - :from + 1, 'q');",
-        "operations": HOT_PATH + LOOKS + BULK + FIRST_TEN,
+        "operations": HOT_PATH + LOOKS + OTHERS + BULK + FIRST_TEN,
     },
     "finished": {
         "by": "finished jobs",
         "fill": in_parts("finish") + "\ncall push_many(10, 'q');",
-        "operations": HOT_PATH + LOOKS + BULK + [
+        "operations": HOT_PATH + LOOKS + OTHERS + BULK + [
             ("delete_many by a type that there is not",
              "",
              "select ojs.delete_many('{\"type\": \"none.x\"}', true)", LINEAR),
@@ -210,7 +279,7 @@ DATA = {
     "leases": {
         "by": "leases",
         "fill": in_parts("hold") + "\ncall push_many(10, 'q');",
-        "operations": linear(HOT_PATH + LOOKS, "GET admin/stats") + TOPICS + [
+        "operations": linear(HOT_PATH + LOOKS + OTHERS, "GET admin/stats") + TOPICS + [
             ("explain_job of an active one",
              "select job_id as id from ojs_store.lease limit 1 \\gset",
              "select ojs.explain_job(:'id')"),
@@ -384,3 +453,23 @@ DATA = {
         ],
     },
 }
+
+# Public functions and views that are in no operation, and why.
+NOT_MEASURED = {
+    "is what the operations over HTTP call": "http",
+    "reads nothing but what it is given": "canonical_json capabilities envelope fingerprint_input key_slot node_of version",
+    "waits, or is part of what is measured": "work_open work_next work_close start_worker",
+    "writes a row of a small table": "set_pool bind_tenant unbind_tenant create_schema drop_schema set_schema_validation "
+        "drop_pool set_tenant drop_tenant register_hook unregister_hook set_maintenance notify_events",
+    "is about one webhook": "create_webhook update_webhook drop_webhook rotate_webhook_secret test_webhook "
+        "retry_webhook_delivery finish_webhooks",
+    "is meant to read or remove everything": "index_events reset",
+    "is about one workflow": "extend_workflow",
+}
+
+
+def covered():
+    """The names of public functions and views that are measured, or not to be."""
+    names = set(re.findall(r"\bojs\.(\w+)", " ".join(operation[2] for data in DATA.values()
+                                                   for operation in data["operations"])))
+    return sorted(names.union(*(named.split() for named in NOT_MEASURED.values())))

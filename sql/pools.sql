@@ -176,6 +176,15 @@ end $$;
 comment on function ojs.drop_pool(text)
     is 'Removes a pool, not its queues and their jobs; false if there was none of that name';
 
+-- Since when the jobs that are held are; none on a standby.
+create function ojs_store.held_since(out queue bigint, out started_at timestamptz) returns setof record
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if not pg_is_in_recovery() then
+        return query select l.queue, l.claimed_at from ojs_store.lease l;
+    end if;
+end $$;
+
 create function ojs.scheduling_stats(
     out queue text, out dispatch_count_1m bigint, out dispatch_ratio_1m numeric, out avg_wait_ms numeric,
     out active_jobs bigint
@@ -189,8 +198,7 @@ begin
         with readable as materialized (
             select ojs_store.queue_id(q.name) as id, q.name from ojs.queues q
         ), running as materialized (
-            select j.queue, r.started_at from ojs_store.running() r join ojs_store.job j on j.id = r.job_id
-            where r.kind = Origin.held
+            select * from ojs_store.held_since()
         ), started as (
             select d.queue from ojs_store.finished d where d.started_at > since
             union all

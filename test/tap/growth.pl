@@ -39,6 +39,14 @@ my $out = $node->safe_psql('postgres', q{
 my ($blocks) = $out =~ /Buffers: shared hit=(\d+)/;
 cmp_ok($blocks, '<', 30, 'OP-25: the numbers of one queue read no more blocks for more queues');
 
+# What becomes public is measured, or says why not.
+my %covered = map { $_ => 1 } split /\n/, `$program --covered`;
+my @public = split /\n/, $node->safe_psql('postgres', q{
+    select proname from pg_proc where pronamespace = 'ojs'::regnamespace
+    union select relname from pg_class where relnamespace = 'ojs'::regnamespace and relkind = 'v'
+    order by 1});
+is(join(' ', grep { !$covered{$_} } @public), '', 'OP-25: bench/growth measures all that is public');
+
 # Many subtransactions would make the snapshots of all sessions dear.
 my ($before, $deleted, $after) = split /\n/, $node->safe_psql('postgres', q{
     select count(ojs.push('growth.job', queue => 'q-1')) from generate_series(1, 300) \g /dev/null
