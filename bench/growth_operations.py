@@ -125,6 +125,9 @@ LOOKS = [
     ("list_jobs of a type", "", "select ojs.list_jobs(type => 'bench.*', max => 20)"),
     ("list_jobs of a type that there is not", "", "select ojs.list_jobs(type => 'none.*', max => 20)", LINEAR),
     ("queue_info", "", "select ojs.queue_info('q')"),
+    ("queue_info after a write",
+     "select ojs.queue_info('q') \\g /dev/null",
+     "select ojs.queue_info('q') from (select ojs.push('bench.job', queue => 'other') offset 0) p"),
     ("queue_stats of a queue", "", "select ojs.queue_stats('q')"),
     ("queue_stats", "", "select ojs.queue_stats()"),
     ("metrics", "", "select ojs.metrics()"),
@@ -457,12 +460,15 @@ DATA = {
 # Public functions and views that are in no operation, and why.
 NOT_MEASURED = {
     "is what the operations over HTTP call": "http",
-    "reads nothing but what it is given": "canonical_json capabilities envelope fingerprint_input key_slot node_of version",
+    "reads nothing but what it is given":
+        "canonical_json capabilities envelope fingerprint_input key_slot node_of version",
     "waits, or is part of what is measured": "work_open work_next work_close start_worker",
-    "writes a row of a small table": "set_pool bind_tenant unbind_tenant create_schema drop_schema set_schema_validation "
-        "drop_pool set_tenant drop_tenant register_hook unregister_hook set_maintenance notify_events",
-    "is about one webhook": "create_webhook update_webhook drop_webhook rotate_webhook_secret test_webhook "
-        "retry_webhook_delivery finish_webhooks",
+    "writes a row of a small table":
+        "set_pool bind_tenant unbind_tenant create_schema drop_schema set_schema_validation drop_pool set_tenant "
+        "drop_tenant register_hook unregister_hook set_maintenance notify_events",
+    "is about one webhook":
+        "create_webhook update_webhook drop_webhook rotate_webhook_secret test_webhook retry_webhook_delivery "
+        "finish_webhooks",
     "is meant to read or remove everything": "index_events reset",
     "is about one workflow": "extend_workflow",
 }

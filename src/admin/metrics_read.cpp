@@ -236,31 +236,58 @@ OJS_FUNCTION(ojs_shared_parts)
 namespace
 {
 
-constinit Statement kept_seqs = {"select min(seq), max(seq) from ojs_store.job where queue = $1", {INT8OID}, nullptr};
-constinit Statement job_of_seq = {
-    "select id from ojs_store.job where queue = $1 and seq = $2 limit 1", {INT8OID, INT8OID}, nullptr};
+constinit Statement kept_seqs = {R"sql(
+    select of.queue, of.earliest, of.head, j.id
+    from (select queue, min(seq) as earliest, max(seq) as head from ojs_store.job group by queue) of
+    join ojs_store.job j on j.queue = of.queue and j.seq = of.earliest
+    order by of.queue
+)sql",
+                                 {},
+                                 nullptr};
 
 struct Seqs {
+    int64 queue;
     int64 earliest; /* 0: there is no job */
     int64 head;
     pg_uuid_t earliest_id;
 };
 
-Seqs
-look_for_seqs(int64 queue)
+/* The numbers of all queues that have jobs, by queue. */
+struct AllSeqs {
+    Seqs *of;
+    int n;
+    Oid table;
+    int64 look_again_us; /* not before this, by the steady clock */
+};
+
+AllSeqs last_look; /* of this session, at what was committed */
+
+const Seqs *
+find_seqs(const AllSeqs &all, int64 queue)
 {
-    Seqs seqs = {};
+    const Seqs *begin = all.of;
+    const Seqs *end = begin + all.n;
+    const Seqs *found =
+        std::lower_bound(begin, end, queue, [](const Seqs &one, int64 wanted) { return one.queue < wanted; });
+    return found != end && found->queue == queue ? found : nullptr;
+}
+
+AllSeqs
+look_for_seqs(Oid table)
+{
+    constexpr int most_of_the_time = 200; /* one part in so many */
+    AllSeqs all = {nullptr, 0, table, 0};
+    int64 start_us = steady_us();
     with_spi([&] {
         bool null;
-        (void)execute_latest(kept_seqs, {Int64GetDatum(queue)});
-        seqs.earliest = DatumGetInt64(cell(0, 1, &null));
-        if (null)
-            return;
-        seqs.head = int_cell(0, 2);
-        if (execute_latest(job_of_seq, {Int64GetDatum(queue), Int64GetDatum(seqs.earliest)}) > 0)
-            seqs.earliest_id = *DatumGetUUIDP(cell(0, 1, &null));
+        all.n = static_cast<int>(execute_latest(kept_seqs, {}));
+        all.of = static_cast<Seqs *>(MemoryContextAllocHuge(TopMemoryContext, sizeof(Seqs) * std::max(all.n, 1)));
+        for (int i = 0; i < all.n; i++)
+            all.of[i] = {int_cell(i, 1), int_cell(i, 2), int_cell(i, 3), *DatumGetUUIDP(cell(i, 4, &null))};
     });
-    return seqs;
+    int64 end_us = steady_us();
+    all.look_again_us = end_us + (end_us - start_us) * most_of_the_time;
+    return all;
 }
 
 bool
@@ -287,7 +314,7 @@ known_seqs(Oid table, int64 queue_id, int64 at_us, Seqs &seqs)
         SpinLockAcquire(&queue.mutex);
         known = queue.seqs_known;
         fresh = at_us < queue.look_again_us;
-        seqs = {queue.earliest_seq, queue.head_seq, queue.earliest_id};
+        seqs = {queue_id, queue.earliest_seq, queue.head_seq, queue.earliest_id};
         SpinLockRelease(&queue.mutex);
     }
     LWLockRelease(job_metrics->lock);
@@ -306,22 +333,69 @@ can_remember_seqs(Database &database, Oid table, int64 queue_id)
 }
 
 void
-remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, int64 look_again_us)
+remember_in(QueueMetrics &queue, const Seqs *seqs, int64 look_again_us)
+{
+    SpinLockAcquire(&queue.mutex);
+    queue.head_seq = std::max(queue.head_seq, seqs != nullptr ? seqs->head : 0);
+    queue.earliest_seq = seqs != nullptr ? seqs->earliest : 0;
+    queue.earliest_id = seqs != nullptr ? seqs->earliest_id : pg_uuid_t{};
+    queue.look_again_us = look_again_us;
+    queue.seqs_known = true;
+    SpinLockRelease(&queue.mutex);
+}
+
+/* For this queue, or (0) all that have room: who asks for the next one need not look. */
+void
+remember_seqs(Database &database, const AllSeqs &all, int64 only)
 {
     LWLockAcquire(job_metrics->lock, LW_EXCLUSIVE);
-    begin_metrics(database, table, now());
-    int q = make_queue_metrics(table, queue_id);
-    if (q >= 0) {
+    begin_metrics(database, all.table, now());
+    for (int q = 0; q < job_metrics->n_queues; q++) {
         QueueMetrics &queue = job_metrics->queues[q];
-        SpinLockAcquire(&queue.mutex);
-        queue.head_seq = std::max(queue.head_seq, seqs.head);
-        queue.earliest_seq = seqs.earliest;
-        queue.earliest_id = seqs.earliest_id;
-        queue.look_again_us = look_again_us;
-        queue.seqs_known = true;
-        SpinLockRelease(&queue.mutex);
+        if (queue.database == MyDatabaseId && queue.table == all.table && (only == 0 || queue.queue == only))
+            remember_in(queue, find_seqs(all, queue.queue), all.look_again_us);
     }
     LWLockRelease(job_metrics->lock);
+}
+
+/* What this transaction has pushed is later than all that was committed when it began to. */
+void
+add_own_pushes(Oid table, int64 queue_id, Seqs &seqs)
+{
+    LWLockAcquire(job_metrics->lock, LW_SHARED);
+    int q = find_queue_metrics(table, queue_id);
+    for (int i = 0; q >= 0 && i < metric_deltas.n; i++) {
+        const MetricDelta &what = metric_deltas.all[i];
+        if (what.cell == cell_enqueued && is_current(what) && job_metrics->series[what.series].queue == q)
+            seqs.head = std::max(seqs.head, what.sum);
+    }
+    LWLockRelease(job_metrics->lock);
+}
+
+/* Where nobody has remembered them: by this session's last look, or by another one, which rows that this transaction
+ * has written keep from being remembered. */
+Seqs
+look_up_seqs(Database *database, Oid table, int64 queue, int64 at_us)
+{
+    bool writes = TransactionIdIsValid(GetTopTransactionIdIfAny());
+    bool valid = database != nullptr && last_look.table == table && at_us < last_look.look_again_us;
+    const Seqs *known = valid ? find_seqs(last_look, queue) : nullptr;
+    if (known != nullptr && job_exists(known->earliest_id)) {
+        remember_seqs(*database, last_look, queue);
+        return *known;
+    }
+    AllSeqs all = look_for_seqs(table);
+    const Seqs *found = find_seqs(all, queue);
+    Seqs seqs = found != nullptr ? *found : Seqs{};
+    if (database == nullptr || writes) {
+        pfree(all.of);
+        return seqs;
+    }
+    if (last_look.of != nullptr)
+        pfree(last_look.of);
+    last_look = all;
+    remember_seqs(*database, all, 0);
+    return seqs;
 }
 
 } // namespace
@@ -331,23 +405,18 @@ remember_seqs(Database &database, Oid table, int64 queue_id, const Seqs &seqs, i
  * queue for which there is no room to remember them. */
 OJS_FUNCTION(ojs_queue_seqs)
 {
-    constexpr int most_of_the_time = 200; /* one part in so many */
     int64 queue = PG_GETARG_INT64(0);
     Database *database = job_metrics != nullptr && !RecoveryInProgress() ? my_database() : nullptr;
-    bool writes = TransactionIdIsValid(GetTopTransactionIdIfAny());
-    int64 start_us = steady_us();
+    int64 at_us = steady_us();
     Oid table = store::relation_oid(store::Rel::ready);
     Seqs seqs = {};
 
-    bool is_known = true;
-    if (database != nullptr && !known_seqs(table, queue, start_us, seqs))
-        is_known = can_remember_seqs(*database, table, queue);
-    if (is_known && (database == nullptr || writes || !known_seqs(table, queue, start_us, seqs))) {
-        seqs = look_for_seqs(queue);
-        int64 end_us = steady_us();
-        if (database != nullptr && !writes)
-            remember_seqs(*database, table, queue, seqs, end_us + (end_us - start_us) * most_of_the_time);
-    }
+    bool remembered = database != nullptr && known_seqs(table, queue, at_us, seqs);
+    bool is_known = remembered || database == nullptr || can_remember_seqs(*database, table, queue);
+    if (is_known && !remembered)
+        seqs = look_up_seqs(database, table, queue, at_us);
+    else if (remembered)
+        add_own_pushes(table, queue, seqs);
     TupleDesc desc;
     if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
         elog(ERROR, "return type must be a row type");

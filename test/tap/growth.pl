@@ -27,6 +27,7 @@ grows_no_more('--sizes', '200,2000', qw(ready leases dead workflows limits limit
 cmp_ok($tests, '>', 100, 'and has measured the operations');
 # What small tables hide.
 grows_no_more('--sizes', '300,30000', '--only', 'first ten', 'ready');
+grows_no_more('--sizes', '300,30000', '--only', 'queue_info', 'ready');
 grows_no_more('--sizes', '300,30000', 'period');
 
 # A look at one queue does not look at the others.
