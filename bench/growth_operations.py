@@ -356,6 +356,16 @@ DATA = {
              "select (ojs.ack(id)).state from ojs.claim('one', 'w')"),
         ],
     },
+    "places": {
+        "by": "held jobs of a concurrency limit", "scale": 0.1,
+        "fill": "select ojs.create_queue('q', '{\"concurrency\": 1000000}');\n" + in_parts("hold")
+                + "\ncall push_many(50, 'q');",
+        "operations": [
+            # Of each place that is taken, whether its lease still exists.
+            ("claim", "", "select ojs.claim('q', 'w')", LINEAR),
+            ("ack", "select id from ojs.claim('q', 'w') \\gset", "select ojs.ack(:'id')"),
+        ],
+    },
     "limit_keys": {
         "by": "keys of limits", "scale": 0.1,
         "fill": "call limited(:from, :to, (:to - :from + 1) / 2);" + SETTLE,
