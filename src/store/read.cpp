@@ -166,10 +166,10 @@ row_of_entry(Scan &scan)
 }
 
 bool
-held_by_another(const Scan &scan)
+held_by_another(const Table &table)
 {
     bool should_free;
-    HeapTupleHeader header = ExecFetchSlotHeapTuple(scan.table->slot, false, &should_free)->t_data;
+    HeapTupleHeader header = ExecFetchSlotHeapTuple(table.slot, false, &should_free)->t_data;
     TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
     if (header->t_infomask & HEAP_XMAX_INVALID)
         return false;
@@ -319,7 +319,7 @@ begin(BlockWalk &walk, Table &table, BlockNumber first, BlockNumber n)
     ItemPointerData to;
     ItemPointerSet(&from, first, FirstOffsetNumber);
     ItemPointerSet(&to, first + n - 1, MaxOffsetNumber);
-    walk.slot = table_slot_create(table.rel, nullptr);
+    walk.table = &table;
     walk.snapshot = RegisterSnapshot(GetLatestSnapshot());
     walk.desc = table_beginscan_tidrange(table.rel, walk.snapshot, &from, &to);
 }
@@ -328,7 +328,7 @@ bool
 next(BlockWalk &walk)
 {
     CHECK_FOR_INTERRUPTS();
-    return table_scan_getnextslot_tidrange(walk.desc, ForwardScanDirection, walk.slot);
+    return table_scan_getnextslot_tidrange(walk.desc, ForwardScanDirection, walk.table->slot);
 }
 
 void
@@ -336,7 +336,7 @@ end(BlockWalk &walk)
 {
     table_endscan(walk.desc);
     UnregisterSnapshot(walk.snapshot);
-    ExecDropSingleTupleTableSlot(walk.slot);
+    ExecClearTuple(walk.table->slot);
 }
 
 void

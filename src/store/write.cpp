@@ -186,6 +186,15 @@ take(Table &table, ItemPointer tid)
 }
 
 Outcome
+take_seen(Table &table, ItemPointer tid)
+{
+    TM_Result result = delete_tuple(table, tid, false);
+    if (result == TM_Ok)
+        watch_deleted(table, tid);
+    return outcome(result);
+}
+
+Outcome
 take_waiting(Table &table, ItemPointer tid)
 {
     TM_Result result = delete_tuple(table, tid, true);

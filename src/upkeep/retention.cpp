@@ -47,8 +47,7 @@ in_use(Tables &tables, const pg_uuid_t &id)
     constexpr struct {
         store::Rel rel;
         store::Idx by_job;
-    } all[] = {{store::Rel::job, store::Idx::job_id},
-               {store::Rel::job_history, store::Idx::job_history_job},
+    } all[] = {{store::Rel::job_history, store::Idx::job_history_job},
                {store::Rel::checkpoint, store::Idx::checkpoint_job},
                {store::Rel::progress, store::Idx::progress_job},
                {store::Rel::dead_letter, store::Idx::dead_letter_job}};
@@ -60,11 +59,14 @@ in_use(Tables &tables, const pg_uuid_t &id)
         store::key_uuid(&key, id);
         store::begin(scan, tables.get(one.rel), one.by_job, &key, 1, false);
         while (!busy && (seen = store::next(scan)) != store::Row::none)
-            busy = seen != store::Row::live || store::held_by_another(scan);
+            busy = seen != store::Row::live || store::held_by_another(tables.get(one.rel));
         store::end(scan);
     }
     return busy;
 }
+
+/* Where the next job most likely lies: jobs end more or less in the order in which they were stored. */
+ItemPointerData next_job;
 
 /*
  * Removes a finished job, whose row of `finished` is at tid, unless somebody is at it or its unique policy counts it.
@@ -73,15 +75,24 @@ bool
 let_go(Tables &tables, const FinishedBrief &done, ItemPointerData tid, TimestampTz now)
 {
     JobBrief job;
-    ItemPointerData job_tid;
-    if (store::find(tables.job(), store::Idx::job_id, done.job_id, &job_tid) != store::Row::none) {
+    ItemPointerData job_tid = next_job;
+    store::Row seen = store::find_at(tables.job(), done.job_id, &job_tid)
+                          ? store::Row::live
+                          : store::find(tables.job(), store::Idx::job_id, done.job_id, &job_tid);
+    bool alone = (done.flags & finished_alone) != 0;
+    if (seen != store::Row::none) {
         read(tables.job().slot, job);
-        if (still_counted(job, done.state, now))
+        if (still_counted(job, done.state, now) || seen != store::Row::live || store::held_by_another(tables.job()))
             return false;
+        next_job = job_tid;
+        ItemPointerSetOffsetNumber(&next_job, ItemPointerGetOffsetNumber(&job_tid) + 1);
     }
-    if (in_use(tables, done.job_id) || store::take(tables.finished(), &tid) != store::Outcome::ok)
+    if ((!alone && in_use(tables, done.job_id)) || store::take_seen(tables.finished(), &tid) != store::Outcome::ok)
         return false;
-    (void)remove_job(tables, done.job_id);
+    if (!alone || seen == store::Row::none)
+        (void)remove_job(tables, done.job_id);
+    else
+        remove_job(tables, done.job_id, job_tid, job.flags);
     return true;
 }
 
@@ -204,24 +215,25 @@ remove_finished_jobs(Tables &tables, int limit, TimestampTz now)
     int seen = 0;
     int removed = 0;
     store::BlockWalk walk;
+    store::Table &finished = tables.finished();
     if (stretch.first == 0)
         begin_round(now);
     else if (stretch.first != forgetting.next)
         forgetting.n = 0;
-    store::begin(walk, tables.finished(), stretch.first, stretch.n);
+    store::begin(walk, finished, stretch.first, stretch.n);
     while (store::next(walk)) {
         FinishedBrief done;
-        read(walk.slot, done);
+        read(finished.slot, done);
         seen++;
         if (forgetting.n > 0)
             note_finished(done.queue);
         if ((done.flags & finished_dead_letter) || !outlived(done, now))
             continue;
         if (removed == limit) {
-            next_block = ItemPointerGetBlockNumber(&walk.slot->tts_tid);
+            next_block = ItemPointerGetBlockNumber(&finished.slot->tts_tid);
             break;
         }
-        if (!let_go(tables, done, walk.slot->tts_tid, now))
+        if (!let_go(tables, done, finished.slot->tts_tid, now))
             continue;
         removed++;
         newest = std::max(newest.value_or(done.finished_at), done.finished_at);

@@ -193,6 +193,7 @@ complete(Tables &tables, const JobBatch &batch, bool strict, TimestampTz now, En
             store::note_write(queue == nullptr || queue->durable);
         }
         FinishedRow row = end_of(lease, State::completed, now);
+        row.flags = (lease.flags & (job_has_history | job_reported)) == 0 ? finished_alone : 0;
         row.result = result_to_keep(tables, lease, result);
         count_ended(row, lease.flags);
         note_ended(ended, tables, lease, status_of(row, lease.flags));

@@ -201,6 +201,45 @@ select is((select sum((ojs.tick(10) ->> 'jobs_removed')::int) from generate_seri
     is(pg_temp.orphans(), '', 'QC-05: nothing is left');
 select is(ojs.tick() ->> 'jobs_removed', '0', 'QC-05: nothing to do');
 
+-- What it costs ------------------------------------------------------------------------------------------------------
+
+select pg_temp.anew() \g /dev/null
+create function pg_temp.cost_of_tick(out records int, out pages int) language plpgsql as $$
+declare
+    plan json;
+begin
+    execute 'explain (analyze, buffers, wal, format json) select ojs.tick()' into plan;
+    records := plan #>> '{0,Plan,WAL Records}';
+    pages := plan #>> '{0,Plan,Shared Hit Blocks}';
+end $$;
+select count(*) as pushed from ojs.push_many((select jsonb_agg('{"type": "t", "queue": "plain", "args": []}'::jsonb)
+    from generate_series(1, 500))) \gset
+select done from ojs.ack_many('w', array(select id from ojs.claim('plain', 'w', 500))) \g /dev/null
+select records as idle_records, pages as idle_pages from pg_temp.cost_of_tick() \gset
+select pg_temp.clock('8 days') \g /dev/null
+select records, pages from pg_temp.cost_of_tick() \gset
+select is((select count(*) from ojs_store.job j join ojs_store.queue q on q.id = j.queue where q.name = 'plain'),
+    0::bigint, 'PGX-05: 500 jobs go in one tick');
+select cmp_ok(:records - :idle_records, '<=', 2 * 500 + 50, 'PGX-05: by two records of the log for a job');
+select cmp_ok(:pages - :idle_pages, '<=', 12 * 500, 'PGX-05: and by few pages');
+
+-- One that was tried twice, and reported, takes its history and its reports with it.
+select pg_temp.anew() \g /dev/null
+select pg_temp.held('tried') as tried \gset
+select ojs.progress(:'tried', 0.5), ojs.fail(:'tried', '{"type": "t", "message": "m"}') \g /dev/null
+select pg_temp.clock('1 hour'), ojs.tick() \g /dev/null
+select ojs.ack(id) from ojs.claim('tried', 'w') \g /dev/null
+select is((select count(*) from ojs_store.job_history where job_id = :'tried'), 1::bigint, 'QC-05: a job with a past');
+-- And one whose first failure is its last, since a retry would not fit (RET-15).
+select pg_temp.held('late',
+    options => '{"total_timeout": 100, "retry": {"initial_interval": "PT1H", "max_interval": "PT1H"}}') as late \gset
+select ojs.fail(:'late', '{"type": "t", "message": "m"}') \g /dev/null
+select is((select count(*) from ojs_store.job_history where job_id = :'late'), 1::bigint,
+    'QC-05: so has one that had no time for a retry');
+select pg_temp.clock('40 days'), ojs.tick() \g /dev/null
+select is(pg_temp.orphans(), '', 'QC-05: goes with it'),
+    is((select count(*) from ojs_store.job where id in (:'tried', :'late')), 0::bigint, 'QC-05: both are gone');
+
 -- What tells of jobs -------------------------------------------------------------------------------------------------
 
 select pg_temp.anew() \g /dev/null

@@ -59,6 +59,7 @@ enum job_flag : int32 {
 
 enum finished_flag : int16 {
     finished_dead_letter = 1 << 0, /* listed among the dead letters */
+    finished_alone = 1 << 1,       /* completed, and has neither history nor reports; without it, it may have them */
 };
 
 enum class HistoryKind : int16 {

@@ -194,6 +194,9 @@ void watch(const Table &table, HeapTuple tuple, int change); /* for a caller tha
  * no waiting, recheck, delete. One caller only gets `ok`.
  */
 Outcome take(Table &table, ItemPointer tid);
+/* Like take(), for a row that a snapshot of this command shows: deleted without being locked before, which would be one
+ * more record in the log. */
+Outcome take_seen(Table &table, ItemPointer tid);
 /* Like take(), but waits for a transaction that has the row; `gone` when that one took or moved it. */
 Outcome take_waiting(Table &table, ItemPointer tid);
 /* Locks the row at tid, waiting if need be, so that replace() cannot fail; leaves the row in the slot. */
@@ -256,8 +259,8 @@ void keep_entries(Scan &scan, bool dead_too);
 bool next_entry(Scan &scan, int columns, Datum *values);
 Row row_of_entry(Scan &scan);
 
-/* Whether another transaction that is open has locked, updated or deleted the row that the scan is at. */
-bool held_by_another(const Scan &scan);
+/* Whether another transaction that is open has locked, updated or deleted the row in the table's slot. */
+bool held_by_another(const Table &table);
 
 /*
  * The value of one column of the first index entry that fits, whether or not its row still exists; false: no entry
@@ -282,11 +285,11 @@ bool read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot);
  * written anew there may be no such block any more. */
 bool read_at(Table &table, ItemPointer tid);
 
-/* A walk through a stretch of a table's blocks, by a snapshot of its beginning; the rows come in a slot of its own. */
+/* A walk through a stretch of a table's blocks, by a snapshot of its beginning. */
 struct BlockWalk {
+    Table *table;
     TableScanDesc desc;
     Snapshot snapshot;
-    TupleTableSlot *slot;
 };
 BlockNumber blocks_of(Table &table);
 void begin(BlockWalk &walk, Table &table, BlockNumber first, BlockNumber n);
