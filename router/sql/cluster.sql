@@ -91,6 +91,7 @@ begin
     lock table ojs_router.node in share row exclusive mode;
     nodes := array(select number from ojs_router.node where state <> 'removed' order by state, number);
     new_number := (select coalesce(max(number), 0) + 1 from ojs_router.node);
+    perform ojs_router.change_slots(); -- before settle(): its rows locked, a push would wait and be waited for
     if exists (select from ojs_router.slot where previous is not null) and ojs_router.settle() > 0 then
         perform ojs_router.raise('UNAVAILABLE', 'slots are moving still', '{}',
             'Old nodes hold keys of them: see ojs_router.slots. Wait until ojs_router.settle() returns 0.');
@@ -101,7 +102,6 @@ begin
         bounds := ojs_router.common_bounds(nodes, cardinality(nodes) + 1);
         perform ojs_router.copy_settings(nodes[1], new_number);
     end if;
-    perform ojs_router.change_slots();
     perform ojs_router.spread_slots();
     perform ojs_router.share_bounds(nodes || new_number, bounds);
     return new_number;
@@ -138,12 +138,12 @@ begin
         perform ojs_router.raise('INVALID_PAYLOAD', 'the last active node cannot be drained', '{"field": "node"}',
             'Join another node first.');
     end if;
+    perform ojs_router.change_slots(); -- before settle(), as in join_node
     perform ojs_router.settle();
     if exists (select from ojs_router.slot where previous is not null) then
         perform ojs_router.raise('UNAVAILABLE', 'slots are moving still', '{}',
             'Wait until ojs_router.settle() returns 0.');
     end if;
-    perform ojs_router.change_slots();
     update ojs_router.node set state = 'draining' where number = node and state = 'active';
     if not found then
         perform ojs_router.raise('NOT_FOUND', format('there is no active node %s', node), '{}',
