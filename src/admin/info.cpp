@@ -304,7 +304,7 @@ OJS_FUNCTION(ojs_leases)
                            TimestampTzGetDatum(lease.deadline),
                            Int32GetDatum(lease.deliveries)};
         bool nulls[7] = {};
-        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        put_row(set, values, nulls);
         pfree(DatumGetPointer(values[1]));
         pfree(DatumGetPointer(values[3]));
     }

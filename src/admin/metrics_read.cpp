@@ -160,7 +160,7 @@ OJS_FUNCTION(ojs_shared_metrics)
         Datum values[] = {Int64GetDatum(queue_id), PointerGetDatum(cstring_to_text(copy->type)),
                           int_array(copy->cells, n_cells), int_array(copy->sums, n_sums)};
         bool nulls[lengthof(values)] = {};
-        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        put_row(set, values, nulls);
     }
     return (Datum)0;
 }
@@ -188,7 +188,7 @@ OJS_FUNCTION(ojs_shared_hour)
         Datum values[] = {Int64GetDatum(ids.values[i]), Int64GetDatum(hour.completed), Int64GetDatum(hour.failed),
                           mean_ms(hour.completed_us, hour.completed, &nulls[3]),
                           mean_ms(hour.wait_us, hour.waits, &nulls[4])};
-        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        put_row(set, values, nulls);
     }
     return (Datum)0;
 }
@@ -227,7 +227,7 @@ OJS_FUNCTION(ojs_shared_parts)
                               Int64GetDatum(part.waits),
                               Int64GetDatum(part.wait_us)};
             bool nulls[lengthof(values)] = {};
-            tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+            put_row(set, values, nulls);
         }
     }
     return (Datum)0;

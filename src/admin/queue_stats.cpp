@@ -166,7 +166,7 @@ OJS_FUNCTION(ojs_queue_rows)
                           Int64GetDatum(s.scheduled), Int64GetDatum(s.retryable), Int64GetDatum(s.pending),
                           Int64GetDatum(s.completed), Int64GetDatum(s.cancelled), Int64GetDatum(s.discarded)};
         bool none[lengthof(values)] = {};
-        tuplestore_putvalues(set->setResult, set->setDesc, values, none);
+        put_row(set, values, none);
     }
     return (Datum)0;
 }

@@ -94,7 +94,7 @@ OJS_FUNCTION(ojs_shared_use)
         Datum values[] = {CStringGetTextDatum(use.what), Int64GetDatum(use.used), Int64GetDatum(use.own),
                           Int64GetDatum(use.most)};
         bool nulls[lengthof(values)] = {};
-        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        put_row(set, values, nulls);
     }
     return (Datum)0;
 }

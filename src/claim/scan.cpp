@@ -416,7 +416,7 @@ emit(Walk &walk, ReturnSetInfo *set)
             continue;
         if (hooks.n > 0)
             before_execute(hooks, values, nulls);
-        tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+        put_row(set, values, nulls);
         walk.taken[shown++] = taken;
     }
     walk.n = shown;

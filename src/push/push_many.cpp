@@ -392,7 +392,7 @@ put(ReturnSetInfo *set, int index, std::string_view status, const pg_uuid_t *id,
     Datum status_text = PointerGetDatum(cstring_to_text_with_len(status.data(), static_cast<int>(status.size())));
     Datum values[4] = {Int32GetDatum(index), UUIDPGetDatum(id), status_text, PointerGetDatum(error)};
     bool nulls[4] = {false, id == nullptr, false, error == nullptr};
-    tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+    put_row(set, values, nulls);
 }
 
 /* The queue that a job of the batch names. */

@@ -43,7 +43,7 @@ emit(ReturnSetInfo *set, int64 seq, const pg_uuid_t &job_id)
 {
     Datum values[2] = {Int64GetDatum(seq), UUIDPGetDatum(&job_id)};
     bool nulls[2] = {};
-    tuplestore_putvalues(set->setResult, set->setDesc, values, nulls);
+    put_row(set, values, nulls);
 }
 
 /* Whether the worker holds the job that had this number. */
