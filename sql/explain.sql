@@ -40,6 +40,16 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     from ojs_store.job j where j.id = $1
 $$;
 
+-- The row of a job that can be claimed: where its push has put it, or in the index of those that have moved.
+create function ojs_store.ready_of(job_id uuid) returns setof ojs_store.ready
+language sql stable parallel unsafe rows 1 set search_path = pg_catalog, pg_temp as $$
+    select r from ojs_store.job j join ojs_store.ready r on r.queue = j.queue and r.npriority = -j.priority
+        and r.position = j.seq and r.job_id = j.id
+    where j.id = $1
+    union all
+    select r from ojs_store.ready r where r.job_id = $1 and r.flags & job_flag.ready_moved <> 0
+$$;
+
 create function ojs.explain_job(job_id uuid) returns text
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -171,9 +181,8 @@ begin
         return format('%s waits: %s.', this, waits);
     end if;
     select count(*) into ahead from (
-        select from ojs_store.ready r, ojs_store.ready mine
-        where mine.job_id = job_id and r.queue = mine.queue
-            and (r.npriority, r.position) < (mine.npriority, mine.position)
+        select from ojs_store.ready r, ojs_store.ready_of(job_id) mine
+        where r.queue = mine.queue and (r.npriority, r.position) < (mine.npriority, mine.position)
         limit 10000
     ) earlier;
     return format('%s may be claimed now: its queue "%s" is %s, and %s jobs are served before it.', this, job.queue,

@@ -357,7 +357,7 @@ begin
         insert into ojs_store.ready (job_id, queue, position, job_tid, npriority, flags, attempt, deliveries)
         select job_id, destination,
             case when own_position < 0 then -constant.first_held else 0 end + nextval('ojs_store.seq'),
-            job_tid, npriority, flags, attempt, deliveries
+            job_tid, npriority, flags | job_flag.ready_moved, attempt, deliveries
         from (select *, ojs_store.own_position(position) as own_position from taken order by own_position) in_order
         returning job_id
     ), let_go as (

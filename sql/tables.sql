@@ -202,7 +202,7 @@ create unlogged table ojs_store.ready (
     deliveries int not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
 create index ready_order on ojs_store.ready (queue, npriority, position);
-create index ready_job on ojs_store.ready (job_id);
+create index ready_job on ojs_store.ready (job_id) where flags & job_flag.ready_moved <> 0; -- see find_ready()
 
 -- Who holds what until when. An extension moves deadline and leaves reap_at, so it stays a heap-only update.
 create unlogged table ojs_store.lease (

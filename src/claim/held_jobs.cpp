@@ -204,8 +204,8 @@ store_held(Walk &walk)
             line->open = may_line_up(walk, scan, job);
         if (!line->open || store::take(ready, &job.tid) != store::Outcome::ok)
             continue;
-        job.row.position = held_position(line_of(job.limit), own_position(job.row.position));
-        store::insert(ready, form(ready.rel, job.row));
+        int64 position = held_position(line_of(job.limit), own_position(job.row.position));
+        store::insert(ready, form(ready.rel, moved_to(job.row, position)));
     }
     store::end(scan);
     hash_destroy(lines);

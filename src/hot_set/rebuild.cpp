@@ -259,7 +259,7 @@ recover(Recovery &recovery, TupleTableSlot *slot)
     } else if (ordered) {
         recovery.ordered.add(recovery.context, {row, seq, false, true});
     } else {
-        ReadyRow ready = {row, seq};
+        ReadyRow ready = (row.flags & job_has_history) ? moved_to(row, seq) : ReadyRow{row, seq};
         if (row.deliveries == 0)
             put(*recovery.ready, ready);
         else

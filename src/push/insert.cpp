@@ -300,8 +300,9 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
             status.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1); /* it may be its turn by then */
         } else if (status.state == State::available) {
-            ReadyRow row = {hot_row_of(job, pushed[i].tid), position_of(envelopes[i], job)};
-            ready[n_ready++] = form(tables.ready().rel, row);
+            ReadyRow row = {hot_row_of(job, pushed[i].tid), job.seq};
+            int64 position = position_of(envelopes[i], job);
+            ready[n_ready++] = form(tables.ready().rel, position == job.seq ? row : moved_to(row, position));
             status.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1);
         } else {

@@ -13,11 +13,31 @@
 namespace ojs
 {
 
+/*
+ * First where its push has put it: rows only move away from there, so a job that moves meanwhile is met here or at its
+ * new position.
+ */
+store::Row
+find_ready(Tables &tables, const pg_uuid_t &id, ItemPointer tid)
+{
+    JobRow job;
+    ItemPointerData job_tid;
+    ScanKeyData keys[3];
+    if (store::find(tables.job(), store::Idx::job_id, id, &job_tid) == store::Row::none)
+        return store::Row::none;
+    read(tables.job().slot, job);
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(job.queue));
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(static_cast<int16>(-job.priority)));
+    ScanKeyInit(&keys[2], 3, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(job.seq));
+    store::Row seen = store::find(tables.ready(), store::Idx::ready_order, keys, 3, &id, tid);
+    return seen != store::Row::none ? seen : store::find(tables.ready(), store::Idx::ready_job, id, tid);
+}
+
 Location
 locate(Tables &tables, const pg_uuid_t &id)
 {
     Location location = {};
-    location.seen = store::find(tables.ready(), store::Idx::ready_job, id, &location.tid);
+    location.seen = find_ready(tables, id, &location.tid);
     if (location.seen != store::Row::none) {
         ReadyRow ready;
         read(tables.ready().slot, ready);

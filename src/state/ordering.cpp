@@ -67,8 +67,7 @@ blocked_first(Tables &tables, int64 key, DelayedRow &row, ItemPointer tid)
 void
 insert_ready(Tables &tables, const HotRow &row, int64 position)
 {
-    ReadyRow ready = {row, position};
-    store::insert(tables.ready(), form(tables.ready().rel, ready));
+    store::insert(tables.ready(), form(tables.ready().rel, moved_to(row, position)));
     wake_queue(row.queue, queue_name(row.queue), 1);
 }
 

@@ -2,6 +2,7 @@
  * ordering_move.cpp: jobs with an ordering key whose queue becomes another one (ojs.drop_queue).
  */
 #include "ojs/pg/error.h"
+#include "ojs/state/locate.h"
 #include "ojs/state/ordering_line.h"
 #include "ojs/state/status.h"
 
@@ -24,7 +25,7 @@ block_ready(Tables &tables, const pg_uuid_t &id)
 {
     ReadyRow ready;
     ItemPointerData tid;
-    if (store::find(tables.ready(), store::Idx::ready_job, id, &tid) == store::Row::none)
+    if (find_ready(tables, id, &tid) == store::Row::none)
         return true;
     read(tables.ready().slot, ready);
     if (store::take(tables.ready(), &tid) != store::Outcome::ok)

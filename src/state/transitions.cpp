@@ -97,9 +97,8 @@ make_ready(Tables &tables, const HotRow &row, int64 position)
 {
     if (row.flags & job_ordered)
         return make_ready_in_turn(tables, row, position);
-    ReadyRow ready = {row, position};
     store::Table &table = tables.ready();
-    store::insert(table, form(table.rel, ready));
+    store::insert(table, form(table.rel, moved_to(row, position)));
     wake(row.queue);
 }
 

@@ -1,10 +1,11 @@
 /*
  * indexes.cpp: index entries.
  *
- * Most of our indexes are plain: B-trees of columns, over all rows. They need nothing of the executor. But whoever
- * administers the database may add another kind, and REINDEX CONCURRENTLY has two of one index for a while: a row that
- * is missing in the new one would be missing for good.
+ * Most of our indexes are plain: B-trees of columns, over all rows. They need nothing of the executor. Nor does
+ * ready_job, since its predicate is known here. But whoever administers the database may add another kind, and REINDEX
+ * CONCURRENTLY has two of one index for a while: a row that is missing in the new one would be missing for good.
  */
+#include "ojs/store/rows.h"
 #include "ojs/store/store.h"
 
 namespace ojs::store
@@ -34,6 +35,8 @@ open_indexes(Table &table)
     List *ids = RelationGetIndexList(table.rel);
     table.all_plain = true;
     for (int i = 0; i < list_length(ids); i++) {
+        if (list_nth_oid(ids, i) == index_oid(Idx::ready_job))
+            continue;
         Relation index = index_open(list_nth_oid(ids, i), RowExclusiveLock);
         table.indexes = lappend(table.indexes, index);
         table.all_plain &= is_plain(index);
@@ -72,32 +75,49 @@ insert_any_entries(Relation rel, TupleTableSlot *slot, bool unless_there, NewEnt
     return !conflict;
 }
 
+static void
+insert_entry(Relation index, const Table &table, HeapTuple tuple, ItemPointer tid)
+{
+    Form_pg_index form = index->rd_index;
+    Datum values[INDEX_MAX_KEYS];
+    bool nulls[INDEX_MAX_KEYS];
+    if (!form->indisready)
+        return;
+    for (int k = 0; k < form->indnatts; k++)
+        values[k] = heap_getattr(tuple, form->indkey.values[k], RelationGetDescr(table.rel), &nulls[k]);
+    /* B-trees want no more description of the index than its relation. */
+    (void)index_insert(index, values, nulls, tid, table.rel, form->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+                       false, nullptr);
+}
+
+static bool
+is_moved(const Table &table, HeapTuple tuple)
+{
+    constexpr int flags = number_of<ReadyRow>(&ReadyRow::flags) + 1;
+    bool null;
+    return table.which == Rel::ready &&
+           (DatumGetInt32(heap_getattr(tuple, flags, RelationGetDescr(table.rel), &null)) & ready_moved) != 0;
+}
+
 void
 insert_entries(Table &table, HeapTuple tuple, ItemPointer tid)
 {
-    TupleDesc columns = RelationGetDescr(table.rel);
     if (table.indexes == NIL)
         open_indexes(table);
     if (!table.all_plain) {
-        TupleTableSlot *slot = MakeSingleTupleTableSlot(columns, &TTSOpsHeapTuple);
+        TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table.rel), &TTSOpsHeapTuple);
         ExecStoreHeapTuple(tuple, slot, false);
         slot->tts_tid = *tid;
         (void)insert_any_entries(table.rel, slot, false);
         ExecDropSingleTupleTableSlot(slot);
         return;
     }
-    for (int i = 0; i < list_length(table.indexes); i++) {
-        auto *index = static_cast<Relation>(list_nth(table.indexes, i));
-        Form_pg_index form = index->rd_index;
-        Datum values[INDEX_MAX_KEYS];
-        bool nulls[INDEX_MAX_KEYS];
-        if (!form->indisready)
-            continue;
-        for (int k = 0; k < form->indnatts; k++)
-            values[k] = heap_getattr(tuple, form->indkey.values[k], columns, &nulls[k]);
-        /* B-trees want no more description of the index than its relation. */
-        (void)index_insert(index, values, nulls, tid, table.rel, form->indisunique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
-                           false, nullptr);
+    for (int i = 0; i < list_length(table.indexes); i++)
+        insert_entry(static_cast<Relation>(list_nth(table.indexes, i)), table, tuple, tid);
+    if (is_moved(table, tuple)) {
+        Relation index = index_open(index_oid(Idx::ready_job), RowExclusiveLock);
+        insert_entry(index, table, tuple, tid);
+        index_close(index, NoLock);
     }
 }
 

@@ -210,6 +210,14 @@ key_uuid(ScanKey key, const pg_uuid_t &id)
     ScanKeyInit(key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(&id));
 }
 
+/* Whether the row in the slot is of job `id`; null: it need not be. Its first column is the id. */
+static bool
+is_of(Table &table, const pg_uuid_t *id)
+{
+    bool is_null;
+    return id == nullptr || memcmp(DatumGetUUIDP(slot_getattr(table.slot, 1, &is_null)), id, sizeof *id) == 0;
+}
+
 /* What the server remembers of the file's length is at most too little: whoever cuts a file off or writes another says
  * so to all. */
 static bool
@@ -225,34 +233,48 @@ find_at(Table &table, const pg_uuid_t &id, ItemPointer tid)
 {
     SnapshotData dirty;
     bool again = false;
-    bool is_null;
 
     if (!ItemPointerIsValid(tid) || !has_block(table.rel, ItemPointerGetBlockNumber(tid)))
         return false;
     InitDirtySnapshot(dirty);
     IndexFetchTableData *fetch = table_index_fetch_begin(table.rel);
     bool there = table_index_fetch_tuple(fetch, tid, &dirty, table.slot, &again, nullptr) &&
-                 !TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax) &&
-                 memcmp(DatumGetUUIDP(slot_getattr(table.slot, 1, &is_null)), &id, sizeof id) == 0;
+                 !TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax) && is_of(table, &id);
     table_index_fetch_end(fetch);
     if (there)
         *tid = table.slot->tts_tid;
     return there;
 }
 
-Row
-find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid)
+static bool
+read(Table &table, Idx index, ScanKey keys, int n, const pg_uuid_t *id, Snapshot snapshot)
 {
-    ScanKeyData key;
+    Relation index_rel = open_index(index);
+    IndexScanDesc desc = index_begin(table.rel, index_rel, snapshot, n);
+    index_rescan(desc, keys, n, nullptr, 0);
+    bool found = false;
+    while (!found && index_getnext_slot(desc, ForwardScanDirection, table.slot))
+        found = is_of(table, id);
+    if (found)
+        ExecMaterializeSlot(table.slot);
+    index_endscan(desc);
+    index_close(index_rel, NoLock);
+    return found;
+}
+
+Row
+find(Table &table, Idx index, ScanKey keys, int n, const pg_uuid_t *id, ItemPointer tid)
+{
     Scan scan;
     Row row;
     bool arriving = false;      /* passed a row whose maker is still at work: … */
     bool take_arriving = false; /* … good enough only where there is no other, such as the version it replaces */
 
-    key_uuid(&key, id);
-    begin(scan, table, index, &key, 1, false);
+    begin(scan, table, index, keys, n, false);
     for (;;) {
-        row = next(scan);
+        do
+            row = next(scan);
+        while (row != Row::none && !is_of(table, id));
         if (row == Row::arriving && !take_arriving) {
             arriving = true;
             continue;
@@ -269,13 +291,13 @@ find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid)
              * command has deleted. */
             Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
             snapshot->curcid = GetCurrentCommandId(false) + 1;
-            bool there = read(table, index, id, snapshot);
+            bool there = read(table, index, keys, n, id, snapshot);
             UnregisterSnapshot(snapshot);
             if (!there)
                 break;
             arriving = take_arriving = false;
         }
-        rescan(scan, &key, 1);
+        rescan(scan, keys, n);
     }
     *tid = scan.tid;
     index_endscan(scan.desc);
@@ -283,20 +305,20 @@ find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid)
     return row;
 }
 
+Row
+find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid)
+{
+    ScanKeyData key;
+    key_uuid(&key, id);
+    return find(table, index, &key, 1, nullptr, tid);
+}
+
 bool
 read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot)
 {
     ScanKeyData key;
     key_uuid(&key, id);
-    Relation index_rel = open_index(index);
-    IndexScanDesc desc = index_begin(table.rel, index_rel, snapshot, 1);
-    index_rescan(desc, &key, 1, nullptr, 0);
-    bool found = index_getnext_slot(desc, ForwardScanDirection, table.slot);
-    if (found)
-        ExecMaterializeSlot(table.slot);
-    index_endscan(desc);
-    index_close(index_rel, NoLock);
-    return found;
+    return read(table, index, &key, 1, nullptr, snapshot);
 }
 
 bool

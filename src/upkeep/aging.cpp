@@ -189,8 +189,8 @@ raise_due(Search &search)
         if (store::take(search.ready, &job.tid) != store::Outcome::ok)
             continue;
         job.row.npriority--;
-        job.row.position = own_position(job.row.position) < 0 ? returned_position() : store::next_seq();
-        tuples[n++] = form(search.ready.rel, job.row);
+        int64 position = own_position(job.row.position) < 0 ? returned_position() : store::next_seq();
+        tuples[n++] = form(search.ready.rel, moved_to(job.row, position));
     }
     store::insert_many(search.ready, tuples, n);
     return n;

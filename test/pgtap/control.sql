@@ -46,6 +46,32 @@ select ojs.cancel(:'mortal') is null as cancelled \gset
 select is((select count(*) from ojs_store.delayed where job_id = :'mortal'), 0::bigint,
     'SM-14: a reminder of expiry goes with the job');
 
+-- Where a job that can be claimed is ---------------------------------------------------------------------------------
+-- A job at the position of its push has no entry in ready_job, and one that has moved has: each must be found.
+
+select ojs.create_queue('moved-to') is null as made, ojs.create_queue('moving') is null as made_too \gset
+create temp table waiting_jobs as
+select * from (values ('pushed', pg_temp.pushed('found')),
+    ('of a priority', pg_temp.pushed('found', '{"priority": 7}')),
+    ('given back', (ojs.nack(pg_temp.held('found-nacked'))).id),
+    ('raised', (ojs.set_priority(pg_temp.pushed('found'), 9)).id),
+    ('lowered to that of its push', (ojs.set_priority((ojs.set_priority(pg_temp.pushed('found'), 9)).id, 0)).id),
+    ('activated', (ojs.activate(pg_temp.pushed('found', '{"pending": true}'))).id),
+    ('due', pg_temp.pushed('found', '{"delay_until": "+PT1S"}')),
+    ('of a queue that was dropped', pg_temp.pushed('moving')),
+    ('retried', (ojs.retry((ojs.discard(pg_temp.pushed('found'))).id)).id)) before (which, id);
+select ojs.drop_queue('moving', 'move', 'moved-to') is null as dropped, pg_temp.clock('2 seconds') is null as later,
+    ojs.tick() is null as ticked \gset
+select is(r.job_id, w.id, format('a job that is %s is found where it waits (OP-20)', w.which))
+    from waiting_jobs w left join lateral ojs_store.ready_of(w.id) r on true;
+select is((select array_agg(which order by which) from waiting_jobs join ojs_store.ready on job_id = id
+    where flags & 65536 = 0), '{of a priority,pushed}', 'those that have not moved have no entry in ready_job');
+select is((ojs.cancel(id)).state, 'cancelled', format('a job that is %s is cancelled (OP-20)', which))
+    from waiting_jobs;
+select is((select count(*) from waiting_jobs join ojs_store.ready on job_id = id), 0::bigint,
+    'and then none of them waits');
+select pg_temp.clock('0') \g /dev/null
+
 -- Activate -----------------------------------------------------------------------------------------------------------
 
 select pg_temp.pushed('wait', '{"pending": true}') as pending \gset

@@ -18,6 +18,9 @@ struct Location {
 
 Location locate(Tables &tables, const pg_uuid_t &id);
 
+/* The row of a job that can be claimed, in the slot of `ready`; none if it is not there. */
+store::Row find_ready(Tables &tables, const pg_uuid_t &id, ItemPointer tid);
+
 constexpr int
 state_bit(State state)
 {

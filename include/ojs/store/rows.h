@@ -46,11 +46,15 @@ enum job_flag : int32 {
         1 << 31, /* names the job that has pushed it: has a row in job_parent. Not for SQL, where it is a sign */
 
     /*
-     * Leases only, by their queue's settings when they were made; kept in ready and delayed, and not looked at there.
+     * Leases only, by their queue's settings when they were made; kept in delayed, and not looked at there.
      */
     lease_durable = 1 << 16, /* survives a crash */
     lease_logged = 1 << 17,  /* what happens to it goes to lease_log */
     lease_flags = lease_durable | lease_logged,
+
+    /* ready only, in place of one of leases: the job has left the position of its push, or may have (find_ready), and
+     * so has an entry in the index ready_job */
+    ready_moved = 1 << 16,
 
     /* Leases only, too: where the job is counted (job_metrics.cpp). */
     lease_series_shift = 18,
@@ -163,6 +167,15 @@ struct ReadyRow : HotRow {
         return use(r.job_id, r.queue, r.position, r.job_tid, r.npriority, r.flags, r.attempt, r.deliveries);
     }
 };
+
+/* Of a job that is not where its push has put it, or may be elsewhere. */
+inline ReadyRow
+moved_to(const HotRow &row, int64 position)
+{
+    ReadyRow moved = {row, position};
+    moved.flags |= ready_moved;
+    return moved;
+}
 
 struct LeaseRow : HotRow {
     TimestampTz reap_at;

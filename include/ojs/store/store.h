@@ -268,8 +268,10 @@ bool held_by_another(const Table &table);
  */
 bool first_entry(Scan &scan, ScanKey keys, int n, int column, Datum *value);
 
-/* The row of job `id` along an index on job_id, as it is now; `none` only when it is certainly not there. */
+/* The row of job `id` along an index on job_id, as it is now; `none` only when it is certainly not there. The other one
+ * goes along any index, by n keys; null: every row that they find will do. */
 Row find(Table &table, Idx index, const pg_uuid_t &id, ItemPointer tid);
+Row find(Table &table, Idx index, ScanKey keys, int n, const pg_uuid_t *id, ItemPointer tid);
 
 /* The same where the row was once inserted at tid, as long as it is live and there: without a look at the index, which
  * is right also where the row has had heap-only updates. Its first column is the id. */
