@@ -417,19 +417,17 @@ serve()
 void
 apply_worker_settings(const char *name, int lock_timeout_ms)
 {
-    struct Setting {
-        const char *name, *value;
-    };
-    constexpr Setting own[] = {{"search_path", "pg_catalog, pg_temp"},
-                               {"default_transaction_isolation", "read committed"},
-                               {"default_transaction_read_only", "off"},
-                               {"synchronous_commit", "off"},
-                               {"statement_timeout", "0"},
-                               {"idle_in_transaction_session_timeout", "0"},
-                               {"transaction_timeout", "0"}}; /* since 17 */
-    for (const Setting &setting : own)
-        if (GetConfigOption(setting.name, true, false) != nullptr)
-            SetConfigOption(setting.name, setting.value, PGC_SUSET, PGC_S_OVERRIDE);
+    constexpr const char *own[][2] = {{"search_path", "pg_catalog, pg_temp"},
+                                      {"default_transaction_isolation", "read committed"},
+                                      {"default_transaction_read_only", "off"},
+                                      {"synchronous_commit", "off"},
+                                      {"statement_timeout", "0"},
+                                      {"idle_in_transaction_session_timeout", "0"},
+                                      {"temp_file_limit", "-1"},
+                                      {"transaction_timeout", "0"}}; /* since 17 */
+    for (auto [setting, value] : own)
+        if (GetConfigOption(setting, true, false) != nullptr)
+            SetConfigOption(setting, value, PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("lock_timeout", psprintf("%d", lock_timeout_ms), PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("application_name", name, PGC_SUSET, PGC_S_OVERRIDE);
 }
