@@ -52,7 +52,8 @@ undecided_jobs()
     control.keysize = control.entrysize = sizeof(pg_uuid_t);
     control.hcxt = CurrentMemoryContext;
     HTAB *jobs = hash_create("ojs undecided jobs", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-    for (store::Rel rel : {store::Rel::job, store::Rel::job_history, store::Rel::finished})
+    for (store::Rel rel :
+         {store::Rel::job, store::Rel::job_history, store::Rel::finished, store::Rel::checkpoint, store::Rel::progress})
         add_jobs(jobs, rel);
     return jobs;
 }

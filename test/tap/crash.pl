@@ -125,14 +125,17 @@ for my $preload (1, 0) {
 
     # So does what it did with a job: until it is resolved, nobody knows whether that job is open.
     $node->safe_psql('postgres', q{select ojs.create_queue('removed', '{"delete_on_ack": true}')});
-    for my $queue ('ended', 'removed', 'spared', 'woken') {
+    for my $queue ('ended', 'removed', 'saved', 'spared', 'woken') {
         my ($call, $pending) = $queue eq 'woken' ? ('activate', 'true') : ('ack', 'false');
+        my $more = $queue eq 'saved' ? q(, '{"at": 7}') : '';
+        $call = 'checkpoint' if $more;
         my $id = pushed($node, $queue, "pending => $pending");
         $node->safe_psql('postgres', "select from ojs.claim('$queue', 'w')");
-        $node->safe_psql('postgres', "begin; select from ojs.$call('$id'); prepare transaction '$queue'");
+        $node->safe_psql('postgres', "begin; select from ojs.$call('$id'$more); prepare transaction '$queue'");
     }
-    my $queues = "'ended', 'removed', 'spared', 'woken'";
-    my $claim = "select string_agg(queue || ' ' || deliveries, ', ' order by queue)
+    my $queues = "'ended', 'removed', 'saved', 'spared', 'woken'";
+    my $claim = "select string_agg(concat_ws(' ', queue, deliveries, extra #>> '{last_checkpoint,at}'), ', '
+            order by queue)
         from ojs.claim(array[$queues], 'w', 10)";
     $node->stop('immediate');
     $node->start;
@@ -141,14 +144,15 @@ for my $preload (1, 0) {
         "SM-28: what a prepared transaction has ended is not put back, $how");
     is($node->safe_psql('postgres', $claim), '', "SM-28: and is nobody's, $how");
     $node->safe_psql('postgres',
-        $_) for "commit prepared 'ended'", "commit prepared 'removed'", "commit prepared 'woken'",
-            "rollback prepared 'spared'";
-    is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 2,
+        $_) for "commit prepared 'ended'", "commit prepared 'removed'", "commit prepared 'saved'",
+            "commit prepared 'woken'", "rollback prepared 'spared'";
+    is($node->safe_psql('postgres', "set client_min_messages = error; select ojs_store.reconcile('0')"), 3,
         "SM: what is open then is put back, $how");
-    is($node->safe_psql('postgres', $claim), 'spared 1, woken 1', "SM-28: and nothing else, $how");
+    is($node->safe_psql('postgres', $claim), 'saved 1 7, spared 1, woken 1',
+        "SM-28: with its checkpoint, and nothing else, $how");
     is($node->safe_psql('postgres',
         "select string_agg(queue || ' ' || state, ', ' order by queue) from ojs.jobs where queue in ($queues)"),
-        'ended completed, spared active, woken active', "SM-28: what ended has ended, $how");
+        'ended completed, saved active, spared active, woken active', "SM-28: what ended has ended, $how");
 
     # Whoever ticks and has seen the transaction in doubt looks again as soon as it has ended.
     $node->safe_psql('postgres', 'alter system reset ojs.worker') if $preload;

@@ -2,9 +2,9 @@
  * in_doubt.h: jobs of which nobody can say where they belong.
  *
  * A prepared transaction outlives a crash or a promotion, and the hot rows that it changed do not. Until it is
- * resolved, a job that it has ended, moved on or removed may be open or not. So the rebuild leaves such a job in no
- * place, where nobody gets it, and a reconcile pass puts it back if it turns out to be open: the one that follows as
- * soon as such a transaction has ended.
+ * resolved, a job that it has ended, moved on or removed may be open or not, and one that it has reported on may have a
+ * checkpoint or not. So the rebuild leaves such a job in no place, where nobody gets it, and a reconcile pass puts it
+ * back if it turns out to be open: the one that follows as soon as such a transaction has ended.
  */
 #pragma once
 
