@@ -61,25 +61,29 @@ SQL_CODE = \
 	sql/manifest.sql \
 	sql/node.sql \
 	sql/reset.sql \
+	sql/http/node.sql \
 	sql/http/read.sql \
 	sql/http/errors.sql \
 	sql/http/serve.sql \
 	sql/http/jobs.sql \
+	sql/http/batches.sql \
 	sql/http/bulk.sql \
+	sql/http/work.sql \
 	sql/http/workers.sql \
 	sql/http/reports.sql \
 	sql/http/queues.sql \
+	sql/http/topics.sql \
 	sql/http/cron.sql \
 	sql/http/workflows.sql \
 	sql/http/schemas.sql \
-	sql/http/audit.sql \
 	sql/http/pools.sql \
 	sql/http/tenants.sql \
 	sql/http/webhooks.sql \
 	sql/http/admin.sql \
-	sql/http/system.sql
+	sql/http/system.sql \
+	sql/http/server.sql
 # What speaks of all of the above: always last, and in every update script.
-SQL_LAST = sql/grants.sql sql/dump.sql
+SQL_LAST = sql/grants.sql sql/http/grants.sql sql/dump.sql
 
 # Frozen scripts of earlier versions are installed as they are, and the newest of them can be updated to this one.
 FROZEN = $(wildcard sql/versions/ojs--*.sql)

@@ -1,4 +1,4 @@
--- admin.sql: what administrators look at: lists by pages and filters, and the server's settings.
+-- admin.sql: what administrators look at: lists by pages and filters.
 
 -- A page by number: its entries, and how many there are in all.
 create function ojs_http.numbered_page(request ojs_http.request, entries jsonb[], total bigint,
@@ -45,25 +45,6 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         'since', ojs_http.query_time(request, 'since'), 'until', ojs_http.query_time(request, 'until')))
 $$;
 
--- The jobs that such a filter describes, in its order, and how many there are. The caller needs no right on schema
--- ojs_store: the names in these bodies were looked up when they were made.
-create function ojs_http.listed_jobs(filter jsonb, most int, skip bigint, out job ojs.job, out place bigint)
-    returns setof record
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
-begin atomic
-    select looked.job, listed.place
-    from ojs_store.listed_ids(filter, most, skip) with ordinality as listed(id, place)
-    cross join lateral (select ojs_store.visible(listed.id) as job offset 0) looked
-    where (looked.job).id is not null
-    order by listed.place;
-end;
-
-create function ojs_http.count_listed(filter jsonb) returns bigint
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
-begin atomic
-    select ojs_store.count_listed(filter);
-end;
-
 -- A page of such jobs, sorted as the request asks. What does not fit is shown abridged.
 create function ojs_http.job_page(request ojs_http.request, filter jsonb) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -77,7 +58,7 @@ begin
     from (
         select page.job, page.n, sum(pg_column_size(page.job)) over (order by page.n) as bytes
         from (
-            select ojs.envelope(listed.job) as job, listed.place as n
+            select listed.job, listed.place as n
             from ojs_http.listed_jobs(filter || jsonb_build_object('sort', sort, 'ascending',
                 coalesce(direction = 'asc', false)),
                 ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request)) listed
@@ -100,41 +81,6 @@ begin
     end if;
     perform ojs_http.only(request.query, 'cursor', 'limit', 'queue', 'state', 'type', 'since', 'until');
     return ojs_http.job_list(request, 'items', filter);
-end $$;
-
-create function ojs_http.explain(request ojs_http.request) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    id uuid := ojs_http.job_named(request, null);
-begin
-    perform ojs_http.upkeep();
-    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'explanation', ojs.explain_job(id)));
-end $$;
-
--- In the order of its life, in which the view has them not.
-create function ojs_http.events_of(job_id uuid, most int) returns jsonb[]
-language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select array(
-        select jsonb_build_object('specversion', '1.0', 'id', ojs_store.event_id(e.at, e.identity), 'type', e.type,
-            'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || e.source,
-            'time', ojs_http.rfc3339(e.at), 'subject', e.subject, 'data', e.data)
-        from ojs_store.all_events e
-        where e.job_id = $1 and ojs_store.may_use_queue(e.queue_id, 'read')
-        order by e.written_at, e.deliveries, e.rank limit most)
-$$;
-
--- The events of a job as far as they are kept, the oldest first.
-create function ojs_http.job_history(request ojs_http.request) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    wanted uuid := ojs_http.job_named(request, null);
-    most int := ojs_http.query_number(request, 'limit', 100, 1, 200);
-    events jsonb[];
-begin
-    perform ojs.info(wanted);
-    events := ojs_http.events_of(wanted, most + 1);
-    return ojs_http.reply(200, jsonb_build_object('job_id', wanted, 'events', to_jsonb(events[:most]),
-        'has_more', cardinality(events) > most));
 end $$;
 
 -- ACCESS -----------------------------------------------------------------------------------------------------------
@@ -179,15 +125,6 @@ begin
     into stats from ojs.queue_stats() s;
     return ojs_http.reply(200, stats);
 end $$;
-
-create function ojs_http.history_of(queue text, step interval, since timestamptz, until timestamptz) returns jsonb
-language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('timestamp', ojs_http.rfc3339(h.at), 'processed',
-        h.completed, 'failed', h.failed,
-        'enqueued', h.enqueued, 'avg_duration_ms', h.avg_run_ms, 'avg_wait_ms', h.avg_wait_ms)) order by h.at), '[]')
-    from ojs_store.history(array(select ojs_store.queue_id(q.name) from ojs.queues q
-        where queue is null or q.name = ojs_store.stored_queue(queue)), step, since, until) h
-$$;
 
 create function ojs_http.stats_history(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -272,18 +209,6 @@ end $$;
 
 -- UNIQUE JOBS ------------------------------------------------------------------------------------------------------
 
-create function ojs_http.held_keys(most int, skipped int, out entries jsonb[], out total bigint) returns record
-language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    select array_agg(jsonb_build_object('key', encode(u.fingerprint, 'hex'), 'job_id', u.job_id, 'type', j.type,
-        'queue', j.queue, 'state', j.state) order by u.fingerprint)
-    into entries
-    from (select h.fingerprint, h.job_id from ojs_store.unique_key h where h.held order by h.fingerprint
-        limit most offset skipped) u, lateral ojs_store.visible(u.job_id) j
-    where j.id is not null;
-    select count(*) into total from ojs_store.unique_key h where h.held;
-end $$;
-
 -- Uniqueness keys and the newest job of each, as the admin UI lists them.
 create function ojs_http.unique_jobs(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -294,29 +219,7 @@ begin
     return ojs_http.numbered_page(request, keys.entries, keys.total);
 end $$;
 
--- OTHER PAGES OF THE ADMIN UI
--- ------------------------------------------------------------------------------------------
-
-create function ojs_http.middleware(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, jsonb_build_object('enqueue',
-        coalesce(jsonb_agg(entry order by place) filter (where enqueues), '[]'),
-        'execution', coalesce(jsonb_agg(entry order by place) filter (where not enqueues), '[]')))
-    from (
-        select h.position as place, h.point = 'enqueue' as enqueues,
-            jsonb_build_object('name', h.name, 'phase',
-                case h.point when 'enqueue' then 'enqueue' else 'execution' end, 'order', h.position, 'description',
-                h.point) as entry
-        from ojs.hooks h
-    ) hooks
-$$;
-
-create function ojs_http.waiting_by_priority(queue text) returns jsonb
-language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select coalesce(jsonb_agg(jsonb_build_object('priority', -r.npriority, 'count', r.n) order by r.npriority), '[]')
-    from (select npriority, count(*) as n from ojs_store.ready
-        where queue = ojs_store.queue_id(ojs_store.use_queue($1, 'read')) group by 1) r
-$$;
+-- OTHER PAGES OF THE ADMIN UI --------------------------------------------------------------------------------------
 
 create function ojs_http.priority_stats(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -448,12 +351,20 @@ begin
     return ojs_http.reply(204, null);
 end $$;
 
--- SETTINGS ---------------------------------------------------------------------------------------------------------
+-- WORKFLOWS --------------------------------------------------------------------------------------------------------
 
-create function ojs_http.system_config(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.reply(200, jsonb_build_object('version', ojs.version(), 'limits',
-        ojs.manifest() -> 'payload_limits',
-        'config', jsonb_object_agg(s.name, current_setting(s.name) order by s.name)))
-    from pg_settings s where s.name like 'ojs.%'
-$$;
+-- The newest first, without those that are members of another.
+create function ojs_http.workflows(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
+    skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
+    after uuid := ojs_http.page_key(request, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+    of_state text := ojs_http.query_word(request, 'state', 'running', 'completed', 'failed', 'cancelled');
+    entries jsonb[];
+    keys text[];
+begin
+    select array_agg(w.workflow order by w.id desc), array_agg(w.id::text order by w.id desc) into entries, keys
+    from ojs_http.listed_workflows(of_state, after, most + 1, skipped) w;
+    return ojs_http.page('workflows', entries, keys, null, most, skipped);
+end $$;

@@ -161,13 +161,6 @@ begin
         jsonb_build_object('name', request.names[1])));
 end $$;
 
--- What a run of an entry would push now; null if there is no such entry.
-create function ojs_http.cron_job(name text) returns jsonb
-language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.cron_envelope(c, ojs_http.now(), ojs_http.now()) from ojs_store.cron c
-    where c.name = $1 and exists (select from ojs.crons v where v.name = c.name)
-$$;
-
 -- A run beside those of the clock: overlap_policy, last_run_at and run_count are of those alone.
 create function ojs_http.trigger_cron(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -255,10 +248,7 @@ begin
     if of.job ->> 'state' in ('completed', 'cancelled', 'discarded') and not goes_on and not over then
         -- Nothing more will happen to it: its end once more.
         over := true;
-        select array[jsonb_build_object('specversion', l.specversion, 'id', l.id, 'type', l.type, 'source', l.source,
-            'time', ojs_http.rfc3339(l."time"), 'subject', l.subject, 'data', l.data)]
-        into events from ojs.events l where l.job_id = (of.job ->> 'id')::uuid
-            and l.type = 'job.' || (of.job ->> 'state') order by l."time" desc limit 1;
+        events := ojs_http.end_of(of.job);
     end if;
     lost := coalesce(lost, page ? 'missed');
     content := case when lost

@@ -1,17 +1,4 @@
--- jobs.sql: jobs over HTTP: pushing, looking, cancelling, activating; and what administrators may do to one.
-
--- What the HTTP binding asks of a job beyond the SQL functions: args must be an array as it is (R-01).
-create function ojs_http.check_args(job jsonb, index int) returns void
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    if jsonb_typeof(job) = 'object' and coalesce(jsonb_typeof(job -> 'args'), 'array') <> 'array' then
-        perform ojs_http.raise('INVALID_ARGS',
-            format('%sargs must be an array, not %s', 'jobs[' || index || ']: ', jsonb_typeof(job -> 'args')),
-            jsonb_strip_nulls(jsonb_build_object('field', 'args', 'expected', 'array', 'received',
-                jsonb_typeof(job -> 'args'), 'index', index)),
-            'Give the arguments as a JSON array.');
-    end if;
-end $$;
+-- jobs.sql: one job over HTTP: pushing, looking, cancelling, activating; and what administrators may do to it.
 
 -- What the last push of this session is to be warned of: depth, bound and pressure of a queue; null where nothing.
 create function ojs_http.pressure() returns jsonb
@@ -136,44 +123,6 @@ begin
             || ojs_http.limit_headers(job));
 end $$;
 
--- All or none, unless the batch says otherwise.
-create function ojs_http.push_batch(request ojs_http.request) returns ojs_http.response
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.push_once(request, ojs_http.field(ojs_http.object(request), 'jobs', 'array', true), 'push_batch')
-$$;
-
-create function ojs_http.do_push_batch(request ojs_http.request, body jsonb, jobs jsonb) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_variable
-declare
-    key text := ojs_http.batch_key(body);
-    items jsonb;
-    twin jsonb;
-    before text := ojs_http.set_block_timeout(request);
-begin
-    if jobs = '[]' then
-        perform ojs_http.raise('INVALID_PAYLOAD', 'jobs is empty', '{"field": "jobs"}', 'Give at least one job.');
-    end if;
-    perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs)
-        with ordinality as j(job, place);
-    begin
-        items := ojs_http.pushed_items(jobs, 'atomic', key, ojs_http.batch_ttl(body));
-    exception when sqlstate 'OJ301' then
-        -- The job in the way may be one of this batch, which never was: then its place in the batch is said instead.
-        select i -> 'error' into twin
-            from jsonb_array_elements(ojs_http.tried_items(jobs, key, ojs_http.batch_ttl(body))) i
-        where i #> '{error,details}' ? 'existing_index' limit 1;
-        if twin is not null then
-            perform ojs_http.raise('DUPLICATE_JOB', twin ->> 'message', twin -> 'details', twin ->> 'hint');
-        end if;
-        raise;
-    end;
-    perform set_config('ojs.block_timeout', before, true);
-    return ojs_http.batch_response(case when items @> '[{"status": "created"}]' then 201 else 200 end, items, true,
-        '{"jobs": ', format(', "count": %s%s}', jsonb_array_length(items),
-        ', "warnings": ' || (ojs_http.batch_warnings() ->> 'warnings')));
-end $$;
-
 create function ojs_http.info(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -274,5 +223,86 @@ begin
     if not ojs.delete_job(id) then
         perform ojs_http.no_such_job(id);
     end if;
+    return ojs_http.reply(204, null);
+end $$;
+
+create function ojs_http.explain(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    id uuid := ojs_http.job_named(request, null);
+begin
+    perform ojs_http.upkeep();
+    return ojs_http.reply(200, jsonb_build_object('job_id', id, 'explanation', ojs.explain_job(id)));
+end $$;
+
+-- In the order of its life, in which the view has them not.
+create function ojs_http.events_of(job_id uuid, most int) returns jsonb[]
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select array(
+        select jsonb_build_object('specversion', '1.0', 'id', ojs_store.event_id(e.at, e.identity), 'type', e.type,
+            'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || e.source,
+            'time', ojs_http.rfc3339(e.at), 'subject', e.subject, 'data', e.data)
+        from ojs_store.all_events e
+        where e.job_id = $1 and ojs_store.may_use_queue(e.queue_id, 'read')
+        order by e.written_at, e.deliveries, e.rank limit most)
+$$;
+
+-- The events of a job as far as they are kept, the oldest first.
+create function ojs_http.job_history(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    wanted uuid := ojs_http.job_named(request, null);
+    most int := ojs_http.query_number(request, 'limit', 100, 1, 200);
+    events jsonb[];
+begin
+    perform ojs.info(wanted);
+    events := ojs_http.events_of(wanted, most + 1);
+    return ojs_http.reply(200, jsonb_build_object('job_id', wanted, 'events', to_jsonb(events[:most]),
+        'has_more', cardinality(events) > most));
+end $$;
+
+-- DEAD LETTERS -----------------------------------------------------------------------------------------------------
+
+-- The dead letter of the path; NOT_FOUND for any other job, too.
+create function ojs_http.dead_letter_named(request ojs_http.request) returns ojs.job
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    wanted uuid := ojs_http.job_id(request.names[1], true);
+    job ojs.job;
+begin
+    select * into job from ojs.dead_letters d where d.id = wanted;
+    if not found then
+        perform ojs_http.raise('NOT_FOUND', format('dead letter job %s does not exist', wanted),
+            jsonb_build_object('resource_type', 'dead_letter_job', 'resource_id', wanted),
+                'GET /ojs/v1/dead-letter lists them.');
+    end if;
+    return job;
+end $$;
+
+create function ojs_http.dead_letter(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.reply(200, jsonb_build_object('job', ojs.envelope(ojs_http.dead_letter_named(request))))
+$$;
+
+create function ojs_http.retry_dead_letter(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_http.dead_letter_named(request);
+    return ojs_http.retry(request);
+end $$;
+
+create function ojs_http.delete_dead_letter(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    job ojs.job := ojs_http.dead_letter_named(request);
+begin
+    perform ojs.delete_job(job.id);
+    return ojs_http.reply(200, jsonb_build_object('deleted', true, 'job_id', job.id));
+end $$;
+
+create function ojs_http.delete_dead_letter_flat(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    perform ojs_http.delete_dead_letter(request);
     return ojs_http.reply(204, null);
 end $$;

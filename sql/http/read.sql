@@ -1,25 +1,6 @@
 -- read.sql: what the handlers of HTTP requests read, and how. What each request needs is PL/pgSQL: a session plans its
 -- expressions once, and a function in SQL at each call.
 
-create function ojs_http.raise(code text, message text, details jsonb default null, hint text default null) returns void
-language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_raise';
-
-create function ojs_http.now() returns timestamptz
-language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_now';
-
-create function ojs_http.envelope(job ojs.claimed_job) returns jsonb
-language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_envelope';
-
--- A time and a duration as a push reads them; and how many values a JSON text may hold.
-create function ojs_http.time_value(given text, field text) returns timestamptz
-language c stable strict parallel restricted as 'MODULE_PATHNAME', 'ojs_time_value';
-
-create function ojs_http.duration_value(given jsonb, field text) returns interval
-language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_duration_value';
-
-create function ojs_http.values_in(given text) returns bigint
-language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_values_in';
-
 -- A part of a path or a query with its %XX resolved. Fails as converting bytes that are no text does.
 create function ojs_http.decoded(part text) returns text
 language plpgsql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -177,6 +158,19 @@ begin
     return ojs_http.job_id(ojs_http.text_field(body, 'job_id', true), false);
 end $$;
 
+-- What the HTTP binding asks of a job beyond the SQL functions: args must be an array as it is (R-01).
+create function ojs_http.check_args(job jsonb, index int) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if jsonb_typeof(job) = 'object' and coalesce(jsonb_typeof(job -> 'args'), 'array') <> 'array' then
+        perform ojs_http.raise('INVALID_ARGS',
+            format('%sargs must be an array, not %s', 'jobs[' || index || ']: ', jsonb_typeof(job -> 'args')),
+            jsonb_strip_nulls(jsonb_build_object('field', 'args', 'expected', 'array', 'received',
+                jsonb_typeof(job -> 'args'), 'index', index)),
+            'Give the arguments as a JSON array.');
+    end if;
+end $$;
+
 -- A number in the query string; beyond the greatest it is clamped.
 create function ojs_http.query_number(request ojs_http.request, name text, otherwise int, least_value int,
     greatest_value int) returns int
@@ -253,22 +247,3 @@ create function ojs_http.rfc3339(at timestamptz) returns text
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select to_char(at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;
-
--- Where no background worker runs, a request does a pass of upkeep first, so that what it reads is true of this moment.
--- A role that may only look does none.
-create function ojs_http.tick_without_worker() returns void
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    if not ojs_store.worker_running() and not pg_is_in_recovery()
-        and not current_setting('transaction_read_only')::boolean then
-        perform ojs.tick(1000);
-    end if;
-end $$;
-
-create function ojs_http.upkeep() returns void
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    if has_function_privilege('ojs_http.tick_without_worker()', 'execute') then
-        perform ojs_http.tick_without_worker();
-    end if;
-end $$;

@@ -1,4 +1,4 @@
--- reports.sql: what workers report of their jobs, over HTTP: progress, checkpoints and results.
+-- reports.sql: what workers report of their jobs, over HTTP: progress, checkpoints and the result.
 
 -- As ojs.progress, for whoever holds the job by lease_id and worker, where these are given; whether it does.
 create function ojs_http.report_progress(
@@ -158,27 +158,4 @@ begin
         || jsonb_strip_nulls(jsonb_build_object('result_stored_at', job -> 'result_stored_at', 'result_expires_at',
             job -> 'result_expires_at',
             'result_size_bytes', job -> 'result_size_bytes')));
-end $$;
-
-create function ojs_http.results(request ojs_http.request) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    ids text[] := ojs_http.texts_field(ojs_http.object(request), 'ids', true);
-begin
-    if cardinality(ids) > 1000 then
-        perform ojs_http.raise('BATCH_SIZE_EXCEEDED', format('a call may name 1000 jobs, not %s', cardinality(ids)),
-            jsonb_build_object('field', 'ids', 'size', cardinality(ids), 'maximum', 1000), 'Split the call.');
-    end if;
-    perform ojs_http.upkeep();
-    return (
-        select ojs_http.reply(200, jsonb_build_object('results',
-            coalesce(jsonb_object_agg(s.id, jsonb_build_object('state', s.state, 'result',
-            s.result)) filter (where s.fits), '{}'))
-            || case when bool_and(s.fits) then '{}' else jsonb_build_object('remaining',
-                jsonb_agg(s.id) filter (where not s.fits)) end)
-        from (
-            select r.*, coalesce(sum(pg_column_size(r.result)) over (order by r.id rows between unbounded preceding
-                and 1 preceding), 0) < ojs_http.most_bytes() as fits
-            from ojs.results(array(select ojs_http.job_id(id, false) from unnest(ids) id)) r
-        ) s);
 end $$;

@@ -1,6 +1,6 @@
 -- serve.sql: the HTTP binding: the routes, and how ojs.http serves a request. Reading is in read.sql, errors are in
 -- errors.sql; the handlers stand in the other files of sql/http/, one function each in schema ojs_http, and call the
--- public functions with the rights of the caller.
+-- public functions with the rights of the caller; what else they need of the server is in node.sql.
 
 -- ROUTES -----------------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ begin
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the version of OJS that OJS-Version asks for is not supported',
             '{"field": "OJS-Version", "supported": ["1.0"]}', 'Ask for 1.0, or leave the header out.');
     end if;
-    if headers ? 'x-ojs-tenant' and current_setting('ojs.tenancy', true) = 'off' then
+    if headers ? 'x-ojs-tenant' and coalesce(current_setting('ojs.tenancy', true), 'off') = 'off' then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'X-OJS-Tenant asks for a tenant, and there are none',
             '{"field": "X-OJS-Tenant"}', 'Leave the header out, or set ojs.tenancy.');
     elsif headers ->> 'x-ojs-tenant' !~ '^[a-zA-Z0-9][a-zA-Z0-9._:-]{0,62}$' then
@@ -280,37 +280,6 @@ begin
             'the extension that OJS-Requires-Extension names is not supported',
             jsonb_build_object('field', 'OJS-Requires-Extension', 'extension', left(btrim(missing), 128)),
                 'GET /ojs/manifest lists the extensions.');
-    end if;
-end $$;
-
--- Refuses a body before it is parsed: one that is longer than the route can do with, or that holds so many values that
--- they would take far more memory than their text.
-create function ojs_http.check_body(handler text, body text) returns void
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    values_held constant bigint := ojs_http.values_in(body); -- also loads the library, and with it its settings
-    -- where a statement names the body itself, each step of the planner copies it
-    bytes constant int := octet_length(body);
-    most_bytes bigint := 64 * 1024 * 1024;
-    most_values bigint := 100000 + current_setting('ojs.max_args_elements')::bigint;
-begin
-    if handler in ('push_batch', 'push_bulk') then
-        most_values := greatest(most_values, 20 * current_setting('ojs.max_batch_size')::bigint);
-    else
-        -- Twice, since JSON may be written with spaces and escapes.
-        most_bytes := 2 * greatest(ojs_http.bytes_of('ojs.max_envelope_size'),
-            case when handler <> 'push' then ojs_http.bytes_of('ojs.max_result_size') end);
-    end if;
-    if bytes > most_bytes then
-        perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body has %s bytes, and %s are allowed', bytes,
-            most_bytes),
-            jsonb_build_object('field', 'body', 'actual_bytes', bytes, 'maximum_bytes', most_bytes),
-                'Send less at once.');
-    elsif values_held > most_values then
-        perform ojs_http.raise('PAYLOAD_TOO_LARGE', format('the body holds %s values, and %s are allowed', values_held,
-            most_values),
-            jsonb_build_object('field', 'body', 'actual_values', values_held, 'maximum_values', most_values),
-                'Send less at once.');
     end if;
 end $$;
 
@@ -423,7 +392,7 @@ begin
         response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context,
             coalesce(jobs, request.body));
     end;
-    if given ? 'x-ojs-tenant' and current_setting('ojs.tenant') <> tenant_before then
+    if given ? 'x-ojs-tenant' and current_setting('ojs.tenant', true) <> tenant_before then
         perform set_config('ojs.tenant', tenant_before, true);
     end if;
     if response.status in (422, 429) and given ? 'ojs-do-not-wait' then
@@ -436,6 +405,8 @@ begin
         then '; alias="application/json"' else '' end, 'OJS-Version', '1.0', 'X-Request-Id', request_id)
         || coalesce(response.headers, '{}');
     body := case when upper(method) = 'HEAD' or status = 204 then ''
+        when ojs_http.missing_nodes() is not null and jsonb_typeof(response.body) = 'object'
+            then (response.body || jsonb_build_object('missing_nodes', ojs_http.missing_nodes()))::text
         else coalesce(response.content, response.body::text, '') end;
     response := null; -- large, and in body by now
     return next;

@@ -65,10 +65,3 @@ begin
         ojs_http.maintenance_json(ojs.set_maintenance(ojs_http.field(body, 'enabled', 'boolean', true)::boolean,
         ojs_http.text_field(body, 'reason'), ojs_http.duration_value(length, 'estimated_duration'))));
 end $$;
-
-create function ojs_http.reset(request ojs_http.request) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-begin
-    perform ojs.reset();
-    return ojs_http.reply(200, '{"reset": true}');
-end $$;

@@ -1,4 +1,4 @@
--- workflows.sql: chains, groups and batches over HTTP.
+-- workflows.sql: one workflow over HTTP: a chain, a group or a batch.
 
 -- The workflow that the path names.
 create function ojs_http.workflow_named(request ojs_http.request) returns uuid
@@ -71,31 +71,6 @@ begin
     workflow := ojs.create_workflow(def);
     return ojs_http.reply(201, ojs_http.workflow_body(workflow),
         jsonb_build_object('Location', '/ojs/v1/workflows/' || (workflow ->> 'id')));
-end $$;
-
--- The newest first, without those that are members of another.
-create function ojs_http.workflows(request ojs_http.request) returns ojs_http.response
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    most int := ojs_http.query_number(request, 'limit', 50, 1, 200);
-    skipped int := ojs_http.query_number(request, 'offset', 0, 0, 1000000000);
-    after uuid := ojs_http.page_key(request, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
-    of_state text := ojs_http.query_word(request, 'state', 'running', 'completed', 'failed', 'cancelled');
-    entries jsonb[];
-    keys text[];
-begin
-    select array_agg(jsonb_strip_nulls(jsonb_build_object('id', w.id, 'name', w.name, 'type', w.type, 'state', w.state,
-            'members', w.members, 'completed', w.completed, 'failed', w.failed, 'job_count', w.job_count,
-            'created_at', ojs_http.rfc3339(w.created_at), 'ended_at', ojs_http.rfc3339(w.ended_at)))
-            order by w.id desc),
-        array_agg(w.id::text order by w.id desc)
-    into entries, keys
-    from (
-        select * from ojs.workflows l
-        where l.parent_id is null and (of_state is null or l.state = of_state) and (after is null or l.id < after)
-        order by l.id desc limit most + 1 offset skipped
-    ) w;
-    return ojs_http.page('workflows', entries, keys, null, most, skipped);
 end $$;
 
 create function ojs_http.workflow(request ojs_http.request) returns ojs_http.response

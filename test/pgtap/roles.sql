@@ -50,7 +50,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
      'abridged would_wait may_wait most_bytes bytes_of field_in hint_of query_word read_headers read_query decoded '
      'request_id reply no_route problem status_of error_body raise now rfc3339 '
         || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list '
-           'no_such_job only manifest extensions health ready access '
+           'no_such_job only manifest extensions health ready access missing_nodes '
         || 'no_such_schema schema_json version_json schema_named version_key schemas schema admin_schema versions_of '
            'schema_versions', 'pwo'),
     ('tick_without_worker', 'pw'),
@@ -76,7 +76,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'dead_letter_stats crons cron cron_json no_such_cron '
         || 'rate_limits rate_limit rate_limit_json pools pool pool_named pool_json scheduling_stats '
            'tenants tenant tenant_named tenant_json tenant_stats tenant_stats_json tenant_jobs '
-           'job_list explain job_history events_of workflows', 'o'),
+           'job_list explain job_history events_of workflows listed_workflows end_of', 'o'),
     ('trigger_cron cron_job retry discard delete_job '
      'selection filter_times changed_job change_job retry_ended change_cron take_back_jobs '
      'do_many do_bulk bulk take_key keep_answer free_key cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk '
