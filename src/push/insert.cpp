@@ -141,12 +141,12 @@ to_row(const Envelope &envelope, int64 queue, TimestampTz now, JobRow &job)
     }
 }
 
-/* Of a job in ready. Within their class positions only grow, but for a row that is put back where it has been: not in
- * the line of a limit, which it may not have any more. */
+/* Of a job in ready that is updated. Within their class positions only grow, but for a row that is put back where it
+ * has been: not in the line of a limit, which it may not have any more. */
 int64
 position_of(const Envelope &envelope, const JobRow &job)
 {
-    if (envelope.updated == nullptr || job.flags & job_ordered)
+    if (job.flags & job_ordered)
         return job.seq;
     bool stays = envelope.updated->position && envelope.updated->queue == job.queue;
     return stays ? own_position(*envelope.updated->position) : store::next_seq();
@@ -301,8 +301,8 @@ enqueue(Tables &tables, Envelope *envelopes, int n, TimestampTz now, Pushed *pus
             wake_queue(job.queue, pushed[i].queue, 1); /* it may be its turn by then */
         } else if (status.state == State::available) {
             ReadyRow row = {hot_row_of(job, pushed[i].tid), job.seq};
-            int64 position = position_of(envelopes[i], job);
-            ready[n_ready++] = form(tables.ready().rel, position == job.seq ? row : moved_to(row, position));
+            bool updated = envelopes[i].updated != nullptr; /* others may look for it by the envelope that it had */
+            ready[n_ready++] = form(tables.ready().rel, updated ? moved_to(row, position_of(envelopes[i], job)) : row);
             status.enqueued_at = now;
             wake_queue(job.queue, pushed[i].queue, 1);
         } else {

@@ -15,7 +15,7 @@ namespace ojs
 
 /*
  * First where its push has put it: rows only move away from there, so a job that moves meanwhile is met here or at its
- * new position.
+ * new position. One that another push updates meanwhile has moved, too, since its envelope is read before.
  */
 store::Row
 find_ready(Tables &tables, const pg_uuid_t &id, ItemPointer tid)
