@@ -382,7 +382,9 @@ look_up_seqs(Database *database, Oid table, int64 queue, int64 at_us)
     const Seqs *known = valid ? find_seqs(last_look, queue) : nullptr;
     if (known != nullptr && job_exists(known->earliest_id)) {
         remember_seqs(*database, last_look, queue);
-        return *known;
+        Seqs seqs = *known;
+        (void)known_seqs(table, queue, at_us, seqs); /* with what was pushed since that look */
+        return seqs;
     }
     AllSeqs all = look_for_seqs(table);
     const Seqs *found = find_seqs(all, queue);
@@ -415,7 +417,7 @@ OJS_FUNCTION(ojs_queue_seqs)
     bool is_known = remembered || database == nullptr || can_remember_seqs(*database, table, queue);
     if (is_known && !remembered)
         seqs = look_up_seqs(database, table, queue, at_us);
-    else if (remembered)
+    if (is_known && database != nullptr)
         add_own_pushes(table, queue, seqs);
     TupleDesc desc;
     if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
