@@ -5,7 +5,7 @@ create extension ojs;
 
 -- @push
 -- $ payload [%s]
-select id from ojs.push(type => 'email.send', args => $1::jsonb, queue => 'bench')
+select (ojs.push(type => 'email.send', args => $1::jsonb, queue => 'bench')).id
 
 -- @push_full
 -- $ payload [%s]
@@ -27,7 +27,7 @@ select id, args, type, lease_id from ojs.claim('bench', $1, $2)
 -- @ack
 -- $ id
 -- $ lease
-select state from ojs.ack($1, lease_id => $2)
+select (ojs.ack($1, lease_id => $2)).state
 
 -- @ack_many
 -- $ worker

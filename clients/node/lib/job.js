@@ -69,7 +69,7 @@ export class Job {
   }
 
   async release(delay = '0 s') {
-    await query(this.#pool, 'select from ojs.nack($1, $2::interval, lease_id => $3)', [this.id, delay, this.#leaseId]);
+    await query(this.#pool, 'select (ojs.nack($1, $2::interval, lease_id => $3)).id', [this.id, delay, this.#leaseId]);
     this.#settled = 'released';
   }
 
@@ -83,7 +83,7 @@ export class Job {
   }
 
   #ack(db, result) {
-    return query(db, 'select from ojs.ack($1, $2, lease_id => $3)', [this.id, result, this.#leaseId]);
+    return query(db, 'select (ojs.ack($1, $2, lease_id => $3)).id', [this.id, result, this.#leaseId]);
   }
 
   // Again and again while the server is away, as long as the job may be ours.
@@ -122,7 +122,7 @@ export class Job {
     }
     const thrown = reason === 'timeout' ? this.signal.reason : error;
     const delay = thrown instanceof JobError ? thrown.delay : null;
-    await this.#insist(() => query(this.#pool, 'select from ojs.fail($1, $2, lease_id => $3, delay => $4::interval)',
+    await this.#insist(() => query(this.#pool, 'select (ojs.fail($1, $2, lease_id => $3, delay => $4::interval)).id',
       [this.id, failure(thrown), this.#leaseId, delay]));
     return { outcome: 'failed', error: thrown };
   }

@@ -108,7 +108,7 @@ class Job:
 
     def release(self, delay: Delay = None) -> None:
         """Gives the job back: it is available again after the delay, and the attempt does not count."""
-        self._say("select from ojs.nack(%s, coalesce(%s::interval, '0'), lease_id => %s)", self.id, delay,
+        self._say("select (ojs.nack(%s, coalesce(%s::interval, '0'), lease_id => %s)).id", self.id, delay,
             self._lease_id)
         self._settled = "released"
 
@@ -128,7 +128,7 @@ class Job:
             query(db, text, *values)
 
     def _ack(self, db: psycopg.Connection[Any], result: str) -> None:
-        query(db, "select from ojs.ack(%s, nullif(%s, 'null')::jsonb, lease_id => %s)", self.id, result, self._lease_id)
+        query(db, "select (ojs.ack(%s, nullif(%s, 'null')::jsonb, lease_id => %s)).id", self.id, result, self._lease_id)
 
     def _insist(self, report: Callable[[], None]) -> None:
         """Again and again while the server is away, as long as the job may be ours."""
@@ -175,7 +175,7 @@ class Job:
             return "released", JobAborted(reason)
         if reason == "timeout":
             error = JobAborted(reason)
-        self._insist(lambda: self._say("select from ojs.fail(%s, %s::jsonb, lease_id => %s, delay => %s::interval)",
+        self._insist(lambda: self._say("select (ojs.fail(%s, %s::jsonb, lease_id => %s, delay => %s::interval)).id",
             self.id,
                                        failure(error), self._lease_id, error.delay if isinstance(error,
                                            JobError) else None))
