@@ -273,12 +273,13 @@ walk_queues(Walk &walk, bool from_start)
     }
 }
 
-/* Whether the transaction ends with the statement that made this call. DO and CALL may go on for long after it. */
+/* Whether the transaction ends with the statement that made this call. DO and CALL may go on for long after it, and so
+ * may a pipeline, which shows itself from its second statement on. */
 bool
 is_whole_transaction()
 {
-    return !IsTransactionBlock() && GetCurrentTransactionNestLevel() == 1 && ActivePortal != nullptr &&
-           ActivePortal->strategy == PORTAL_ONE_SELECT && !ActivePortal->portalPinned;
+    return !IsTransactionBlock() && !in_pipeline() && GetCurrentTransactionNestLevel() == 1 &&
+           ActivePortal != nullptr && ActivePortal->strategy == PORTAL_ONE_SELECT && !ActivePortal->portalPinned;
 }
 
 /*

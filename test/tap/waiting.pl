@@ -5,8 +5,10 @@ use strict;
 use warnings;
 use Ojs;
 use PostgreSQL::Test::Utils;
+use IPC::Run ();
 use Test::More;
 
+my $folder = PostgreSQL::Test::Utils::tempdir();
 for my $preload (1, 0) {
     my $how = $preload ? 'preloaded' : 'not preloaded';
     # Without the worker: it would move the index entry itself.
@@ -101,6 +103,17 @@ for my $preload (1, 0) {
         $session->{stderr} = '';
         eval { $session->quit };
     }
+
+    # One in a pipeline that goes on.
+    append_to_file("$folder/pipeline$preload", "\\startpipeline\nselect 1;\n"
+        . "select from ojs.claim('{long,mortal}'::text[], 'w');\nselect pg_sleep(600);\n\\endpipeline\n");
+    my $pipeline = IPC::Run::start(['pgbench', '-n', '-M', 'extended', '-t', 1, '-f', "$folder/pipeline$preload",
+        $node->connstr('postgres')], '>', \my $out, '2>', \my $err);
+    my $in_it = "from pg_stat_activity where wait_event = 'PgSleep'";
+    awaits($node, "select exists (select $in_it)", "a pipeline goes on after a claim, $how");
+    is($extend->(), 'active', "and nobody who extends a lease waits for it, $how");
+    $node->safe_psql('postgres', "select pg_terminate_backend(pid) $in_it");
+    $pipeline->finish;
 
     # What a call has written on its way and cannot use itself, it lets go of by returning.
     pushed($node, 'limited', "delay => '1 ms', $limit");

@@ -256,6 +256,17 @@ put_row(ReturnSetInfo *set, Datum (&values)[n], bool (&nulls)[n])
     tuplestore_putvalues(set->setResult, set->expectedDesc, values, nulls);
 }
 
+/* Whether this transaction has an earlier statement of a pipeline. Minor releases before August 2022 do not say. */
+inline bool
+in_pipeline()
+{
+#ifdef XACT_FLAGS_PIPELINING
+    return (MyXactFlags & XACT_FLAGS_PIPELINING) != 0;
+#else
+    return false;
+#endif
+}
+
 /* Whether a role may call a function; 16 has one function for all kinds of objects. */
 inline bool
 may_execute(Oid role, Oid function)
