@@ -82,6 +82,13 @@ select is((select state
 select is(pg_temp.pushes('three', 2), '1 QUEUE_FULL', 'BP-02: a cancelled job makes room');
 select is(ojs.purge_queue('three', confirm => true), 3::bigint, 'the queue is purged');
 select is(pg_temp.pushes('three', 4), '3 QUEUE_FULL', 'BP-02: a purge does');
+set local session_replication_role = replica;
+select is(ojs.purge_queue('three', confirm => true), 3::bigint, 'it is purged by a session that acts as a replica');
+reset session_replication_role;
+select is(pg_temp.pushes('three', 4), '3 QUEUE_FULL', 'BP-02: that purge does, too');
+select is((select string_agg(format('%s of %s', tgname, tgrelid::regclass), ', ') from pg_trigger
+    where tgrelid::regclass::text like 'ojs_store.%' and not tgisinternal and tgenabled <> 'A'), null,
+    'no trigger of ojs depends on what the session acts as');
 
 select is(pg_temp.bounded('kinds', 5), 'kinds', 'a queue for five');
 select ojs.push('test.job', queue => 'kinds', delay => '1 hour') is null,
