@@ -132,7 +132,9 @@ LOOKS = [
     ("queue_stats", "", "select ojs.queue_stats()"),
     ("metrics", "", "select ojs.metrics()"),
     ("health", "", "select ojs.health()"),
-    ("set_rate_limit", "", "select ojs.set_rate_limit('some', '{\"concurrency\": 3}')", LINEAR),
+    ("set_rate_limit", "", "select ojs.set_rate_limit('some', '{\"concurrency\": 3}')"),
+    ("GET rate-limits", "", "select http('GET', '/ojs/v1/rate-limits')"),
+    ("GET rate-limits/:key", "", "select http('GET', '/ojs/v1/rate-limits/some')"),
     ("GET jobs/:id", "select id from ojs_store.job limit 1 \\gset", "select http('GET', '/ojs/v1/jobs/' || :'id')"),
     ("GET admin/jobs", "", "select http('GET', '/ojs/v1/admin/jobs')"),
     ("GET admin/jobs?queue&state", "", "select http('GET', '/ojs/v1/admin/jobs?queue=q&state=available')", LINEAR),
@@ -141,7 +143,6 @@ LOOKS = [
     ("GET admin/stats/history", "", "select http('GET', '/ojs/v1/admin/stats/history')"),
     ("GET admin/queues", "", "select http('GET', '/ojs/v1/admin/queues')"),
     ("GET admin/workers", "", "select http('GET', '/ojs/v1/admin/workers')", LINEAR),
-    ("GET rate-limits", "", "select http('GET', '/ojs/v1/rate-limits')", LINEAR),
     ("GET unique-jobs", "", "select http('GET', '/ojs/v1/unique-jobs')"),
     ("events", "", "select ojs.events(max => 100)", 0.1), # each job is looked up by several indexes
     ("events, what comes next",
@@ -230,7 +231,7 @@ OTHERS = [
     ("key_held", "", "select ojs.key_held('00')"),
     ("held_slots", "", "select ojs.held_slots()", LINEAR), # of the keys that are held
     ("waiting", "", "select ojs.waiting()"),
-    ("scheduling_stats", "", "select ojs.scheduling_stats()", 1.8), # by index what few rows are read whole for
+    ("scheduling_stats", "", "select ojs.scheduling_stats()"),
     ("tenant_stats", "", "select ojs.tenant_stats()"),
     ("free_deduplication_key", "", "select ojs.free_deduplication_key('q', 'none')"),
     ("skip_ordering_key",

@@ -123,7 +123,8 @@ grant execute on function ojs.schedule(text, text, jsonb, jsonb), ojs.unschedule
 
 -- Rate limits
 grant select on ojs.rate_limits to ojs_observer, ojs_admin;
-grant execute on function ojs_store.rate_limits(text) to ojs_observer, ojs_admin;
+grant execute on function ojs_store.rate_limits(text, bigint, bigint), ojs_store.may_read_limit(text)
+    to ojs_observer, ojs_admin;
 grant execute on function ojs.set_rate_limit(text, jsonb, timestamptz) to ojs_admin;
 
 -- Pools

@@ -33,16 +33,28 @@ begin atomic
         'queue:' || queue);
 end;
 
+-- Queues with open jobs that state a limit. Null where rows would have to be counted: any may have some.
+create function ojs_store.limited_queues() returns bigint[]
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select case when count(*) > 0 then coalesce(array_agg(c.queue) filter (where c.limited > 0), '{}') end
+    from ojs_store.counted_apart(array(select distinct q.id from ojs_store.queue q), false) c
+$$;
+
 -- Every key of which something is known, or one of them, with what was said of it: by jobs that are not finished, by
 -- queues, by administrators. Empty on a standby, where the hot set is not.
 create function ojs_store.stated_limits(
     only_key text, out key text, out config jsonb, out over jsonb, out over_until timestamptz, out waiting bigint
 ) returns setof record
-language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable parallel unsafe
+set plan_cache_mode = force_custom_plan -- which leaves out what a null or an empty array makes needless
+set search_path = pg_catalog, pg_temp as $$
+declare
+    limited_ids bigint[];
 begin
     if pg_is_in_recovery() then
         return;
     end if;
+    limited_ids := ojs_store.limited_queues();
     return query
     with queues as materialized (
         select (newest.q).id, (newest.q).name, 'queue:' || (newest.q).name as key, newest.q
@@ -57,7 +69,7 @@ begin
     ),
     limited as materialized (
         select q.id, q.key, ojs_store.queue_limit((ojs_store.in_force(q.q)).config) as config from queues q
-        where (only_key is null or q.key = only_key)
+        where (only_key is null or only_key like 'queue:%' and q.key = only_key)
             and (q.name in (select l.name from limiting l)
                 or split_part(q.name, '@', 1) in (select l.name from limiting l)
                 or exists (select from limiting l where l.name = '_default'))
@@ -66,13 +78,16 @@ begin
         select ojs_store.limit_key(stated.config, queues.name) as key, stated.config, hot.ready, j.seq
         from (
             select r.job_id, r.queue, true as ready from ojs_store.ready r where r.flags & job_flag.job_limits <> 0
+                and (limited_ids is null or r.queue = any (limited_ids))
             union all
             select l.job_id, l.queue, false from ojs_store.delayed l where l.flags & job_flag.job_limits <> 0
+                and (limited_ids is null or l.queue = any (limited_ids))
                 and l.kind <> DelayedKind.expiry
             union all
             select l.job_id, l.queue, false from ojs_store.lease l where l.flags & job_flag.job_limits <> 0
+                and (limited_ids is null or l.queue = any (limited_ids))
         ) hot
-        join ojs_store.job j on j.id = hot.job_id
+        join ojs_store.job j on j.id = hot.job_id and limited_ids is distinct from '{}'
         join queues on queues.id = hot.queue
         cross join lateral ojs_store.job_limits(j.options -> 'rate_limit') stated (config)
         where only_key is null or ojs_store.limit_key(stated.config, queues.name) = only_key
@@ -81,7 +96,7 @@ begin
         select j.key, (array_agg(j.config order by j.seq desc))[1] as config, count(*) filter (where j.ready) as waiting
         from by_job j group by j.key
         union all
-        select q.key, q.config, (select count(*) from ojs_store.ready r where r.queue = q.id)
+        select q.key, q.config, (ojs_store.ready_and_held(q.id)).ready
         from limited q where q.config <> '{}'
         union all
         select u.name, '{}', 0 from ojs_store.limit_use u where u.kind in (LimitUse.held, LimitUse.start)
@@ -125,11 +140,21 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         where u.key = h.key and u.kind = LimitUse.start and u.at > ojs_store.now() - n.rate_period) window_
 $$;
 
+-- Whether the caller may see what is known of a key.
+create function ojs_store.may_read_limit(key text) returns boolean
+language sql stable parallel unsafe
+begin atomic
+    select case when key like 'queue:%' then ojs_store.may_use_queue(substr(key, 7), 'read')
+        else ojs_store.caller_tenant() is null or split_part(key, '@', 2) = ojs_store.caller_tenant() end;
+end;
+
+-- The keys that the caller may see, or this one; what is used is looked up for those that are returned alone.
 create function ojs_store.rate_limits(
-    only_key text default null,
+    only_key text default null, most bigint default null, skip bigint default 0,
     out key text, out concurrency int, out active bigint, out rate int, out rate_period interval, out started bigint,
     out window_resets_at timestamptz, out throttle int, out throttle_period interval, out next_allowed_at timestamptz,
-    out paused_until timestamptz, out waiting bigint, out override jsonb, out override_until timestamptz
+    out paused_until timestamptz, out waiting bigint, out override jsonb, out override_until timestamptz,
+    out total bigint
 ) returns setof record
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -140,18 +165,21 @@ begin
     return query
     select s.key, u.concurrency, u.active, u.rate, u.rate_period, u.started, u.window_resets_at, u.throttle,
         u.throttle_period,
-        u.next_allowed_at, u.paused_until, s.waiting, s.over, s.over_until
-    from ojs_store.stated_limits(rate_limits.only_key) s
-    cross join lateral ojs_store.limit_state(s.key, s.config, s.over) u;
+        u.next_allowed_at, u.paused_until, s.waiting, s.over, s.over_until, s.total
+    from (
+        select l.*, count(*) over () as total from ojs_store.stated_limits(only_key) l
+        where only_key is not null or ojs_store.may_read_limit(l.key)
+        order by l.key limit most offset skip
+    ) s
+    cross join lateral ojs_store.limit_state(s.key, s.config, s.over) u
+    order by s.key;
 end $$;
 
 create view ojs.rate_limits with (security_barrier) as
 select key, concurrency, active, rate, rate_period, started, window_resets_at, throttle, throttle_period,
     next_allowed_at,
     paused_until, waiting, override, override_until
-from ojs_store.rate_limits()
-where case when key like 'queue:%' then ojs_store.may_use_queue(substr(key, 7), 'read')
-    else ojs_store.caller_tenant() is null or split_part(key, '@', 2) = ojs_store.caller_tenant() end;
+from ojs_store.rate_limits();
 comment on view ojs.rate_limits is
     'Keys of rate limits, what they allow, what of it is used, and how many available jobs have the key; empty on a '
     'standby';
@@ -218,6 +246,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 #variable_conflict use_variable
 declare
     before jsonb;
+    limited_ids bigint[];
 begin
     perform ojs_store.refuse_tenant('ojs.set_rate_limit()');
     perform ojs_store.use_queue(substr(key, 7), 'administer') where key like 'queue:%';
@@ -240,7 +269,10 @@ begin
         'until', ojs_store.time_text(until))), before,
         case when config is not null then jsonb_build_object('config', config, 'until', until) end);
     -- Who waits for jobs that may start now looks again.
-    perform ojs_store.wake(q.name) from (select distinct q.name from ojs_store.queue q where q.state = 'active') q;
+    limited_ids := ojs_store.limited_queues();
+    perform ojs_store.wake(q.name) from (select distinct q.name from ojs_store.queue q where q.state = 'active'
+        and (limited_ids is null or q.id = any (limited_ids) or key in ('queue:' || q.name, 'queue:_default')
+            or key like 'pool:%')) q;
     return coalesce(ojs_store.rate_limit_json(key), jsonb_build_object('key', key));
 end $$;
 comment on function ojs.set_rate_limit(text, jsonb, timestamptz) is

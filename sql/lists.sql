@@ -17,7 +17,7 @@ declare
     conditions text[] := '{"ojs_store.may_use_queue(p.queue, ''read'')"}';
 begin
     if of_dead then
-        source := 'select job_id, queue, null::smallint as npriority, died_at from ojs_store.dead_letter';
+        source := 'select job_id, queue, null::smallint as npriority, died_at, error_type from ojs_store.dead_letter';
     elsif pg_is_in_recovery() then
         source := 'select id as job_id, ojs_store.queue_id(queue) as queue, -priority as npriority from ojs.jobs'
             || case when state is null then '' else ' where state = $1 ->> ''state''' end;
@@ -64,9 +64,9 @@ begin
             case when of_dead then 'p.died_at' else 'e.created_at' end);
     end if;
     if filter ->> 'error_type' is not null then
-        conditions := conditions
-            || '(select d.error ->> ''type'' from ojs_store.finished d where d.job_id = p.job_id) = $1 ->> '
-               '''error_type'''::text;
+        conditions := conditions || (case when of_dead then 'p.error_type'
+            else '(select d.error ->> ''type'' from ojs_store.finished d where d.job_id = p.job_id)' end
+            || ' = $1 ->> ''error_type''');
     end if;
     if filter -> 'args' is not null then
         conditions := conditions || 'e.args @> ($1 -> ''args'')'::text;

@@ -12,6 +12,10 @@ create function ojs_store.shared_hour(
 ) returns setof record
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_shared_hour';
 
+create function ojs_store.shared_minute(ids bigint[], out queue bigint, out starts bigint, out avg_wait_ms float8)
+    returns setof record
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_shared_minute';
+
 create function ojs_store.shared_parts(
     ids bigint[],
     out at timestamptz, out enqueued bigint, out completed bigint, out failed bigint, out run_us bigint,

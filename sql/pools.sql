@@ -185,6 +185,46 @@ begin
     end if;
 end $$;
 
+-- What was handed out in the last minute, of each of these queues, and is held. Where nothing is shared, by what rows
+-- are kept.
+create function ojs_store.last_minute(
+    ids bigint[], out queue bigint, out starts bigint, out avg_wait_ms float8, out active bigint
+) returns setof record
+language plpgsql stable parallel unsafe rows 10 set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    since timestamptz := ojs_store.now() - interval '1 minute';
+begin
+    if ojs_store.metrics_kept() and not pg_is_in_recovery() then
+        return query
+            select m.queue, m.starts, m.avg_wait_ms, r.active
+            from ojs_store.shared_minute(ids) m join ojs_store.queue_rows(ids) r on r.queue = m.queue;
+        return;
+    end if;
+    return query
+        with running as materialized (
+            select * from ojs_store.held_since()
+        ), started as (
+            select d.queue from ojs_store.finished d where d.finished_at > since and d.started_at > since
+            union all
+            select r.queue from running r where r.started_at > since
+            union all
+            select j.queue from ojs_store.job_history e join ojs_store.job j on j.id = e.job_id
+            where e.kind in (HistoryKind.failed, HistoryKind.released, HistoryKind.lapsed) and e.started_at > since
+        ), counted as (
+            select s.queue, count(*) as n from started s group by 1
+        ), waits as (
+            select s.queue, (avg(s.waited_us) / 1000)::float8 as ms from ojs_store.first_starts(since, ids) s group by 1
+        ), held as (
+            select r.queue, count(*) as n from running r group by 1
+        )
+        select q.id, coalesce(c.n, 0), w.ms, coalesce(h.n, 0)
+        from unnest(ids) q (id)
+        left join counted c on c.queue = q.id
+        left join waits w on w.queue = q.id
+        left join held h on h.queue = q.id;
+end $$;
+
 create function ojs.scheduling_stats(
     out queue text, out dispatch_count_1m bigint, out dispatch_ratio_1m numeric, out avg_wait_ms numeric,
     out active_jobs bigint
@@ -192,35 +232,14 @@ create function ojs.scheduling_stats(
 language plpgsql stable parallel unsafe security definer rows 10 set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    since timestamptz := ojs_store.now() - interval '1 minute';
+    names text[] := array(select q.name from ojs.queues q);
+    ids bigint[] := array(select ojs_store.queue_id(n) from unnest(names) n);
 begin
     return query
-        with readable as materialized (
-            select ojs_store.queue_id(q.name) as id, q.name from ojs.queues q
-        ), running as materialized (
-            select * from ojs_store.held_since()
-        ), started as (
-            select d.queue from ojs_store.finished d where d.started_at > since
-            union all
-            select r.queue from running r where r.started_at > since
-            union all
-            select j.queue from ojs_store.job_history e join ojs_store.job j on j.id = e.job_id
-            where e.kind in (HistoryKind.failed, HistoryKind.released, HistoryKind.lapsed) and e.started_at > since
-        ), counted as (
-            select s.queue, count(*) as n from started s where s.queue in (select r.id from readable r) group by 1
-        ), waits as (
-            select s.queue, avg(s.waited_us) / 1000 as ms
-            from ojs_store.first_starts(since, array(select r.id from readable r)) s group by 1
-        ), held as (
-            select r.queue, count(*) as n from running r group by 1
-        )
-        select ojs_store.shown_queue(q.name), coalesce(c.n, 0),
-            round(coalesce(c.n / nullif(sum(c.n) over (), 0), 0), 4), round(w.ms, 3),
-            coalesce(h.n, 0)
-        from readable q
-        left join counted c on c.queue = q.id
-        left join waits w on w.queue = q.id
-        left join held h on h.queue = q.id
+        select ojs_store.shown_queue(q.name), m.starts,
+            case when m.starts is not null then round(coalesce(m.starts / nullif(sum(m.starts) over (), 0), 0), 4) end,
+            round(m.avg_wait_ms::numeric, 3), m.active
+        from unnest(names, ids) q (name, id) join ojs_store.last_minute(ids) m on m.queue = q.id
         order by q.name;
 end $$;
 comment on function ojs.scheduling_stats()

@@ -11,6 +11,13 @@ create function ojs_store.queue_rows(
 ) returns setof record
 language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_queue_rows';
 
+-- Of these queues the open jobs with a rate limit, and with `ended` the dead letters. No rows without preload, or where
+-- the counters do not hold: who asks looks at the rows.
+create function ojs_store.counted_apart(
+    ids bigint[], ended boolean, out queue bigint, out limited bigint, out dead_letters bigint
+) returns setof record
+language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_counted_apart';
+
 create function ojs_store.ready_and_held(id bigint, out ready bigint, out in_flight bigint) returns record
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ready_and_held';
 

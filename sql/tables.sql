@@ -95,8 +95,7 @@ create table ojs_store.job_history (
 create index job_history_job on ojs_store.job_history (job_id);
 alter table ojs_store.job_history replica identity full;
 
--- What happened to the leases of queues with lease_log, for those who look; nothing else reads it. In the order of
--- numbers.
+-- What happened to the leases of queues with lease_log, in the order of numbers. Nothing but a look reads it.
 create table ojs_store.lease_log (
     number bigint not null,
     job_id uuid not null,
@@ -133,7 +132,8 @@ alter table ojs_store.finished replica identity using index finished_job;
 create table ojs_store.dead_letter (
     job_id uuid not null,
     queue bigint not null,
-    died_at timestamptz not null
+    died_at timestamptz not null,
+    error_type text                     -- of the error in `finished`, for lists and statistics
 );
 create unique index dead_letter_job on ojs_store.dead_letter (job_id);
 alter table ojs_store.dead_letter replica identity using index dead_letter_job;

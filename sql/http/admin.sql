@@ -304,13 +304,15 @@ create function ojs_http.rate_limits(request ojs_http.request) returns ojs_http.
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     entries jsonb[];
-    shown jsonb[];
-    page int := ojs_http.page_start(request);
+    total bigint;
 begin
-    entries := array(select ojs_http.rate_limit_json(r) from ojs.rate_limits r order by r.key);
-    shown := entries[page + 1 : page + ojs_http.query_number(request, 'per_page', 20, 1, 100)];
-    return ojs_http.numbered_page(request, shown, cardinality(entries),
-        jsonb_build_object('rate_limits', to_jsonb(shown)));
+    select array_agg(ojs_http.rate_limit_json(l.rate_limit)), max(l.total) into entries, total
+    from ojs_http.listed_limits(null, ojs_http.query_number(request, 'per_page', 20, 1, 100),
+        ojs_http.page_start(request)) l;
+    -- A page beyond the last one does not say how many there are.
+    total := coalesce(total, (select l.total from ojs_http.listed_limits(null, 1, 0) l), 0);
+    return ojs_http.numbered_page(request, entries, total,
+        jsonb_build_object('rate_limits', coalesce(to_jsonb(entries), '[]')));
 end $$;
 
 create function ojs_http.rate_limit(request ojs_http.request) returns ojs_http.response
@@ -318,7 +320,7 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     found_limit ojs.rate_limits;
 begin
-    select * into found_limit from ojs.rate_limits r where r.key = request.names[1];
+    select (l.rate_limit).* into found_limit from ojs_http.listed_limits(request.names[1], 1, 0) l;
     if not found then
         perform ojs_http.raise('NOT_FOUND', format('rate limit %s does not exist', left(request.names[1], 64)),
             jsonb_build_object('resource_type', 'rate_limit', 'resource_id', left(request.names[1], 64)),

@@ -97,6 +97,18 @@ begin atomic
     select ojs_store.count_listed(filter);
 end;
 
+-- One key, or a page of those that the caller may see, and how many there are.
+create function ojs_http.listed_limits(only_key text, most int, skip int, out rate_limit ojs.rate_limits,
+    out total bigint) returns setof record
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp
+begin atomic
+    select (r.key, r.concurrency, r.active, r.rate, r.rate_period, r.started, r.window_resets_at, r.throttle,
+        r.throttle_period, r.next_allowed_at, r.paused_until, r.waiting, r.override, r.override_until)::ojs.rate_limits,
+        r.total
+    from ojs_store.rate_limits(only_key, most, skip) r
+    where ojs_store.may_read_limit(r.key);
+end;
+
 create function ojs_http.history_of(queue text, step interval, since timestamptz, until timestamptz) returns jsonb
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('timestamp', ojs_http.rfc3339(h.at), 'processed',

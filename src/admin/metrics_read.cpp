@@ -101,9 +101,31 @@ last_hour(int q, TimestampTz at)
     SpinLockRelease(&queue.mutex);
     for (int i = 0; i < metric_deltas.n; i++)
         if (is_current(metric_deltas.all[i]) && job_metrics->series[metric_deltas.all[i].series].queue == q &&
-            metric_deltas.all[i].part >= now_part - parts_of_hour)
+            metric_deltas.all[i].step / steps_of_part >= now_part - parts_of_hour)
             add_to(hour, metric_deltas.all[i]);
     return hour;
+}
+
+/* The six steps before the one that has begun, and that one; and what we have not committed. */
+StepOfMinute
+last_minute(int q, int64 now_step)
+{
+    QueueMetrics &queue = job_metrics->queues[q];
+    StepOfMinute minute = {};
+    SpinLockAcquire(&queue.mutex);
+    for (const StepOfMinute &step : queue.steps) {
+        if (step.number < now_step - steps_of_minute || step.number > now_step)
+            continue;
+        minute.starts += step.starts;
+        minute.waits += step.waits;
+        minute.wait_us += step.wait_us;
+    }
+    SpinLockRelease(&queue.mutex);
+    for (int i = 0; i < metric_deltas.n; i++)
+        if (is_current(metric_deltas.all[i]) && job_metrics->series[metric_deltas.all[i].series].queue == q &&
+            metric_deltas.all[i].step >= now_step - steps_of_minute)
+            add_to(minute, metric_deltas.all[i]);
+    return minute;
 }
 
 Datum
@@ -188,6 +210,31 @@ OJS_FUNCTION(ojs_shared_hour)
         Datum values[] = {Int64GetDatum(ids.values[i]), Int64GetDatum(hour.completed), Int64GetDatum(hour.failed),
                           mean_ms(hour.completed_us, hour.completed, &nulls[3]),
                           mean_ms(hour.wait_us, hour.waits, &nulls[4])};
+        put_row(set, values, nulls);
+    }
+    return (Datum)0;
+}
+
+/* ojs_store.shared_minute(ids bigint[], out queue bigint, out starts bigint, out avg_wait_ms float8) returns setof
+ * record: what was handed out in the last minute, to ten seconds; nulls for a queue of which nothing is shared, and no
+ * rows without preload */
+OJS_FUNCTION(ojs_shared_minute)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    if (job_metrics == nullptr || RecoveryInProgress() || my_database() == nullptr)
+        return (Datum)0;
+    Bigints ids = bigints_arg(fcinfo, 0);
+    Oid table = store::relation_oid(store::Rel::ready);
+    int64 now_step = now() / step_us;
+    for (int i = 0; i < ids.n; i++) {
+        LWLockAcquire(job_metrics->lock, LW_SHARED);
+        int q = find_queue_metrics(table, ids.values[i]);
+        bool full = q < 0 && job_metrics->n_queues == max_metric_queues;
+        StepOfMinute minute = q >= 0 ? last_minute(q, now_step) : StepOfMinute{};
+        LWLockRelease(job_metrics->lock);
+        bool nulls[3] = {false, full};
+        Datum values[] = {Int64GetDatum(ids.values[i]), Int64GetDatum(minute.starts),
+                          mean_ms(minute.wait_us, minute.waits, &nulls[2])};
         put_row(set, values, nulls);
     }
     return (Datum)0;

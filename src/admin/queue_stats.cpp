@@ -185,6 +185,27 @@ OJS_FUNCTION(ojs_ready_and_held)
     return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }
 
+/* ojs_store.counted_apart(ids bigint[], ended boolean, out queue bigint, out limited bigint, out dead_letters bigint)
+ * returns setof record: open jobs with a rate limit, and dead letters, which count only where `ended` is true; no rows
+ * where rows would have to be counted */
+OJS_FUNCTION(ojs_counted_apart)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    Bigints queues = bigints_arg(fcinfo, 0);
+    bool ended = PG_GETARG_BOOL(1);
+    auto *counts = static_cast<Counts *>(palloc0(sizeof(Counts) * std::max(queues.n, 1)));
+    ensure_hot_set();
+    if (!read_shared_counts(queues.values, queues.n, ended, counts))
+        return (Datum)0;
+    for (int i = 0; i < queues.n; i++) {
+        Datum values[] = {Int64GetDatum(queues.values[i]), Int64GetDatum(at_least_0(counts[i][Where::limited])),
+                          Int64GetDatum(at_least_0(counts[i][Where::dead_letter]))};
+        bool nulls[] = {false, false, !ended};
+        put_row(set, values, nulls);
+    }
+    return (Datum)0;
+}
+
 /* ojs_store.waiting_bytes(queue bigint) returns bigint */
 OJS_FUNCTION(ojs_waiting_bytes)
 {

@@ -6,7 +6,8 @@
  * may be is bounded: each queue has at most max_types of its own, and what comes later is counted under the type
  * "_other", which no job can have.
  *
- * The last hour is kept in parts of five minutes, by the time at which something happened.
+ * The last hour is kept in parts of five minutes, by the time at which something happened, and what was handed out in
+ * the last minute in steps of ten seconds.
  */
 #include "ojs/counters/metric_table.h"
 
@@ -166,10 +167,16 @@ note(int series, int cell, int64 n, int64 sum, TimestampTz at)
     if (q < 0)
         return;
     metric_deltas.add({static_cast<int16>(series - 1), static_cast<int16>(cell), GetCurrentTransactionNestLevel(),
-                       static_cast<int32>(at / part_us), job_metrics->queues[q].generation, n, sum});
+                       static_cast<int32>(at / step_us), job_metrics->queues[q].generation, n, sum});
 }
 
 /* --- the end of a transaction --- */
+
+bool
+is_start(const MetricDelta &what)
+{
+    return what.cell == cell_started || (what.cell >= cell_wait && what.cell < cell_completed);
+}
 
 /* Must not raise. */
 void
@@ -185,9 +192,12 @@ apply(const MetricDelta &what)
         add_to(series, what);
         if (what.cell == cell_enqueued)
             queue.head_seq = std::max(queue.head_seq, what.sum);
-        PartOfHour *part = part_of(queue, what.part);
+        PartOfHour *part = part_of(queue, what.step / steps_of_part);
         if (part != nullptr)
             add_to(*part, what);
+        StepOfMinute *step = is_start(what) ? step_of(queue, what.step) : nullptr;
+        if (step != nullptr)
+            add_to(*step, what);
     }
     SpinLockRelease(&queue.mutex);
 }
@@ -221,19 +231,33 @@ is_current(const MetricDelta &what)
            job_metrics->queues[q].generation == what.generation;
 }
 
-PartOfHour *
-part_of(QueueMetrics &queue, int64 number)
+/* Of the last ones: null if a later one has its place. */
+template <typename Stretch, size_t n>
+static Stretch *
+stretch_of(Stretch (&stretches)[n], int64 number)
 {
     if (number < 0) /* a clock before 2000 */
         return nullptr;
-    PartOfHour &part = queue.parts[number % (parts_of_hour + 1)];
-    if (part.number > number)
-        return nullptr; /* more than an hour ago */
-    if (part.number < number) {
-        part = {};
-        part.number = number;
+    Stretch &stretch = stretches[number % n];
+    if (stretch.number > number)
+        return nullptr;
+    if (stretch.number < number) {
+        stretch = {};
+        stretch.number = number;
     }
-    return &part;
+    return &stretch;
+}
+
+PartOfHour *
+part_of(QueueMetrics &queue, int64 number)
+{
+    return stretch_of(queue.parts, number);
+}
+
+StepOfMinute *
+step_of(QueueMetrics &queue, int64 number)
+{
+    return stretch_of(queue.steps, number);
 }
 
 static int
@@ -245,6 +269,8 @@ sum_of(int cell)
 void
 add_to(Series &series, const MetricDelta &what)
 {
+    if (what.cell == cell_started)
+        return;
     series.cells[what.cell] += what.n;
     if (what.cell >= cell_wait)
         series.sums[sum_of(what.cell)] += what.sum;
@@ -255,7 +281,7 @@ add_to(PartOfHour &part, const MetricDelta &what)
 {
     if (what.cell == cell_enqueued)
         part.enqueued += what.n;
-    if (what.cell < cell_wait)
+    if (what.cell < cell_wait || what.cell == cell_started)
         return;
     switch (sum_of(what.cell)) {
     case sum_wait:
@@ -275,6 +301,18 @@ add_to(PartOfHour &part, const MetricDelta &what)
 }
 
 void
+add_to(StepOfMinute &step, const MetricDelta &what)
+{
+    if (!is_start(what))
+        return;
+    step.starts += what.n;
+    if (what.cell == cell_started)
+        return;
+    step.waits += what.n;
+    step.wait_us += what.sum;
+}
+
+void
 count_pushed(const JobRow &job)
 {
     if (job_metrics != nullptr)
@@ -291,7 +329,7 @@ count_started(const JobRow &job, LeaseRow &lease)
     lease.flags |= series << lease_series_shift;
     /* When a pending job was activated, it does not say. */
     if (lease.deliveries != 1 || (job.flags & job_pending))
-        return;
+        return note(series, cell_started, 1, 0, lease.claimed_at);
     int64 waited =
         std::max<int64>(lease.claimed_at - std::max(job.created_at, job.scheduled_at.value_or(job.created_at)), 0);
     note(series, cell_wait + bucket_of(wait_bounds, waited), 1, waited, lease.claimed_at);

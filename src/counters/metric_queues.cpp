@@ -20,6 +20,7 @@ begin_queue(QueueMetrics &queue, Oid database, Oid table, int64 id)
     queue.queue = id;
     queue.n_types = 0;
     std::fill(std::begin(queue.parts), std::end(queue.parts), PartOfHour{});
+    std::fill(std::begin(queue.steps), std::end(queue.steps), StepOfMinute{});
     queue.seqs_known = false;
     queue.head_seq = queue.earliest_seq = 0;
     queue.earliest_id = {};

@@ -33,17 +33,30 @@ column(HeapTupleHeader row)
     return value;
 }
 
-/* It lies behind started_at, which may be null. */
-State
+struct StateAndFlags {
+    State state;
+    int16 flags;
+};
+static_assert(sizeof(StateAndFlags) == sizeof(State) + sizeof(int16));
+
+/* They lie behind started_at, which may be null. */
+StateAndFlags
 state_of_done(HeapTupleHeader row)
 {
     constexpr int number = number_of<FinishedRow>(&FinishedRow::started_at);
     constexpr int offset = offset_of<FinishedRow>(&FinishedRow::started_at);
     bool null = (row->t_infomask & HEAP_HASNULL) && att_isnull(number, row->t_bits);
-    State state;
-    memcpy(&state, reinterpret_cast<const char *>(row) + row->t_hoff + offset + (null ? 0 : sizeof(TimestampTz)),
-           sizeof state);
-    return state;
+    StateAndFlags done;
+    memcpy(&done, reinterpret_cast<const char *>(row) + row->t_hoff + offset + (null ? 0 : sizeof(TimestampTz)),
+           sizeof done);
+    return done;
+}
+
+template <typename Row>
+Where
+limited_or(Where where, HeapTupleHeader row)
+{
+    return (column<Row, &Row::flags>(row) & job_limits) != 0 ? Where::limited : where;
 }
 
 /* --- the end of a transaction --- */
@@ -223,43 +236,55 @@ counted_by_recount(TransactionId xid)
     return true;
 }
 
+static bool
+where_of_delayed(DelayedKind kind, Where &where)
+{
+    switch (kind) {
+    case DelayedKind::scheduled:
+        where = Where::scheduled;
+        return true;
+    case DelayedKind::retryable:
+        where = Where::retryable;
+        return true;
+    case DelayedKind::pending:
+        where = Where::pending;
+        return true;
+    case DelayedKind::released:
+    case DelayedKind::blocked:
+        where = Where::released;
+        return true;
+    default:
+        return false;
+    }
+}
+
 bool
-where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where)
+where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where, Where &also)
 {
     switch (rel) {
     case store::Rel::ready:
         queue = column<ReadyRow, &ReadyRow::queue>(row);
         where = Where::ready;
+        also = limited_or<ReadyRow>(where, row);
         return true;
     case store::Rel::lease:
         queue = column<LeaseRow, &LeaseRow::queue>(row);
         where = Where::leased;
+        also = limited_or<LeaseRow>(where, row);
         return true;
     case store::Rel::delayed:
         queue = column<DelayedRow, &DelayedRow::queue>(row);
-        switch (column<DelayedRow, &DelayedRow::kind>(row)) {
-        case DelayedKind::scheduled:
-            where = Where::scheduled;
-            return true;
-        case DelayedKind::retryable:
-            where = Where::retryable;
-            return true;
-        case DelayedKind::pending:
-            where = Where::pending;
-            return true;
-        case DelayedKind::released:
-        case DelayedKind::blocked:
-            where = Where::released;
-            return true;
-        default:
+        if (!where_of_delayed(column<DelayedRow, &DelayedRow::kind>(row), where))
             return false;
-        }
+        also = limited_or<DelayedRow>(where, row);
+        return true;
     default: {
         queue = column<FinishedRow, &FinishedRow::queue>(row);
-        State state = state_of_done(row);
-        where = state == State::completed   ? Where::completed
-                : state == State::cancelled ? Where::cancelled
-                                            : Where::discarded;
+        StateAndFlags done = state_of_done(row);
+        where = done.state == State::completed   ? Where::completed
+                : done.state == State::cancelled ? Where::cancelled
+                                                 : Where::discarded;
+        also = (done.flags & finished_dead_letter) != 0 ? Where::dead_letter : where;
         return true;
     }
     }
@@ -303,15 +328,17 @@ void
 note_row(store::Rel rel, HeapTupleHeader row, int change)
 {
     int64 queue;
-    Where where;
+    Where where, also;
     SizedJob job;
-    if (!where_of(rel, row, queue, where))
+    if (!where_of(rel, row, queue, where, also))
         return;
     if (where == Where::ready && change > 0 && overtakes(row))
         note_overtaking(queue);
     int64 bytes = sized(rel, row, job) ? size_now(job) : 0;
     Change &note = change_of(queue);
     note.n[static_cast<int>(where)] += change;
+    if (also != where)
+        note.n[static_cast<int>(also)] += change;
     note.bytes += change * bytes;
 }
 

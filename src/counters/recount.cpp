@@ -65,13 +65,15 @@ add_rows(HTAB *to, store::Rel rel, Snapshot snapshot)
     store::Table jobs = {}; /* opened for jobs whose size counts */
     while ((tuple = heap_getnext(scan, ForwardScanDirection)) != nullptr) {
         int64 queue;
-        Where where;
+        Where where, also;
         CHECK_FOR_INTERRUPTS();
-        if (!where_of(rel, tuple->t_data, queue, where))
+        if (!where_of(rel, tuple->t_data, queue, where, also))
             continue;
         if (last == nullptr || last->queue != queue)
             last = &counts_in(to, queue);
         last->n[static_cast<int>(where)]++;
+        if (also != where)
+            last->n[static_cast<int>(also)]++;
         SizedJob job;
         if (!sized(rel, tuple->t_data, job))
             continue;
@@ -434,8 +436,8 @@ ready_jobs(int64 queue)
     return n;
 }
 
-void
-read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out)
+bool
+read_shared_counts(const int64 *queues, int n, bool ended, Counts *out)
 {
     Database *database = lost_here[0] || lost_here[1] ? nullptr : counting_database();
     bool right = database != nullptr;
@@ -456,11 +458,16 @@ read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *ou
         }
         LWLockRelease(counters_lock);
     }
-    if (!right) {
+    if (right)
+        add_own(out, n);
+    return right;
+}
+
+void
+read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out)
+{
+    if (!read_shared_counts(queues, n, ended, out))
         read_rows(queues, n, ended, max_age_us, out);
-        return;
-    }
-    add_own(out, n);
 }
 
 } // namespace ojs

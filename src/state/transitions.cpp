@@ -114,8 +114,11 @@ static void
 note_dead_letter(Tables &tables, const FinishedRow &row)
 {
     store::Table &table = tables.get(store::Rel::dead_letter);
-    Datum values[] = {UUIDPGetDatum(&row.job_id), Int64GetDatum(row.queue), TimestampTzGetDatum(row.finished_at)};
-    bool nulls[std::size(values)] = {};
+    JsonbValue type;
+    bool typed = row.error != nullptr && find_member(root_of(row.error), "type", type) && type.type == jbvString;
+    Datum values[] = {UUIDPGetDatum(&row.job_id), Int64GetDatum(row.queue), TimestampTzGetDatum(row.finished_at),
+                      typed ? PointerGetDatum(cstring_to_text_with_len(type.val.string.val, type.val.string.len)) : 0};
+    bool nulls[std::size(values)] = {false, false, false, !typed};
     store::insert(table, heap_form_tuple(RelationGetDescr(table.rel), values, nulls));
 }
 

@@ -74,7 +74,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters '
            'dead_letter_stats crons cron cron_json no_such_cron '
-        || 'rate_limits rate_limit rate_limit_json pools pool pool_named pool_json scheduling_stats '
+        || 'rate_limits rate_limit rate_limit_json listed_limits pools pool pool_named pool_json scheduling_stats '
            'tenants tenant tenant_named tenant_json tenant_stats tenant_stats_json tenant_jobs '
            'job_list explain job_history events_of workflows listed_workflows end_of', 'o'),
     ('trigger_cron cron_job retry discard delete_job '

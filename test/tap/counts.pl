@@ -29,7 +29,10 @@ $node->safe_psql('postgres', q{
         n int := floor(random() * 4);
     begin
         case floor(random() * 14)
-        when 0, 1 then perform ojs.push('test.job', queue => queue);
+        when 0 then perform ojs.push('test.job', queue => queue);
+        when 1 then perform ojs.push('test.job', queue => queue,
+            options => '{"rate_limit": {"key": "k", "concurrency": 1000}}',
+            retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}');
         when 2 then perform ojs.push('test.job', queue => queue, delay => random() * interval '100 ms');
         when 3 then perform ojs.push('test.job', queue => queue, pending => true);
         when 4 then perform ojs.push_many((select coalesce(jsonb_agg(jsonb_build_object('type', 'test.job', 'args',
@@ -84,8 +87,12 @@ $node->safe_psql('postgres', q{
         end loop;
     end $$;
     create view counted as
-        select queue, available, active, scheduled, retryable, pending, completed, cancelled, discarded
-            from ojs.queue_stats() order by queue;
+        select s.queue, available, active, scheduled, retryable, pending, completed, cancelled, discarded, limited,
+            dead_letters
+        from ojs.queue_stats() s
+        join ojs_store.counted_apart(array(select ojs_store.queue_id(name) from ojs.queues), true) c
+            on c.queue = ojs_store.queue_id(s.queue)
+        order by 1;
     create view plain as
         with rows as (
             select queue, 'ready' as state, count(*) as n from ojs_store.ready group by 1
@@ -94,11 +101,16 @@ $node->safe_psql('postgres', q{
                 case when kind = 4 or due_at <= ojs_store.now() then 'ready'
                     else (array['scheduled', 'retryable', 'pending'])[kind] end, count(*)
                 from ojs_store.delayed where kind <> 5 group by 1, 2
+            union all select queue, 'limited', count(*) from (
+                select queue, flags from ojs_store.ready union all select queue, flags from ojs_store.lease
+                union all select queue, flags from ojs_store.delayed where kind <> 5) hot
+                where flags & 128 <> 0 group by 1
+            union all select queue, 'dead', count(*) from ojs_store.dead_letter group by 1
             union all select queue, case state when 4 then 'completed' when 6 then 'cancelled' else 'discarded' end,
                 count(*) from ojs_store.finished group by 1, 2)
         select q.name as queue, n('ready') as available, n('active') as active, n('scheduled') as scheduled,
             n('retryable') as retryable, n('pending') as pending, n('completed') as completed,
-            n('cancelled') as cancelled, n('discarded') as discarded
+            n('cancelled') as cancelled, n('discarded') as discarded, n('limited') as limited, n('dead') as dead_letters
         from ojs.queues q order by 1;
 } =~ s/ n\('(\w+)'\)/ coalesce((select sum(r.n)::bigint from rows r
     where r.queue = ojs_store.queue_id(q.name) and r.state = '$1'), 0)/gr);

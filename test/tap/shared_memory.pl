@@ -32,10 +32,10 @@ $push_to_each->('small', 1, 10);
 is($in->('small', "select sum(available) from ojs.queue_stats()"), 10, 'a small database: ten jobs');
 is(health_in('small', 'counting'), 'shared memory', 'which are counted as they come');
 is($use->('small', 'counters', 'own'), 10, 'in ten counters');
-$push_to_each->('big', 1, 8000);
-is(health_in('big', 'counting'), 'shared memory', 'a big one: there is room for 8,000 counters');
-is($in->('big', 'select sum(available) from ojs.queue_stats()'), 8000, 'and they are right');
-is($use->('big', 'counters', 'own'), 8000, 'as many as there are queues');
+$push_to_each->('big', 1, 16000);
+is(health_in('big', 'counting'), 'shared memory', 'a big one: there is room for 16,000 counters');
+is($in->('big', 'select sum(available) from ojs.queue_stats()'), 16000, 'and they are right');
+is($use->('big', 'counters', 'own'), 16000, 'as many as there are queues');
 
 # How many buffers a push touches, at best of some: the first ones fill caches, some meet a full page.
 my $buffers = sub {
@@ -55,17 +55,17 @@ my $buffers = sub {
         select min(n) from seen});
 };
 my $before = $buffers->();
-$push_to_each->('big', 8001, 9000);
+$push_to_each->('big', 16001, 17000);
 is(health_in('big', 'counting'), 'rows', 'the database with most queues counts rows, once there is no room');
 like($metric->('big', 'ojs_counting_rows '), qr/ 1$/, 'and its metrics say so');
 is($use->('big', 'counters', 'own'), 0, 'it has given its counters up');
-is($in->('big', 'select sum(available) from ojs.queue_stats()'), 9040 - 20, 'and knows its jobs all the same');
+is($in->('big', 'select sum(available) from ojs.queue_stats()'), 17040 - 20, 'and knows its jobs all the same');
 is(health_in('small', 'counting'), 'shared memory', 'the small one has its counters still');
 is($use->('small', 'counters', 'own'), 10, 'all of them');
 is($in->('small', 'select sum(available) from ojs.queue_stats()'), 10, 'and they are right');
 like($metric->('small', 'ojs_counting_rows '), qr/ 0$/, 'as its metrics say');
 like($metric->('small', 'ojs_shared_memory_used{of="counters"}'), qr/ 10$/, 'and how many counters are in use');
-like($metric->('small', 'ojs_shared_memory_limit{of="counters"}'), qr/ 8192$/, 'of how many');
+like($metric->('small', 'ojs_shared_memory_limit{of="counters"}'), qr/ 16384$/, 'of how many');
 cmp_ok($buffers->(), '<=', $before, 'a push touches no more than before');
 $push_to_each->('small', 11, 20);
 is($in->('small', 'select sum(available) from ojs.queue_stats()'), 20, 'new queues of the small one are counted');
@@ -81,7 +81,7 @@ is($use->('small', 'metric_queues', 'used'), 1024, 'all places for metrics are t
 is($use->('small', 'metric_queues', 'own'), 20, 'some by the small one, which took them of the big one');
 is($in->('small', q{select completed_last_hour from ojs.queue_stats('q20')}), '0',
     'a queue with metrics knows its last hour');
-is($in->('big', q{select count(*) filter (where completed_last_hour is null) from ojs.queue_stats()}), 9001 - 1004,
+is($in->('big', q{select count(*) filter (where completed_last_hour is null) from ojs.queue_stats()}), 17001 - 1004,
     'those without do not: null');
 is($in->('big', q{select coalesce(i ->> 'head_seq', 'null') from ojs.queue_info('q8999') i}), 'null',
     'nor the numbers of their jobs');
@@ -194,7 +194,7 @@ is($in->('small', q{select string_agg(worker, ' ' order by worker) from ojs.leas
 eval { $_->{session}->quit } for values %waits;
 
 # --- room again ---
-$push_to_each->('silent', 1, 8300);
+$push_to_each->('silent', 1, 16500);
 is(health_in('silent', 'counting'), 'rows', 'another database is too big');
 $in->('silent', 'drop extension ojs cascade');
 $in->('silent', 'create extension ojs');

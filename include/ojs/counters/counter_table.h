@@ -10,7 +10,7 @@
 namespace ojs
 {
 
-constexpr int max_counters = 8192; /* queues with jobs, in all databases; beyond, everybody counts the rows */
+constexpr int max_counters = 16384; /* queues with jobs, in all databases; beyond, everybody counts the rows */
 
 /* Which event of a bounded queue is to be emitted: see pressure.h. */
 enum class Alarm : uint8 { off, due, emitted };
@@ -70,8 +70,9 @@ Counter *counter_of(int64 queue);
 /* Under the lock, in any mode; null: there is none. */
 Counter *find_counter(int64 queue, Oid database = MyDatabaseId);
 
-/* Which queue a row belongs to and what it counts as; false: a reminder, which is no job. */
-bool where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where);
+/* Which queue a row belongs to and what it counts as; `also` is the same as `where` unless it counts once more. Returns
+ * false for a reminder, which is no job. */
+bool where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where, Where &also);
 
 /* Whether a row of ready or delayed, which is no reminder, is one of a job whose size counts; and that job. */
 struct SizedJob {

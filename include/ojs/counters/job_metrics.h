@@ -24,7 +24,8 @@ enum Cell : int {
     cell_completed = cell_wait + n_wait_buckets, /* by how long it ran */
     cell_discarded = cell_completed + n_duration_buckets + 1,
     cell_cancelled = cell_discarded + n_duration_buckets + 1,
-    n_cells = cell_cancelled + n_duration_buckets + 1
+    n_cells = cell_cancelled + n_duration_buckets + 1,
+    cell_started = n_cells /* a delivery that is not the first: of the last minute alone, no cell of a series */
 };
 enum Sum : int { sum_wait, sum_completed, sum_discarded, sum_cancelled, n_sums }; /* µs */
 

@@ -18,6 +18,9 @@ static_assert(max_series <= lease_series >> lease_series_shift);
 
 constexpr int64 part_us = 300 * USECS_PER_SEC;
 constexpr int parts_of_hour = 12;
+constexpr int64 step_us = 10 * USECS_PER_SEC;
+constexpr int steps_of_minute = 6;
+constexpr int steps_of_part = part_us / step_us;
 
 /* Upper ends of the buckets, in µs, as OJS recommends them. */
 constexpr int64 wait_bounds[n_wait_buckets - 1] = {10000,     50000,      100000,    500000,   1000000,
@@ -33,6 +36,13 @@ struct PartOfHour {
     int64 completed, completed_us, failed, waits, wait_us, enqueued;
 };
 
+/* What was handed out in ten seconds. */
+struct StepOfMinute {
+    int64 number; /* of ten seconds since 2000 */
+    int64 starts;
+    int64 waits, wait_us; /* of first deliveries */
+};
+
 struct QueueMetrics {
     slock_t mutex; /* of all the following, and of the queue's series; what this is of changes under the lock as well */
     uint32 generation; /* how often it was freed: what was noted before is of another queue */
@@ -41,6 +51,7 @@ struct QueueMetrics {
     int64 queue;
     int n_types;
     PartOfHour parts[parts_of_hour + 1];
+    StepOfMinute steps[steps_of_minute + 1];
     /* Of the queue's jobs that are kept, as far as somebody has looked: */
     bool seqs_known;
     int64 head_seq;     /* the newest, kept up by commits */
@@ -73,20 +84,20 @@ struct MetricDelta {
     int16 series;
     int16 cell;
     int level;
-    int32 part;
+    int32 step;        /* ten seconds since 2000 */
     uint32 generation; /* of the queue */
     int64 n;
     int64 sum; /* µs; of pushes the last number instead */
 
     bool same(const MetricDelta &o) const
     {
-        return series == o.series && cell == o.cell && part == o.part && generation == o.generation;
+        return series == o.series && cell == o.cell && step == o.step && generation == o.generation;
     }
     bool before(const MetricDelta &o) const
     {
         return series != o.series ? series < o.series
                : cell != o.cell   ? cell < o.cell
-               : part != o.part   ? part < o.part
+               : step != o.step   ? step < o.step
                                   : generation < o.generation;
     }
     void add(const MetricDelta &o)
@@ -106,10 +117,12 @@ bool is_current(const MetricDelta &what);
 int find_queue_metrics(Oid table, int64 id);
 int make_queue_metrics(Oid table, int64 id);
 
-/* Under the queue's mutex. Returns null if that part is more than an hour old. */
+/* Under the queue's mutex. Return null if that part is more than an hour old, or that step more than a minute. */
 PartOfHour *part_of(QueueMetrics &queue, int64 number);
+StepOfMinute *step_of(QueueMetrics &queue, int64 number);
 
 void add_to(Series &series, const MetricDelta &what);
 void add_to(PartOfHour &part, const MetricDelta &what);
+void add_to(StepOfMinute &step, const MetricDelta &what);
 
 } // namespace ojs

@@ -15,8 +15,24 @@
 namespace ojs
 {
 
-/* Where a row is: the open ones by table and kind, reminders of expiry aside; then the finished ones that are kept. */
-enum class Where { ready, leased, scheduled, retryable, pending, released, completed, cancelled, discarded, count };
+/*
+ * Where a row is: the open ones by table and kind, reminders of expiry aside; then the finished ones that are kept.
+ * Some count once more: those with a rate limit among the open ones, dead letters among the finished ones.
+ */
+enum class Where {
+    ready,
+    leased,
+    scheduled,
+    retryable,
+    pending,
+    released,
+    limited,
+    completed,
+    cancelled,
+    discarded,
+    dead_letter,
+    count
+};
 constexpr int n_where = static_cast<int>(Where::count);
 
 /* Jobs there wait, and count towards the bound of their queue (BP-02). */
@@ -51,6 +67,9 @@ void note_row(store::Rel rel, HeapTupleHeader row, int change);
  * once in `max_age_us`; 0: now.
  */
 void read_counts(const int64 *queues, int n, bool ended, int64 max_age_us, Counts *out);
+
+/* The shared counters and what this transaction has changed. Returns false where rows would have to be counted. */
+bool read_shared_counts(const int64 *queues, int n, bool ended, Counts *out);
 
 /*
  * How many jobs of the queue are ready, as far as the shared counters know; -1 where they do not, or this transaction
