@@ -7,10 +7,12 @@ begin atomic
     select (extract(epoch from at) * 1000000)::bigint;
 end;
 
+-- By days and the rest: one interval times a number is worked out in floating point, and can be a digit longer.
 create function ojs_store.from_micros(n bigint) returns timestamptz
 language sql immutable strict parallel safe
 begin atomic
-    select timestamptz '1970-01-01 00:00:00+00' + n * interval '1 microsecond';
+    select (timestamp '1970-01-01 00:00:00' + n / 86400000000 * interval '1 day'
+        + n % 86400000000 * interval '1 microsecond') at time zone 'UTC';
 end;
 
 -- No row that a transaction may still store, or has stored since the last statement began, is older than this. Rows
