@@ -146,6 +146,19 @@ class Cluster:
         other.start()
         return other
 
+    def await_standby(self, timeout=120):
+        """Returns when commits wait for the standby, and it has all that this server shows. A server that has crashed
+        shows what it had committed before its standby has it. The checkpointer tells sessions to wait, not their own
+        setting: who asks for a checkpoint has it read the setting."""
+        c, until = self.wait_ready(), time.monotonic() + timeout
+        while not c.execute("select pid from pg_stat_replication where sync_state = 'sync'"):
+            if time.monotonic() > until:
+                raise SystemExit("the standby does not become synchronous")
+            time.sleep(0.05)
+        for command in ("checkpoint", "create table if not exists public.mark ()", "drop table public.mark"):
+            c.execute(command)
+        c.close()
+
     def destroy(self):
         if os.path.exists(os.path.join(self.data, "postmaster.pid")):
             self.stop("immediate")

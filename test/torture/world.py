@@ -273,12 +273,7 @@ class Round(Faults):
         other = server.standby(os.path.join(self.directory, f"server{number}"))
         self.control.execute("alter system set synchronous_standby_names = '*'")
         self.control.execute("select pg_reload_conf()")
-        until = time.monotonic() + 30
-        while self.control.execute("select count(*) from pg_stat_replication where sync_state = 'sync'")[0][0] != "1":
-            if time.monotonic() > until:
-                raise SystemExit("the standby does not become synchronous")
-            time.sleep(0.1)
-        time.sleep(1)   # a session reads the setting before its next commit
+        server.await_standby()
         self.world.servers.append(other)
 
     def fault_failover(self, t0):
@@ -286,6 +281,7 @@ class Round(Faults):
             self.add_standby()
             return None
         old, new = self.server(), self.world.servers[-1]
+        old.await_standby()
         t0 = client.Clock.now()
         old.stop("immediate")
         new.run("pg_ctl", "promote", "-D", new.data, "-w", check=False)
