@@ -78,17 +78,31 @@ begin
         when id is not null then 'id: ' || id end;
 end $$;
 
+-- A member of an envelope, of this name or of another one that means the same; one that is null is not there.
+create function ojs_router.member(job jsonb, name text, other text default null) returns text
+language sql immutable parallel safe
+begin atomic
+    select coalesce(job ->> name, job ->> other, job -> 'options' ->> name, job -> 'options' ->> other);
+end;
+
 -- The same of an envelope, without the fingerprint.
 create function ojs_router.envelope_key(job jsonb, fingerprint text) returns text
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_router.job_key(e ->> 'deduplication_key', fingerprint, e ->> 'ordering_key',
-        case when e ? 'rate_limit' then coalesce(e -> 'rate_limit' ->> 'key', 'queue:'
-            || coalesce(e ->> 'queue', 'default')) end,
-        e ->> 'id', e ->> 'queue')
-    from (select case when jsonb_typeof(job) <> 'object' then '{}' when jsonb_typeof(job -> 'options') = 'object'
-        then (job -> 'options') || job
-        else job end) as o(e)
+    select ojs_router.job_key(ojs_router.member(job, 'deduplication_key', 'deduplicationKey'), fingerprint,
+        ojs_router.member(job, 'ordering_key', 'orderingKey'),
+        case when o.rate_limit is not null
+            then coalesce(o.rate_limit ->> 'key', 'queue:' || coalesce(o.queue, 'default')) end,
+        ojs_router.member(job, 'id'), o.queue)
+    from (select coalesce(nullif(job -> 'rate_limit', 'null'), nullif(job -> 'options' -> 'rate_limit', 'null')),
+        ojs_router.member(job, 'queue')) o(rate_limit, queue)
 $$;
+
+-- Whether a job may have a key of any kind.
+create function ojs_router.may_have_key(job jsonb) returns boolean language sql immutable parallel safe
+begin atomic
+    select job ?| array['unique', 'deduplication_key', 'deduplicationKey', 'ordering_key', 'orderingKey', 'rate_limit',
+        'id', 'options'];
+end;
 
 create function ojs_router.is_unique(job jsonb) returns boolean
 language sql immutable parallel safe
@@ -153,11 +167,13 @@ declare
     failure ojs_router.failure;
 begin
     if plain is not true and ("unique" is not null or deduplication_key is not null or id is not null
-            or options ?| array['unique', 'deduplication_key', 'id', 'rate_limit',
-                'ordering_key']) then
-        envelope := coalesce(options, '{}') || jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', queue,
-            'unique', "unique",
-            'deduplication_key', deduplication_key, 'id', id)) || jsonb_build_object('args', args, 'meta', meta);
+            or ojs_router.may_have_key(options)) then
+        -- A parameter with the value of its default counts as not given.
+        envelope := '{"args": []}'::jsonb || coalesce(options, '{}')
+            || jsonb_strip_nulls(jsonb_build_object('type', type, 'queue', nullif(queue, 'default'),
+                'unique', "unique", 'deduplication_key', deduplication_key, 'id', id))
+            || case when args = '[]' then '{}' else jsonb_build_object('args', args) end
+            || case when meta = '{}' then '{}' else jsonb_build_object('meta', meta) end;
         key := ojs_router.envelope_key(envelope, case when ojs_router.is_unique(envelope)
             then (ojs_router.fingerprints(jsonb_build_array(envelope - 'id')))[1] end);
     end if;
@@ -185,7 +201,7 @@ declare
     node int;
     failure ojs_router.failure;
 begin
-    if job ?| array['unique', 'deduplication_key', 'ordering_key', 'rate_limit', 'id', 'options'] then
+    if ojs_router.may_have_key(job) then
         key := ojs_router.envelope_key(job, case when ojs_router.is_unique(job)
             then (ojs_router.fingerprints(jsonb_build_array(job)))[1] end);
     end if;
@@ -247,7 +263,8 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 #variable_conflict use_variable
 declare
     request text := case when length(idempotency_key) between 1 and 256
-        then encode(sha256(convert_to(session_user || ' ' || idempotency_key, 'UTF8')), 'hex') else idempotency_key end;
+        then encode(sha256(convert_to(quote_ident(session_user) || ' ' || idempotency_key, 'UTF8')), 'hex')
+        else idempotency_key end;
     keys text[] := '{}';
     homes jsonb;
     nodes int[];
@@ -258,7 +275,7 @@ declare
     failure ojs_router.failure;
 begin
     if jsonb_typeof(jobs) = 'array' and (jobs @? '$[*].unique' or jobs @? '$[*].id' or jobs @? '$[*].ordering_key'
-            or jobs @? '$[*].rate_limit' or jobs @? '$[*].options') then
+            or jobs @? '$[*].orderingKey' or jobs @? '$[*].rate_limit' or jobs @? '$[*].options') then
         select array_agg(ojs_router.envelope_key(j, f) order by n) into keys
         from rows from (jsonb_array_elements(jobs), unnest(ojs_router.batch_fingerprints(jobs, atomicity))) with
             ordinality b(j, f, n);
@@ -308,7 +325,7 @@ begin
             pushed := pushed || array(
                 select (batch.positions[p.index + 1], p.id, p.status, case when p.error is not null then p.error
                     || jsonb_build_object(
-                    'message', regexp_replace(p.error ->> 'message', '^jobs\[[0-9]+\]',
+                    'message', regexp_replace(p.error ->> 'message', '^jobs[[][0-9]+[]]',
                         format('jobs[%s]', batch.positions[p.index + 1])),
                     'details', case when p.error -> 'details' ? 'index'
                         then jsonb_set(p.error -> 'details', '{index}', to_jsonb(batch.positions[p.index + 1]))
