@@ -20,7 +20,8 @@ begin atomic
     select coalesce(nullif(current_setting('ojs_router.work', true), ''), '{}')::jsonb;
 end;
 
-create function ojs_router.look_for_work() returns jsonb
+-- For a claim that has got jobs already, one that a node refuses is no error, which would leave these to nobody.
+create function ojs_router.look_for_work(has_jobs boolean default false) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     nodes int[] := ojs_router.live_nodes();
@@ -36,6 +37,7 @@ begin
         exception when others then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+            exit when has_jobs and (attempt = 4 or not ojs_router.is_down(failure));
             nodes := ojs_router.answering_after(nodes, failure, attempt);
             exit when nodes = '{}';
         end;
@@ -91,7 +93,7 @@ begin
     elsif ojs_router.is_down(failure) then
         perform ojs_router.answering(array[node]);
     elsif has_jobs then
-        raise warning 'node % gave no jobs: %', node, regexp_replace(failure.message, '^.*?\] REMOTE [^:]*: ', '');
+        raise warning 'node % gave no jobs: %', node, regexp_replace(failure.message, '^.*?] REMOTE [^:]*: ', '');
     else
         perform ojs_router.raise_failure(node, failure);
     end if;
@@ -106,8 +108,7 @@ declare
     failure ojs_router.failure;
 begin
     foreach queue in array coalesce(queues, '{}') loop
-        continue when queue is null or current_setting('ojs_router.known', true) like '% '
-            || replace(replace(queue, '\', '\\'), '_', '\_') || ' %';
+        continue when queue is null or strpos(current_setting('ojs_router.known', true), ' ' || queue || ' ') > 0;
         nodes := ojs_router.live_nodes();
         known := null;
         for attempt in 1..4 loop
@@ -221,7 +222,7 @@ begin
                     continue when not _called and _failures between 1 and 3; -- another node at random
                     if not _looked and not ojs_router.is_watched() then
                         _looked := true;
-                        _work := ojs_router.look_for_work();
+                        _work := ojs_router.look_for_work(_wanted < max);
                         continue when _work ?| _queues;
                     end if;
                     exit when _wanted < max;

@@ -1,16 +1,17 @@
 -- cluster.sql: adding nodes, draining and removing them; keeping what claims look at.
 
--- Waits until no push with a key is under way, and keeps others from beginning until this transaction ends. It asks
--- again and again instead of queueing, behind which pushes would wait.
+-- Waits until no push with a key is under way, and keeps others from beginning until this transaction ends. Pushes wait
+-- behind it, without which it would never have its turn among many, but for a moment only: one may be in an open
+-- transaction.
 create function ojs_router.change_slots() returns void
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
 begin
-    for i in 1..600 loop
+    for i in 1..30 loop
         begin
-            lock table ojs_router.slot in exclusive mode nowait;
+            lock table ojs_router.slot in exclusive mode;
             return;
         exception when lock_not_available then
-            perform pg_sleep(0.05);
+            perform pg_sleep(0.8);
         end;
     end loop;
     perform ojs_router.raise('UNAVAILABLE', 'pushes with keys are under way in open transactions', '{}',
@@ -68,6 +69,10 @@ begin
         perform ojs_router.raise('INVALID_PAYLOAD', format('the node has ojs %s, the router is of %s', identity.version,
             ojs_router.version()),
             '{"field": "conninfo"}', 'Use the same version on all servers.');
+    elsif identity.datestyle not like 'ISO,%' then
+        perform ojs_router.raise('INVALID_PAYLOAD', format('datestyle of the node is %s', identity.datestyle),
+            '{"field": "datestyle"}', 'Moments would be misread. On the node: alter role ojs_router in database NAME '
+                'set datestyle = ''ISO''; then try again.');
     elsif identity.tenancy <> 'off' then
         perform ojs_router.raise('UNSUPPORTED_FEATURE', 'the node has tenants, and a router acts for none',
             '{"feature": "tenants", "field": "ojs.tenancy"}',
@@ -81,6 +86,16 @@ begin
     end if;
 end $$;
 
+-- Everybody who may connect to the router can read the options of a foreign server.
+create function ojs_router.check_conninfo(conninfo text) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if conninfo ~* 'password[[:space:]]*=' then
+        perform ojs_router.raise('INVALID_PAYLOAD', 'conninfo must not hold a password', '{"field": "conninfo"}',
+            'Others could read it. Say: alter user mapping for ojs_router server ojs options (add password ''...'')');
+    end if;
+end $$;
+
 create function ojs_router.join_node(conninfo text) returns int
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -88,19 +103,21 @@ declare
     new_number int;
     bounds jsonb;
 begin
+    perform ojs_router.check_conninfo(conninfo);
     lock table ojs_router.node in share row exclusive mode;
     nodes := array(select number from ojs_router.node where state <> 'removed' order by state, number);
     new_number := (select coalesce(max(number), 0) + 1 from ojs_router.node);
-    perform ojs_router.change_slots(); -- before settle(): its rows locked, a push would wait and be waited for
-    if exists (select from ojs_router.slot where previous is not null) and ojs_router.settle() > 0 then
-        perform ojs_router.raise('UNAVAILABLE', 'slots are moving still', '{}',
-            'Old nodes hold keys of them: see ojs_router.slots. Wait until ojs_router.settle() returns 0.');
-    end if;
     insert into ojs_router.node (number, conninfo) values (new_number, join_node.conninfo);
     perform ojs_router.check_identity(new_number);
     if nodes <> '{}' then
         bounds := ojs_router.common_bounds(nodes, cardinality(nodes) + 1);
         perform ojs_router.copy_settings(nodes[1], new_number);
+    end if;
+    -- From here on pushes with keys wait. Before settle(): its rows locked, a push would wait and be waited for.
+    perform ojs_router.change_slots();
+    if exists (select from ojs_router.slot where previous is not null) and ojs_router.settle() > 0 then
+        perform ojs_router.raise('UNAVAILABLE', 'slots are moving still', '{}',
+            'Old nodes hold keys of them: see ojs_router.slots. Wait until ojs_router.settle() returns 0.');
     end if;
     perform ojs_router.spread_slots();
     perform ojs_router.share_bounds(nodes || new_number, bounds);
@@ -114,6 +131,7 @@ create function ojs_router.set_conninfo(node int, conninfo text) returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 begin
+    perform ojs_router.check_conninfo(conninfo);
     update ojs_router.node n set conninfo = set_conninfo.conninfo where n.number = node and state <> 'removed';
     if not found then
         perform ojs_router.raise('NOT_FOUND', format('there is no node %s', node), '{}', 'See ojs_router.nodes.');
@@ -272,7 +290,8 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 declare
     seen jsonb;
 begin
-    if not pg_try_advisory_xact_lock(1869771378, 1) then
+    perform from ojs_router.watched for update skip locked;
+    if not found and exists (select from ojs_router.watched) then
         return; -- another session watches
     end if;
     -- A node that did not answer is asked again now and then; whoever watches goes by what this session knows.

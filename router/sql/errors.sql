@@ -36,7 +36,7 @@ create type ojs_router.failure as (state text, message text, detail text, hint t
 create function ojs_router.is_down(failure ojs_router.failure) returns boolean
 language sql immutable parallel safe
 begin atomic
-    select (failure).state in ('57P01', '57P02', '57P03', '53300', '25006') or (failure).state like '08%'
+    select (failure).state in ('53300', '25006') or (failure).state like '57P%' or (failure).state like '08%'
         or (failure).state = 'XX000' and ((failure).message like 'PL/Proxy function %'
             or (failure).message like '%] REMOTE (null): %');
 end;
@@ -47,17 +47,18 @@ create function ojs_router.timed_out(failure ojs_router.failure) returns boolean
 language sql immutable parallel safe
 begin atomic
     select (failure).message like 'PL/Proxy function %: query timeout' or (failure).state like '08%'
-        and (failure).message ~ ('\] REMOTE FATAL: '
+        and (failure).message ~ ('] REMOTE FATAL: '
             '(query.timeout|query_wait_timeout|server login has been failing|.*cannot connect to server)');
 end;
 
--- Whether it failed before the call was sent, so that nothing can have happened.
+-- Whether nothing can have happened: it failed before the call was sent, or the node writes nothing.
 create function ojs_router.never_sent(failure ojs_router.failure) returns boolean
 language sql immutable parallel safe
 begin atomic
     select (failure).state = 'XX000'
-        and ((failure).message ~ '^PL/Proxy function [^:]*: \[[^]]*\] PQconnect(Poll|Start): '
+        and ((failure).message ~ '^PL/Proxy function [^:]*: [[][^]]*[]] PQconnect(Poll|Start): '
             or (failure).message like '%: connect timeout to: %')
+        or (failure).state = '25006'
         or ojs_router.timed_out(failure) and (failure).message !~ ': query.timeout';
 end;
 
@@ -79,7 +80,7 @@ begin
                 else 'The call may have been carried out. Try again later; a push with an id of its own can be '
                     'repeated.' end);
     end if;
-    raise exception '%', regexp_replace(failure.message, '^.*?\] REMOTE [^:]*: ', '') using errcode = failure.state,
+    raise exception '%', regexp_replace(failure.message, '^.*?] REMOTE [^:]*: ', '') using errcode = failure.state,
         detail = regexp_replace(coalesce(failure.detail, ''), '^Remote detail: ', ''),
         hint = ltrim(regexp_replace(coalesce(failure.hint, ''), '^Remote hint: ', '') || repeat);
 end $$;

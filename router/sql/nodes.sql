@@ -77,11 +77,12 @@ create function ojs_router.missing_here() returns int[]
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     return array(select key::int from jsonb_each_text(current_setting('ojs_router.missing')::jsonb)
-        where value::numeric > extract(epoch from clock_timestamp() - ojs_router.retry_after()));
+        where value::numeric between extract(epoch from clock_timestamp() - ojs_router.retry_after())
+            and extract(epoch from clock_timestamp()));
 end $$;
 
 -- Whether ojs_router.watch() has looked within a second, and which nodes have not answered lately, to it or to this
--- session.
+-- session. What was seen later than now is from before the clock was set back.
 create type ojs_router.node_status as (watched boolean, missing int[]);
 create function ojs_router.status_of_nodes() returns ojs_router.node_status
 language plpgsql volatile parallel unsafe as $$
@@ -92,7 +93,7 @@ begin
         perform ojs_router.check_tenant();
     end if;
     select w.at > clock_timestamp() - interval '1 second', w.missing into status from ojs_router.watched w
-    where w.at > clock_timestamp() - ojs_router.retry_after();
+    where w.at between clock_timestamp() - ojs_router.retry_after() and clock_timestamp();
     if status.watched is null then
         status := (false, '{}');
     end if;

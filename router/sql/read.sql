@@ -51,10 +51,10 @@ begin
         merged := merged || jsonb_build_object(key, case
             when key = 'config' then ojs_router.merged_config(parts)
             when key = 'paused' then parts[1]
-            when key like 'avg\_%' then to_jsonb((select round(avg(p::numeric), 3) from unnest(parts) p))
-            when key like 'newest\_%' or key = 'computed_at'
+            when starts_with(key, 'avg_') then to_jsonb((select round(avg(p::numeric), 3) from unnest(parts) p))
+            when starts_with(key, 'newest_') or key = 'computed_at'
                 then to_jsonb((select max(p #>> '{}') from unnest(parts) p))
-            when key like 'oldest\_%' then to_jsonb((select min(p #>> '{}') from unnest(parts) p))
+            when starts_with(key, 'oldest_') then to_jsonb((select min(p #>> '{}') from unnest(parts) p))
             else ojs_router.merged(parts) end);
     end loop;
     return merged;
@@ -301,7 +301,7 @@ begin
         select name, min(node) as node from named group by name
     )
     select string_agg(case when n.line like '#%' then n.line
-            when n.line ~ '^[^ ]*\{' then regexp_replace(n.line, '\{', format('{node="%s",', n.node))
+            when n.line ~ '^[^ ]*[{]' then regexp_replace(n.line, '[{]', format('{node="%s",', n.node))
             else regexp_replace(n.line, ' ', format('{node="%s"} ', n.node)) end, E'\n'
                 order by n.name, n.line not like '#%', n.node, n.n) || E'\n'
     into answer

@@ -2,6 +2,7 @@
 -- with the arguments as parameters; run on takes node numbers, which are partitions (nodes.sql). Those about one job:
 -- jobs.sql. Functions are named with their schema: whose they are must not depend on a node's search_path. A node
 -- parses and plans the text each time: one row costs less as one column, which is its text, than as its columns.
+-- Moments in it are as the node writes them (check_identity in cluster.sql).
 
 create function ojs_router.remote_ping(nodes int[]) returns setof int language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);
@@ -10,14 +11,15 @@ $$;
 
 -- What join_node checks.
 create function ojs_router.remote_identity(node int, out node_id int, out version text, out recovery boolean,
-    out may boolean, out tenancy text) returns record
+    out may boolean, out tenancy text, out datestyle text) returns record
 language plproxy as $$
     cluster 'ojs'; run on node;
     select pg_catalog.current_setting('ojs.node_id')::int4 as node_id, ojs.version() as version,
         pg_catalog.pg_is_in_recovery() as recovery,
         pg_catalog.pg_has_role('ojs_producer', 'usage') and pg_catalog.pg_has_role('ojs_worker', 'usage')
             and pg_catalog.pg_has_role('ojs_observer', 'usage') as may,
-        pg_catalog.current_setting('ojs.tenancy') as tenancy;
+        pg_catalog.current_setting('ojs.tenancy') as tenancy,
+        pg_catalog.current_setting('datestyle') as datestyle;
 $$;
 
 create function ojs_router.remote_has_job(nodes int[], id uuid) returns setof int language plproxy as $$

@@ -96,7 +96,7 @@ end $$;
 
 -- ack_many, nack_many and extend_many. A job that its node skips may be on another one, so skipped jobs are looked
 -- for, once.
--- Jobs of a node that does not answer are skipped.
+-- Jobs of a node that does not answer are skipped, and a WARNING says so.
 do $do$
 declare
     f record;
@@ -144,6 +144,8 @@ begin
                                 perform ojs_router.raise_failure(_part.node, _failure);
                             end if;
                             perform ojs_router.remember_missing(_part.node);
+                            raise warning 'node %% does not answer, so its jobs are skipped', _part.node using hint
+                                = 'The call may have been carried out there. What came of it, ojs.info says later.';
                             _failed := _part.ids;
                         end;
                         if _failed <> '{}' then
@@ -178,7 +180,7 @@ begin
                 raise;
             end $p$
         $f$, f.name, f.parameters, f.deadline, f.third,
-            case when f.deadline <> '' then 'deadline := greatest(deadline, _answer.deadline);' else '' end,
+            case when f.deadline <> '' then 'deadline := least(deadline, _answer.deadline);' else '' end,
             case when f.third = 'results' then '_part.answers' else f.third end,
             case when f.third = 'results' then 'or cardinality(results) <> cardinality(job_ids)' else '' end,
             case when f.third = 'results' then 'results' else 'null' end);
@@ -186,7 +188,7 @@ begin
 end $do$;
 
 -- All of it on one node is one step there. Jobs of several nodes are completed one by one, and what was completed stays
--- so where a later one is refused.
+-- so where a later one is refused. So does a claim that fails once jobs are completed and others claimed.
 create function ojs.ack_and_claim(
     worker text, queue text, job_ids uuid[], lease_ids text[] default null, results jsonb[] default null,
         max int default 1, lease interval default null
@@ -197,41 +199,50 @@ declare
     homes int[] := ojs_router.homes(job_ids);
     failure ojs_router.failure;
     node int;
-    elsewhere boolean := false;
-    got int;
+    one_step boolean := cardinality(lease_ids) is distinct from cardinality(job_ids) and lease_ids is not null
+        or cardinality(results) is distinct from cardinality(job_ids) and results is not null
+        or homes[1] = all (homes) and homes <> '{}';
+    got int := 0;
 begin
-    if cardinality(lease_ids) is distinct from cardinality(job_ids) and lease_ids is not null
-            or cardinality(results) is distinct from cardinality(job_ids) and results is not null
-            or homes[1] = all (homes) and homes <> '{}' then
+    if one_step then
         node := coalesce(homes[1], ojs_router.random_node());
         begin
             return query select * from ojs_router.remote_ack_and_claim(node, worker, queue, job_ids, lease_ids, results,
                 max, lease);
+            get diagnostics got = row_count;
         exception when others then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
-            -- A client's own id may name another node than the one that has the job.
-            if failure.state = 'OJ300' then
-                homes := ojs_router.homes(job_ids, true);
+            one_step := false;
+            if failure.state = 'OJ300' and failure.detail like '%topic_not_found%' then
+                perform ojs_router.check_queues(array[queue]); -- it may be on other nodes
+            else
+                -- A client's own id may name another node than the one that has the job.
+                if failure.state = 'OJ300' then
+                    homes := ojs_router.homes(job_ids, true);
+                end if;
+                if failure.state <> 'OJ300' or array_position(homes, null) > 0
+                    or not exists (select from unnest(homes) h where h <> node) then
+                    perform ojs_router.raise_failure(node, failure);
+                end if;
             end if;
-            if failure.state <> 'OJ300' or array_position(homes, null) > 0
-                or not exists (select from unnest(homes) h where h <> node) then
-                perform ojs_router.raise_failure(node, failure);
-            end if;
-            elsewhere := true;
         end;
-        if not elsewhere then
-            get diagnostics got = row_count;
-            if got < max then
-                return query select * from ojs.claim(queue, worker, max - got, lease);
-            end if;
-            return;
-        end if;
     end if;
-    for i in 1..coalesce(cardinality(job_ids), 0) loop
-        perform ojs.ack(job_ids[i], results[i], lease_ids[i], worker);
-    end loop;
-    return query select * from ojs.claim(queue, worker, max, lease);
+    if one_step is not true then
+        for i in 1..coalesce(cardinality(job_ids), 0) loop
+            perform ojs.ack(job_ids[i], results[i], lease_ids[i], worker);
+        end loop;
+    end if;
+    if (got >= max) is not true then
+        begin
+            return query select * from ojs.claim(queue, worker, max - got, lease);
+        exception when others then
+            if got = 0 and sqlstate <> '57P03' then
+                raise;
+            end if;
+            raise warning 'jobs were completed, and no more claimed: %', sqlerrm;
+        end;
+    end if;
 end $$;
 
 -- A worker's registration is on the node of its name; its beats go there, and to the nodes of its jobs.
