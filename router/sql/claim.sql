@@ -132,15 +132,13 @@ begin
     end loop;
 end $$;
 
--- Both forms of ojs.claim, with the same body: what returns rows is not called by another, which would copy them.
+-- Both forms of ojs.claim, and how a fetch over HTTP claims, with the same body: what returns rows is not called by
+-- another, which would copy them.
 do $do$
 declare
     form record;
     -- A claim on one node.
-    call text := $c$
-        _got := 0;
-        _failed := false;
-        begin
+    claiming text := $c$
             if %2$s = 1 then
                 _job := ojs_router.remote_claim_one(_node, %1$s, worker, lease, %3$s)::ojs.claimed_job;
                 if _job.id is not null then
@@ -150,7 +148,19 @@ declare
             else
                 return query select * from ojs_router.remote_claim(_node, %1$s, worker, %2$s, lease, %3$s);
                 get diagnostics _got = row_count;
-            end if;
+            end if;$c$;
+    -- A request for jobs, whose answers are returned. One that refuses, or is large, ends it.
+    fetching text := $c$
+            _job := ojs_router.ask(_node, request, request.body
+                || jsonb_build_object('queues', %1$s, 'count', %2$s));
+            _job.body := _job.content::jsonb;
+            _got := case when _job.status <> 200 or octet_length(_job.content) > ojs_http.most_bytes() / 2 then %2$s
+                else jsonb_array_length(_job.body -> 'jobs') end;
+            return next _job;$c$;
+    call text := $c$
+        _got := 0;
+        _failed := false;
+        begin%s
         exception when others then
             get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                 _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
@@ -160,19 +170,23 @@ declare
         end;
     $c$;
 begin
-    for form in select * from (values ('queue text', 'array[queue]', '', ''),
-        ('queues text[]', 'queues', $f$, strategy text default 'strict', weights jsonb default null$f$, $f$
+    for form in select f.*, format(call, case f.name when 'ojs.claim' then claiming else fetching end) as call
+    from (values
+        ('ojs.claim', 'ojs.claimed_job', 'queue text', 'array[queue]', '', ''),
+        ('ojs_router.fetch', 'ojs_http.response', 'request ojs_http.request, queues text[]', 'queues', '', ''),
+        ('ojs.claim', 'ojs.claimed_job', 'queues text[]', 'queues',
+            $f$, strategy text default 'strict', weights jsonb default null$f$, $f$
                 if strategy is distinct from 'strict' or weights is not null then
                     perform ojs_router.raise('UNSUPPORTED_FEATURE',
                         'a router does not share claims out among queues, since each node counts its own claims only',
                         '{"feature": "strategies", "field": "strategy"}',
                         'Leave strategy and weights out, or claim on the nodes themselves.');
-                end if;$f$)) f(parameter, queues, sharing, check_sharing) loop
+                end if;$f$)) f(name, row_type, parameter, queues, sharing, check_sharing) loop
         execute format($f$
-            create function ojs.claim(
+            create function %8$s(
                 %1$s, worker text, max int default 1, lease interval default null, wait interval default '0',
                     missing_ok boolean default false%6$s
-            ) returns setof ojs.claimed_job
+            ) returns setof %9$s
             language plpgsql volatile parallel unsafe security definer rows 10
                 set search_path = pg_catalog, pg_temp as $p$
             #variable_conflict use_variable
@@ -191,7 +205,7 @@ begin
                 _failed boolean;
                 _failures int := 0;
                 _failure ojs_router.failure;
-                _job ojs.claimed_job;
+                _job %9$s;
             begin%7$s
                 if max is null or wait is null or wait < interval '0' or array_position(_queues, null) > 0
                         or coalesce(cardinality(_queues), 0) = 0 then
@@ -243,9 +257,9 @@ begin
                     end if;
                 end loop;
             end $p$
-        $f$, form.parameter, form.queues, format(call, '_queues', 'max', 'wait'),
-            format(call, 'array[_queue]', '_wanted', $w$interval '0'$w$),
-            format(call, '_queues', '_wanted', $w$greatest(least(_slice, _wait_ends - clock_timestamp()),
-                interval '0')$w$), form.sharing, form.check_sharing);
+        $f$, form.parameter, form.queues, format(form.call, '_queues', 'max', 'wait'),
+            format(form.call, 'array[_queue]', '_wanted', $w$interval '0'$w$),
+            format(form.call, '_queues', '_wanted', $w$greatest(least(_slice, _wait_ends - clock_timestamp()),
+                interval '0')$w$), form.sharing, form.check_sharing, form.name, form.row_type);
     end loop;
 end $do$;

@@ -297,6 +297,10 @@ begin
     -- A node that did not answer is asked again now and then; whoever watches goes by what this session knows.
     update ojs_router.watched set missing = '{}';
     seen := ojs_router.look_for_work();
+    -- As a node tells of work, whoever listens: the gateway, and workers.
+    perform pg_notify('ojs', q.key) from jsonb_each(seen) q left join ojs_router.work w on w.queue = q.key
+    where (select sum(c.value::bigint) from jsonb_each_text(q.value) c)
+        > coalesce((select sum(r) from unnest(w.ready) r), 0);
     delete from ojs_router.work w where not seen ? w.queue;
     insert into ojs_router.work as w
     select q.key, array_agg(c.key::int order by c.key::int), array_agg(c.value::bigint order by c.key::int)

@@ -5,9 +5,8 @@ create function ojs_router.raise(code text, message text, details jsonb, hint te
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     raise exception '%', message using hint = hint,
-        errcode = case code when 'INVALID_PAYLOAD' then 'OJ100' when 'NOT_FOUND' then 'OJ300' when 'UNSUPPORTED_FEATURE'
-            then 'OJ700'
-            when 'UNAVAILABLE' then '57P03' end,
+        errcode = case code when 'NOT_FOUND' then 'OJ300' when 'UNSUPPORTED_FEATURE' then 'OJ700'
+            when 'UNAVAILABLE' then '57P03' else 'OJ100' end,
         detail = format('{"code":%s,"retryable":%s,"details":%s}', to_json(code), to_json(code = 'UNAVAILABLE'),
             details);
 end $$;

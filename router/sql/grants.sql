@@ -6,7 +6,8 @@ declare
     o record;
 begin
     for o in select p.oid::regprocedure as name, p.prokind from pg_proc p
-        where p.pronamespace in ('ojs'::regnamespace, 'ojs_router'::regnamespace) loop
+        where p.pronamespace in ('ojs'::regnamespace, 'ojs_router'::regnamespace, 'ojs_http'::regnamespace)
+    loop
         execute format('revoke all on %s %s from public', case o.prokind when 'p' then 'procedure'
             else 'function' end, o.name);
         execute format('alter %s %s owner to ojs_router', case o.prokind when 'p' then 'procedure'
@@ -18,8 +19,8 @@ begin
         execute format('alter %s %s owner to ojs_router', case o.relkind when 'v' then 'view' else 'table' end, o.name);
     end loop;
     -- PL/Proxy tells in a NOTICE that it leaves a connection after each error of a node.
-    for o in select p.oid::regprocedure as name from pg_proc p where p.pronamespace = 'ojs'::regnamespace
-        and p.prosecdef loop
+    for o in select p.oid::regprocedure as name from pg_proc p
+        where p.pronamespace in ('ojs'::regnamespace, 'ojs_http'::regnamespace) and p.prosecdef loop
         execute format('alter function %s set client_min_messages = warning', o.name);
     end loop;
     for o in
@@ -53,14 +54,17 @@ end $$;
 
 alter schema ojs owner to ojs_router;
 alter schema ojs_router owner to ojs_router;
+alter schema ojs_http owner to ojs_router;
 alter server ojs owner to ojs_router;
 alter type ojs.job owner to ojs_router;
 alter type ojs.claimed_job owner to ojs_router;
+alter type ojs_http.request owner to ojs_router;
+alter type ojs_http.response owner to ojs_router;
 
 grant usage on schema ojs to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-grant select on ojs.queues, ojs.workers, ojs.crons to ojs_observer, ojs_admin;
+grant select on ojs.queues, ojs.workers, ojs.crons, ojs.rate_limits to ojs_observer, ojs_admin;
 grant execute on function ojs_router.all_queues(), ojs_router.all_workers(), ojs_router.all_crons(),
-    ojs_router.merged_config(jsonb[]) to ojs_observer, ojs_admin;
+    ojs_router.all_rate_limits(), ojs_router.merged_config(jsonb[]) to ojs_observer, ojs_admin;
 
 -- Connection strings are for superusers: whoever gives one has the server log in wherever it says.
 grant usage on schema ojs_router to ojs_observer, ojs_admin;

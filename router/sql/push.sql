@@ -193,18 +193,22 @@ begin
     end loop;
 end $$;
 
+-- The key of an envelope; null where any node will do.
+create function ojs_router.key_of(job jsonb) returns text
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    return case when ojs_router.may_have_key(job) then ojs_router.envelope_key(job, case when ojs_router.is_unique(job)
+            then (ojs_router.fingerprints(jsonb_build_array(job)))[1] end) end;
+end $$;
+
 create function ojs.push_job(job jsonb) returns jsonb
 language plpgsql strict volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    key text;
+    key text := ojs_router.key_of(job);
     node int;
     failure ojs_router.failure;
 begin
-    if ojs_router.may_have_key(job) then
-        key := ojs_router.envelope_key(job, case when ojs_router.is_unique(job)
-            then (ojs_router.fingerprints(jsonb_build_array(job)))[1] end);
-    end if;
     node := case when key is null then ojs_router.any_node() else ojs_router.node_for(key) end;
     loop
         begin
@@ -252,8 +256,79 @@ begin
     return fingerprints;
 end $$;
 
--- All of a batch goes to one node, except where each job is for itself and some have keys. The idempotency keys of
--- callers are told apart, since to the node all of them are one role.
+-- A caller's own idempotency key: to the node all callers are one role. What is no key is left for the node to refuse.
+create function ojs_router.own_key(key text) returns text
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case when length(key) between 1 and 256 then encode(sha256(convert_to(quote_ident(
+        coalesce(nullif(current_setting('role'), 'none'), session_user)) || ' ' || key, 'UTF8')), 'hex') else key end
+$$;
+
+-- The node of each job of a batch. All of it goes to one node, except where each job is for itself and some have keys.
+-- `held` is a key of them; null where any node will do.
+create function ojs_router.batch_nodes(jobs jsonb, deduplication_key text, idempotency_key text, atomicity text,
+    out nodes int[], out held text) returns record
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    keys text[] := '{}';
+    homes jsonb;
+    key text;
+    node int;
+begin
+    if jsonb_typeof(jobs) = 'array' and (jobs @? '$[*].unique' or jobs @? '$[*].id' or jobs @? '$[*].ordering_key'
+            or jobs @? '$[*].orderingKey' or jobs @? '$[*].rate_limit' or jobs @? '$[*].options') then
+        select array_agg(ojs_router.envelope_key(j, f) order by n) into keys
+        from rows from (jsonb_array_elements(jobs), unnest(ojs_router.batch_fingerprints(jobs, atomicity))) with
+            ordinality b(j, f, n);
+    end if;
+    if idempotency_key is not null then
+        key := 'idempotency: ' || idempotency_key;
+    elsif deduplication_key is not null then
+        key := coalesce(jobs -> 0 ->> 'queue', jobs -> 0 -> 'options' ->> 'queue', 'default') || ' '
+            || deduplication_key;
+    end if;
+    held := coalesce(key, (select k from unnest(keys) k where k is not null limit 1));
+    if array_remove(keys, null) = '{}' then
+        nodes := array[case when key is null then ojs_router.any_node() else ojs_router.node_for(key) end];
+        return;
+    end if;
+    homes := ojs_router.nodes_for(keys || key);
+    nodes := array(select (homes ->> k)::int from unnest(keys) with ordinality u(k, n) order by n);
+    node := coalesce((homes ->> key)::int, (select n from unnest(nodes) n where n is not null limit 1));
+    nodes := array(select coalesce(n, node) from unnest(nodes) with ordinality u(n, i) order by i);
+    if (node <> any (nodes)) and (atomicity is distinct from 'partial' or key is not null) then
+        perform ojs_router.raise('UNSUPPORTED_FEATURE',
+            'the keys of the jobs name several nodes, so the batch cannot be pushed as a whole',
+            '{"feature": "atomic batch on several nodes"}',
+            'Say atomicity => ''partial'' without a key of the batch, or push jobs with keys by themselves.');
+    end if;
+end $$;
+
+-- An error of a job of a part of a batch, by the job's place in the whole.
+create function ojs_router.placed_error(error jsonb, place int) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select error || jsonb_build_object(
+        'message', regexp_replace(error ->> 'message', '^jobs[[][0-9]+[]]', format('jobs[%s]', place)),
+        'details', case when error -> 'details' ? 'index' then jsonb_set(error -> 'details', '{index}', to_jsonb(place))
+            else error -> 'details' end)
+$$;
+
+-- The error of each job whose node does not answer.
+create function ojs_router.node_missing(node int, place int) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select jsonb_build_object('code', 'UNAVAILABLE', 'message',
+        format('jobs[%s]: node %s does not answer', place, node), 'retryable', true,
+        'details', jsonb_build_object('index', place, 'node', node))
+$$;
+
+-- The parts of a batch by node: the places of the jobs in the whole, and the jobs.
+create function ojs_router.parts_of(jobs jsonb, nodes int[], out node int, out places int[], out part jsonb)
+    returns setof record
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select n, array_agg((i - 1)::int order by i), jsonb_agg(jobs -> (i - 1)::int order by i)
+    from unnest(nodes) with ordinality u(n, i) group by n
+$$;
+
 create function ojs.push_many(
     jobs jsonb, deduplication_key text default null, deduplication_ttl interval default null,
         atomicity text default 'atomic',
@@ -262,47 +337,14 @@ create function ojs.push_many(
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    request text := case when length(idempotency_key) between 1 and 256
-        then encode(sha256(convert_to(quote_ident(session_user) || ' ' || idempotency_key, 'UTF8')), 'hex')
-        else idempotency_key end;
-    keys text[] := '{}';
-    homes jsonb;
-    nodes int[];
+    request text := ojs_router.own_key(idempotency_key);
+    place record := ojs_router.batch_nodes(jobs, deduplication_key, request, atomicity);
     batch record;
     pushed ojs_router.pushed_item[] := '{}';
-    key text;
-    node int;
+    node int := place.nodes[1];
     failure ojs_router.failure;
 begin
-    if jsonb_typeof(jobs) = 'array' and (jobs @? '$[*].unique' or jobs @? '$[*].id' or jobs @? '$[*].ordering_key'
-            or jobs @? '$[*].orderingKey' or jobs @? '$[*].rate_limit' or jobs @? '$[*].options') then
-        select array_agg(ojs_router.envelope_key(j, f) order by n) into keys
-        from rows from (jsonb_array_elements(jobs), unnest(ojs_router.batch_fingerprints(jobs, atomicity))) with
-            ordinality b(j, f, n);
-    end if;
-    if request is not null then
-        key := 'idempotency: ' || request;
-    elsif deduplication_key is not null then
-        key := coalesce(jobs -> 0 ->> 'queue', jobs -> 0 -> 'options' ->> 'queue', 'default') || ' '
-            || deduplication_key;
-    end if;
-    if array_remove(keys, null) = '{}' then
-        node := case when key is null then ojs_router.any_node() else ojs_router.node_for(key) end;
-        nodes := array[node];
-    else
-        homes := ojs_router.nodes_for(keys || key);
-        nodes := array(select (homes ->> k)::int from unnest(keys) with ordinality u(k, n) order by n);
-        node := coalesce((homes ->> key)::int, (select n from unnest(nodes) n where n is not null limit 1));
-        nodes := array(select coalesce(n, node) from unnest(nodes) with ordinality u(n, i) order by i);
-        if exists (select from unnest(nodes) n where n <> node)
-            and (atomicity is distinct from 'partial' or key is not null) then
-            perform ojs_router.raise('UNSUPPORTED_FEATURE',
-                'the keys of the jobs name several nodes, so the batch cannot be pushed as a whole',
-                '{"feature": "atomic batch on several nodes"}',
-                'Say atomicity => ''partial'' without a key of the batch, or push jobs with keys by themselves.');
-        end if;
-    end if;
-    if cardinality(nodes) <= 1 or not exists (select from unnest(nodes) n where n <> nodes[1]) then
+    if node = all (place.nodes) then
         loop
             begin
                 return query select p.index, p.id, p.status, p.error
@@ -312,25 +354,16 @@ begin
             exception when others then
                 get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                     failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
-                node := ojs_router.other_node(node, coalesce(key, case when array_remove(keys, null) <> '{}'
-                    then 'keys' end), failure);
+                node := ojs_router.other_node(node, place.held, failure);
             end;
         end loop;
     end if;
-    for batch in
-        select n as node, array_agg(i - 1 order by i) as positions, jsonb_agg(jobs -> (i - 1)::int order by i) as jobs
-        from unnest(nodes) with ordinality u(n, i) group by n
-    loop
+    for batch in select * from ojs_router.parts_of(jobs, place.nodes) loop
         begin
             pushed := pushed || array(
-                select (batch.positions[p.index + 1], p.id, p.status, case when p.error is not null then p.error
-                    || jsonb_build_object(
-                    'message', regexp_replace(p.error ->> 'message', '^jobs[[][0-9]+[]]',
-                        format('jobs[%s]', batch.positions[p.index + 1])),
-                    'details', case when p.error -> 'details' ? 'index'
-                        then jsonb_set(p.error -> 'details', '{index}', to_jsonb(batch.positions[p.index + 1]))
-                        else p.error -> 'details' end) end)::ojs_router.pushed_item
-                from ojs_router.remote_push_many(batch.node, batch.jobs, null, null, atomicity, null) p);
+                select (batch.places[p.index + 1], p.id, p.status,
+                    ojs_router.placed_error(p.error, batch.places[p.index + 1]))::ojs_router.pushed_item
+                from ojs_router.remote_push_many(batch.node, batch.part, null, null, atomicity, null) p);
         exception when others then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
@@ -339,11 +372,8 @@ begin
             end if;
             perform ojs_router.remember_missing(batch.node);
             pushed := pushed || array(
-                select (i, null, 'failed', jsonb_build_object('code', 'UNAVAILABLE', 'message',
-                    format('jobs[%s]: node %s does not answer', i, batch.node),
-                    'retryable', true, 'details', jsonb_build_object('index', i, 'node',
-                        batch.node)))::ojs_router.pushed_item
-                from unnest(batch.positions) i);
+                select (i, null, 'failed', ojs_router.node_missing(batch.node, i))::ojs_router.pushed_item
+                from unnest(batch.places) i);
         end;
     end loop;
     return query select p.* from unnest(pushed) p order by p.index;

@@ -2,10 +2,12 @@
 -- member
 -- "missing_nodes", rows by a WARNING.
 
--- The paths of the bounds that nodes share (admin.sql).
+-- The paths of the bounds that nodes share (admin.sql), under each name that they have.
 create function ojs_router.bounds() returns text[] language sql immutable parallel safe begin atomic
-    select array[['concurrency', ''], ['max_size', ''], ['max_size_bytes', ''], ['rate', 'limit'],
-        ['throttle', 'limit']]; end;
+    select array[['concurrency', '', ''], ['max_size', '', ''], ['max_depth', '', ''], ['max_size_bytes', '', ''],
+        ['limit', '', ''], ['rate', 'limit', ''], ['throttle', 'limit', ''],
+        ['rate_limit', 'concurrency', ''], ['rate_limit', 'limit', ''], ['rate_limit', 'rate', 'limit'],
+        ['rate_limit', 'throttle', 'limit']]; end;
 
 -- Settings of a queue or a limit on all nodes: those of the first, with the bounds that are shared out added up.
 create function ojs_router.merged_config(configs jsonb[]) returns jsonb
@@ -118,6 +120,19 @@ begin
             (select string_agg(quote_ident(attname) || ' ' || format_type(atttypid, null), ', ' order by attnum)
              from pg_attribute where attrelid = 'ojs.job'::regclass and attnum > 0),
             'ojs.list_jobs($2, $3, $4, $5, $6) x', 'x.*'),
+        ('listed_jobs', 'filter jsonb, most int', 'job jsonb, place bigint', 'ojs_http.listed_jobs($2, $3, 0) x',
+            'x.*'),
+        ('count_listed', 'filter jsonb', 'jobs bigint', '(select 1) y', 'ojs_http.count_listed($2) as jobs'),
+        ('listed_workflows', 'of_state text, after uuid, most int', 'id uuid, workflow jsonb',
+            'ojs_http.listed_workflows($2, $3, $4, 0) x', 'x.*'),
+        ('history_of', 'queue text, step interval, since timestamptz, until timestamptz', 'history jsonb',
+            '(select 1) y', 'ojs_http.history_of($2, $3, $4, $5) as history'),
+        ('held_keys', 'most int', 'entries jsonb, total bigint', 'ojs_http.held_keys($2, 0) x',
+            'pg_catalog.to_jsonb(x.entries) as entries, x.total'),
+        ('waiting_by_priority', 'queue text', 'waiting jsonb', 'ojs.queues x where x.name = $2',
+            'ojs_http.waiting_by_priority(x.name) as waiting'),
+        ('cron_jobs', 'name text', 'job jsonb', '(select 1) y', 'ojs_http.cron_job($2) as job'),
+        ('taken_back_jobs', 'worker text', 'jobs int', '(select 1) y', 'ojs_http.take_back_jobs($2) as jobs'),
         ('health', '', 'health jsonb', 'ojs.health() x', 'x as health'),
         ('metrics', '', 'metrics text', 'ojs.metrics() x', 'x as metrics'),
         ('dead_letter_stats', 'queue text', 'stats jsonb', '(select 1) y',
@@ -160,8 +175,9 @@ begin
                 else
                 cardinality(regexp_split_to_array(f.parameters, ', ')) end) i),
             -- What views call runs with the rights of who reads them.
-            case when f.name in ('queues', 'workers', 'crons') then 'security definer' end,
-            case when f.name in ('queues', 'workers', 'crons') then 'perform ojs_router.warn_missing();' end);
+            case when f.name in ('queues', 'workers', 'crons', 'rate_limits') then 'security definer' end,
+            case when f.name in ('queues', 'workers', 'crons', 'rate_limits')
+                then 'perform ojs_router.warn_missing();' end);
     end loop;
 end $do$;
 
@@ -325,7 +341,12 @@ begin
     return jsonb_build_object(
         'status', case when missing <> '{}' or exists (select from jsonb_each(nodes) n
             where n.value ->> 'status' <> 'ok') then 'degraded' else 'ok' end,
-        'version', ojs_router.version(),
+        'version', ojs_router.version(), 'backend', '{"status": "healthy"}'::jsonb,
+        'uptime_seconds', floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time())),
+        'timestamp', ojs_http.rfc3339(clock_timestamp()),
+        'workers', (select ojs_router.merged(array_agg(n.value -> 'workers')) from jsonb_each(nodes) n),
+        'maintenance', (select n.value -> 'maintenance' from jsonb_each(nodes) n
+            order by n.value -> 'maintenance' = 'null' limit 1),
         'nodes', coalesce(nodes, '{}'), 'missing_nodes', to_jsonb(missing),
         'draining_nodes', (select coalesce(jsonb_agg(number order by number), '[]') from ojs_router.node
             where state = 'draining'),
@@ -339,85 +360,27 @@ begin
     return ojs_router.answering(ojs_router.live_nodes()) <> '{}';
 end $$;
 
--- One cursor per node, as JSON. Each node gives its part of a page, so what it gives is read.
-create function ojs_router.remote_events(node int, after text, types text[], queues text[], job_types text[], max int)
-    returns jsonb language plproxy as $$
-    cluster 'ojs'; run on node;
-    select ojs.events($2, $3, $4, $5, $6);
-$$;
-create function ojs.events(
-    after text default null, types text[] default null, queues text[] default null, job_types text[] default null,
-        max int default 100
-) returns jsonb
-language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_variable
-declare
-    cursors jsonb := '{}';
-    nodes int[] := ojs_router.live_nodes();
-    node int;
-    answer jsonb;
-    events jsonb := '[]';
-    more boolean := false;
-    room int := max;
-    failure ojs_router.failure;
-    answered int[] := '{}';
-begin
-    perform ojs_router.check_any(nodes);
-    if after is not null and after <> 'now' then
-        begin
-            cursors := convert_from(decode(after, 'base64'), 'UTF8')::jsonb;
-            if jsonb_typeof(cursors) <> 'object' then
-                raise exception 'no object';
-            end if;
-        exception when others then
-            perform ojs_router.raise('INVALID_PAYLOAD', 'after is not a cursor', '{"field": "after"}',
-                'Give the cursor of the last answer, or now.');
-        end;
-    end if;
-    -- Beginning somewhere else each time, so that no node is left for last.
-    for node in select n from unnest(nodes) n order by random() loop
-        exit when room <= 0 and answered <> '{}';
-        begin
-            answer := ojs_router.remote_events(node, coalesce(cursors ->> node::text, case when after = 'now'
-                then 'now' end), types, queues, job_types,
-                case when max >= 1
-                    then least(greatest(room, 1), greatest(1, ceil(max::numeric / cardinality(nodes))::int))
-                    else max end); -- the node says what is wrong with it
-            events := events || (answer -> 'events');
-            cursors := cursors || jsonb_build_object(node, answer -> 'cursor');
-            room := room - jsonb_array_length(answer -> 'events');
-            more := more or (answer ->> 'has_more')::boolean;
-            answered := answered || node;
-        exception when others then
-            get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
-                failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
-            if not ojs_router.is_down(failure) then
-                perform ojs_router.raise_failure(node, failure);
-            end if;
-            perform ojs_router.remember_missing(node);
-        end;
-    end loop;
-    more := more or exists (select from unnest(nodes) n where n <> all (answered));
-    perform set_config('ojs_router.answered', nodes::text, true);
-    return ojs_router.with_missing(jsonb_build_object(
-        'events', (select coalesce(jsonb_agg(e order by e ->> 'time', e ->> 'id'), '[]')
-            from jsonb_array_elements(events) e),
-        'cursor', translate(encode(convert_to(cursors::text, 'UTF8'), 'base64'), E'\n', ''), 'has_more', more));
-end $$;
-
 -- What any node knows.
 do $do$
 declare
     f record;
 begin
     for f in select * from (values
-        ('canonical_json', 'json jsonb', 'text', 'immutable', 'ojs.canonical_json($2)'),
-        ('fingerprint', 'job jsonb', 'text', 'stable', 'ojs.fingerprint($2)'),
-        ('fingerprint_input', 'job jsonb', 'text', 'stable', 'ojs.fingerprint_input($2)'),
-        ('manifest', '', 'jsonb', 'stable', 'ojs.manifest()'),
-        ('capabilities', '', 'jsonb', 'stable', 'ojs.capabilities()'),
-        ('envelope', 'job ojs.job', 'jsonb', 'stable', 'ojs.envelope($2::ojs.job)')
-    ) v(name, parameter, result, volatility, call) loop
+        ('ojs', 'canonical_json', 'json jsonb', 'text', 'ojs.canonical_json($2)'),
+        ('ojs', 'fingerprint', 'job jsonb', 'text', 'ojs.fingerprint($2)'),
+        ('ojs', 'fingerprint_input', 'job jsonb', 'text', 'ojs.fingerprint_input($2)'),
+        -- without the extensions that a router does not have
+        ('ojs', 'manifest', '', 'jsonb', $m$pg_catalog.jsonb_set(pg_catalog.jsonb_insert(ojs.manifest(),
+            '{delivery,ordering,none,0}', '"across nodes"'), '{extensions,official}', (
+            select pg_catalog.jsonb_agg(e) from pg_catalog.jsonb_array_elements(
+                ojs.manifest() #> '{extensions,official}') e
+            where e ->> 'name' not in ('fair-scheduling', 'multi-tenancy', 'webhooks')))$m$),
+        ('ojs', 'capabilities', '', 'jsonb', 'ojs.capabilities()'),
+        ('ojs', 'envelope', 'job ojs.job', 'jsonb', 'ojs.envelope($2::ojs.job)'),
+        ('ojs_http', 'time_value', 'given text, field text', 'timestamptz', 'ojs_http.time_value($2, $3)'),
+        ('ojs_http', 'duration_value', 'given jsonb, field text', 'interval', 'ojs_http.duration_value($2, $3)'),
+        ('ojs_http', 'default_policy', '', 'jsonb', 'ojs_http.default_policy()')
+    ) v(schema, name, parameter, result, call) loop
         execute format($f$
             create function ojs_router.remote_%1$s(node int%2$s) returns %3$s language plproxy as $p$
                 cluster 'ojs'; run on node;
@@ -425,7 +388,7 @@ begin
             $p$
         $f$, f.name, case when f.parameter <> '' then ', ' || f.parameter else '' end, f.result, f.call);
         execute format($f$
-            create function ojs.%1$s(%2$s) returns %3$s
+            create function %6$s.%1$s(%2$s) returns %3$s
             language plpgsql %4$s stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $p$
             declare
                 _node int;
@@ -446,7 +409,8 @@ begin
                 end loop;
             end $p$
         $f$, f.name, case when f.name = 'canonical_json' then 'jsonb' else f.parameter end, f.result,
-            case when f.parameter <> '' then 'strict' else '' end, case when f.parameter <> '' then ', $1' else '' end);
+            case when f.parameter <> '' then 'strict' else '' end,
+            case when f.parameter like '%,%' then ', $1, $2' when f.parameter <> '' then ', $1' else '' end, f.schema);
     end loop;
 end $do$;
 
@@ -461,25 +425,3 @@ create function ojs.key_slot(key text) returns int
 language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
     select (get_byte(h, 0) << 4) | (get_byte(h, 1) >> 4) from sha256(convert_to(key, 'UTF8')) h
 $$;
-
-create view ojs.queues as
-select a.name, case when count(distinct a.state) = 1 then min(a.state)
-    else 'mixed' end as state, min(a.created_at) as created_at,
-    ojs_router.merged_config(array_agg(a.config order by a.node)) as config
-from ojs_router.all_queues() a group by a.name;
-create view ojs.workers as
-select a.worker, (array_agg(a.status order by a.last_seen_at desc nulls last))[1] as status,
-    (array_agg(a.state order by a.last_seen_at desc nulls last))[1] as state, min(a.directive) as directive,
-        min(a.registered_at) as registered_at,
-    max(a.last_seen_at) as last_seen_at, max(a.died_at) as died_at, min(a.hostname) as hostname, min(a.pid) as pid,
-    (array_agg(a.queues::text) filter (where a.queues is not null))[1]::text[] as queues,
-        max(a.concurrency) as concurrency,
-    (array_agg(a.labels::text) filter (where a.labels is not null))[1]::text[] as labels,
-        sum(a.active_jobs)::int as active_jobs,
-    array(select j from unnest(array_agg(a.active_job_ids::text)) t(ids), unnest(ids::uuid[]) j) as active_job_ids,
-    (array_agg(a.info order by a.registered_at nulls last))[1] as info
-from ojs_router.all_workers() a group by a.worker;
-create view ojs.crons as
-select a.name, a.expression, a.timezone, a.enabled, a.overlap_policy, a.description, a.job, a.next_run_at,
-    a.last_run_at, a.run_count, a.created_at
-from ojs_router.all_crons() a;

@@ -10,9 +10,11 @@ end $$;
 
 create schema ojs;
 create schema ojs_router;
+create schema ojs_http;
 comment on schema ojs is
     'Open Job Spec job queue on many servers: functions and views of ojs, each routed to the node that it concerns';
 comment on schema ojs_router is 'Nodes of the router; for administrators';
+comment on schema ojs_http is 'Parts of ojs.http; not for callers';
 
 -- All functions run as this role, and it is the one that the nodes know. Callers have no right on the foreign server:
 -- whoever had one could make a user mapping of their own, and log in to a node as anybody.

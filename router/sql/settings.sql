@@ -56,7 +56,7 @@ declare
             null::text as key, null::timestamptz as until
         from ojs_router.remote_queues(nodes) r, lateral (
             select jsonb_object_agg(e.key, e.value) as config from jsonb_each(r.config) e
-            where e.key in ('concurrency', 'max_size', 'max_size_bytes') and e.value > '0') c
+            where e.key in ('concurrency', 'max_size', 'max_size_bytes', 'rate_limit') and e.value > '0') c
         where c.config is not null group by r.name
         union all
         select substr(r.key, 7), ojs_router.merged_config(array_agg(r.override order by r.node)), r.key,

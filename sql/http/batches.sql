@@ -19,13 +19,6 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     select ojs_http.duration_value(nullif(body -> 'deduplication_ttl', 'null'), 'deduplication_ttl')
 $$;
 
--- An error of one item, in the words of HTTP.
-create function ojs_http.item_error(error jsonb) returns jsonb
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select error || jsonb_build_object('code', coalesce(s.name, 'x_rejected'))
-    from ojs_http.status_of(error ->> 'code', coalesce(error -> 'details', '{}'), '') s
-$$;
-
 -- Pushes, and says of each job what became of it. An object for args, which SQL takes for the only argument, is
 -- refused here (R-01): it is handed on as a boolean, which SQL refuses, too.
 create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_key text, deduplication_ttl interval)

@@ -19,6 +19,13 @@ begin
     return atomicity = 'atomic';
 end $$;
 
+-- An error of one item, in the words of HTTP.
+create function ojs_http.item_error(error jsonb) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select error || jsonb_build_object('code', coalesce(s.name, 'x_rejected'))
+    from ojs_http.status_of(error ->> 'code', coalesce(error -> 'details', '{}'), '') s
+$$;
+
 -- An item of a batch, or a job, without what the client has sent.
 create function ojs_http.abridged(item jsonb) returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -93,6 +100,9 @@ declare
     done jsonb;
     answer jsonb;
 begin
+    if atomic then
+        perform ojs_http.check_atomic();
+    end if;
     if operation = 'cancel' and not filter ?| '{ids,state}' then
         filter := filter || '{"state": ["available", "scheduled"]}';
     end if;

@@ -55,7 +55,7 @@ begin
                 '{retry,discard,delete_job,change_job,retry_ended,change_cron,selection,filter_times,
                 changed_job,take_back_jobs,do_many,do_bulk,bulk,take_key,keep_answer,free_key,cancel_bulk,
                 retry_bulk,delete_bulk,must_confirm,admin_bulk,admin_cancel_bulk,admin_retry_bulk,
-                admin_delete_bulk,delete_all,purge_asked,purge_queue,purge_dead_letters,retry_dead_letters,
+                admin_delete_bulk,check_atomic,delete_all,purge_asked,purge_queue,purge_dead_letters,retry_dead_letters,
                 retry_dead_letter,delete_dead_letter,delete_dead_letter_flat,create_queue,configure_queue,
                 with_bound,queue_is,pause_queue,resume_queue,pause_queue_flat,resume_queue_flat,drain_queue,
                 drop_queue,create_topic,set_queue_rate_limit,set_rate_limit,unset_rate_limit,direct_worker,

@@ -67,6 +67,9 @@ begin
     end if;
 end $$;
 
+-- Raises where many jobs cannot be changed all or none; here they can.
+create function ojs_http.check_atomic() returns void language sql immutable parallel safe begin atomic select; end;
+
 -- What was answered under this key before; null: it is this request's now, which ends with keep_answer(). For
 -- ojs_admin, as what they guard is.
 create function ojs_http.take_key(operation text, key text, request jsonb) returns jsonb

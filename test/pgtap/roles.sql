@@ -78,7 +78,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'tenants tenant tenant_named tenant_json tenant_stats tenant_stats_json tenant_jobs '
            'job_list explain job_history events_of workflows listed_workflows end_of', 'o'),
     ('trigger_cron cron_job retry discard delete_job '
-     'selection filter_times changed_job change_job retry_ended change_cron take_back_jobs '
+     'check_atomic selection filter_times changed_job change_job retry_ended change_cron take_back_jobs '
      'do_many do_bulk bulk take_key keep_answer free_key cancel_bulk retry_bulk delete_bulk must_confirm admin_bulk '
      'admin_cancel_bulk '
         || 'admin_retry_bulk admin_delete_bulk delete_all purge_asked purge_queue purge_dead_letters '
