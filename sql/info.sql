@@ -43,6 +43,9 @@ create function ojs_store.leases(
 ) returns setof record
 language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_leases';
 
+create function ojs_store.holders(out worker text, out ids uuid[], out claimed_at timestamptz) returns setof record
+language c stable parallel unsafe as 'MODULE_PATHNAME', 'ojs_holders';
+
 -- What never changes comes from the envelope itself, so that a search by id, type or time uses its index.
 create view ojs.jobs as
 select

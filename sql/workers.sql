@@ -98,7 +98,7 @@ begin
     insert into ojs_store.worker as w (name, directive, registered_at, seen_at)
         select known.name, wanted, at, at
         from (select set_worker_state.worker where set_worker_state.worker is not null
-            union select l.worker from ojs_store.leases() l where set_worker_state.worker is null
+            union select l.worker from ojs_store.holders() l where set_worker_state.worker is null
             union select e.name from ojs_store.worker e where set_worker_state.worker is null) known (name)
         where wanted <> 'running' or exists (select from ojs_store.worker e where e.name = known.name)
         order by known.name collate "C"
@@ -209,11 +209,6 @@ begin atomic
 end;
 
 create view ojs.workers with (security_barrier) as
-with held as (
-    select worker, count(*)::int as jobs, array_agg(job_id order by claimed_at, job_id) as ids,
-        max(claimed_at) as claimed_at
-    from ojs_store.leases() group by worker
-)
 select
     coalesce(w.name, held.worker) collate "C" as worker,
     ojs_store.worker_status(w.whole, held.claimed_at) as status,
@@ -225,12 +220,12 @@ select
     case when w.info ->> 'concurrency' ~ '^[0-9]{1,9}$' then (w.info ->> 'concurrency')::int end as concurrency,
     case when jsonb_typeof(w.info -> 'labels') = 'array'
         then array(select jsonb_array_elements_text(w.info -> 'labels')) end as labels,
-    coalesce(held.jobs, 0) as active_jobs, coalesce(held.ids, '{}') as active_job_ids, w.info
+    coalesce(cardinality(held.ids), 0) as active_jobs, coalesce(held.ids, '{}') as active_job_ids, w.info
 from (
     select case when t.tenant is null then k.name else left(k.name, -1 - length(t.tenant)) end collate "C" as name,
         k.info, k.registered_at, k.seen_at, k.beats, k.directive, k.state, k.died_at, k as whole
     from ojs_store.worker k, ojs_store.caller_tenant() t (tenant)
     where t.tenant is null or right(k.name, length(t.tenant) + 1) = '@' || t.tenant
-) w full join held on held.worker = w.name;
+) w full join ojs_store.holders() held on held.worker = w.name;
 comment on view ojs.workers
     is 'Workers that have registered, sent a heartbeat or been told something, and those that hold jobs';

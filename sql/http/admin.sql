@@ -194,15 +194,17 @@ declare
     entries jsonb[];
     summary jsonb;
 begin
-    select array_agg(ojs_http.worker_json(p.entry) order by p.worker) into entries
-    from (
-        select w as entry, w.worker from ojs.workers w order by w.worker
+    with all_of_them as materialized (
+        select w as entry, w.worker, w.status from ojs.workers w
+    ), page as (
+        select * from all_of_them order by worker
         limit ojs_http.query_number(request, 'per_page', 20, 1, 100) offset ojs_http.page_start(request)
-    ) p;
-    select jsonb_build_object('total', count(*), 'running', count(*) filter (where status = 'running'),
-        'quiet', count(*) filter (where status in ('quiet', 'terminate')), 'stale',
-            count(*) filter (where status in ('stale', 'dead')))
-    into summary from ojs.workers;
+    )
+    select (select array_agg(ojs_http.worker_json(p.entry) order by p.worker) from page p),
+        jsonb_build_object('total', count(*), 'running', count(*) filter (where status = 'running'),
+            'quiet', count(*) filter (where status in ('quiet', 'terminate')), 'stale',
+                count(*) filter (where status in ('stale', 'dead')))
+    into entries, summary from all_of_them;
     return ojs_http.numbered_page(request, entries, (summary ->> 'total')::bigint,
         jsonb_build_object('summary', summary));
 end $$;

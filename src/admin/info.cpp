@@ -313,6 +313,83 @@ OJS_FUNCTION(ojs_leases)
     return (Datum)0;
 }
 
+/* --- who holds jobs --- */
+
+namespace
+{
+
+struct Holding {
+    const text *worker;
+    TimestampTz claimed_at;
+    pg_uuid_t job_id;
+
+    bool operator<(const Holding &o) const
+    {
+        int order = worker == o.worker ? 0 : view(worker).compare(view(o.worker));
+        if (order != 0 || claimed_at != o.claimed_at)
+            return order != 0 ? order < 0 : claimed_at < o.claimed_at;
+        return memcmp(&job_id, &o.job_id, sizeof job_id) < 0;
+    }
+};
+
+struct Holdings {
+    Holding *all;
+    size_t n, room;
+
+    void add(const LeaseRow &lease, bool tenants_shown)
+    {
+        if (n == room) {
+            room = std::max<size_t>(room * 2, 1024);
+            all = static_cast<Holding *>(all == nullptr ? palloc(room * sizeof *all)
+                                                        : repalloc_huge(all, room * sizeof *all));
+        }
+        const text *worker = tenants_shown ? stored_worker(lease.worker, lease.queue) : lease.worker;
+        const text *known = n > 0 ? all[n - 1].worker : nullptr;
+        if (known == nullptr || view(known) != view(worker))
+            known = cstring_to_text_with_len(view(worker).data(), static_cast<int>(view(worker).size()));
+        all[n++] = {known, lease.claimed_at, lease.job_id};
+    }
+};
+
+} // namespace
+
+/* ojs_store.holders(out worker text, out ids uuid[], out claimed_at timestamptz) returns setof record: the leases of
+ * ojs_store.leases() by worker, in the order of their claims, and when the last one was */
+OJS_FUNCTION(ojs_holders)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    if (RecoveryInProgress())
+        return (Datum)0;
+    bool tenants_shown = caller_tenant().empty();
+    Holdings held = {};
+    Tables tables(AccessShareLock);
+    store::Table &table = tables.lease();
+    TableScanDesc scan = table_beginscan(table.rel, GetActiveSnapshot(), 0, nullptr);
+    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
+        LeaseRow lease;
+        CHECK_FOR_INTERRUPTS();
+        read(table.slot, lease);
+        if (calling_role_may(lease.queue, Right::read))
+            held.add(lease, tenants_shown);
+    }
+    table_endscan(scan);
+    tables.close();
+
+    std::sort(held.all, held.all + held.n);
+    auto *ids = static_cast<Datum *>(MemoryContextAllocHuge(CurrentMemoryContext, held.n * sizeof(Datum) + 1));
+    for (size_t from = 0, to; from < held.n; from = to) {
+        for (to = from; to < held.n && view(held.all[to].worker) == view(held.all[from].worker); to++)
+            ids[to - from] = UUIDPGetDatum(&held.all[to].job_id);
+        ArrayType *array = construct_array(ids, static_cast<int>(to - from), UUIDOID, UUID_LEN, false, TYPALIGN_CHAR);
+        Datum values[] = {PointerGetDatum(held.all[from].worker), PointerGetDatum(array),
+                          TimestampTzGetDatum(held.all[to - 1].claimed_at)};
+        bool nulls[lengthof(values)] = {};
+        put_row(set, values, nulls);
+        pfree(array);
+    }
+    return (Datum)0;
+}
+
 /* ojs_store.steady_s() returns double precision */
 OJS_FUNCTION(ojs_steady_s)
 {

@@ -40,6 +40,20 @@ my $out = $node->safe_psql('postgres', q{
 my ($blocks) = $out =~ /Buffers: shared hit=(\d+)/;
 cmp_ok($blocks, '<', 30, 'OP-25: the numbers of one queue read no more blocks for more queues');
 
+# A page of workers reads the leases once, though it also says how many workers there are.
+$out = $node->safe_psql('postgres', q{
+    select count(ojs.push('growth.job', queue => 'held')) from generate_series(1, 4000) \g /dev/null
+    select format('select count(*) from ojs.claim(%L, %L, 100, %L)', 'held', 'w' || i, '1 h')
+        from generate_series(1, 40) i \gexec
+    vacuum analyze ojs_store.lease;
+    select from ojs.http('GET', '/ojs/v1/admin/workers');
+    select 'leases=' || relpages from pg_class where oid = 'ojs_store.lease'::regclass;
+    explain (analyze, buffers, timing off) select from ojs.http('GET', '/ojs/v1/admin/workers')});
+my ($leases) = $out =~ /leases=(\d+)/;
+($blocks) = $out =~ /Buffers: shared hit=(\d+)/;
+cmp_ok($leases, '>', 50, 'many leases');
+cmp_ok($blocks, '<', $leases * 1.5, 'OP-25: a page of workers reads the leases once');
+
 # What becomes public is measured, or says why not.
 my %covered = map { $_ => 1 } split /\n/, `$program --covered`;
 my @public = split /\n/, $node->safe_psql('postgres', q{
