@@ -123,6 +123,7 @@ LOOKS = [
      "select ojs.list_jobs(queue => 'q', state => 'available', max => 20)", LINEAR),
     ("list_jobs of a state", "", "select ojs.list_jobs(state => 'active', max => 20)", 0.2),
     ("list_jobs of a type", "", "select ojs.list_jobs(type => 'bench.*', max => 20)"),
+    # No index knows types, errors and metadata: every push or end of a job would pay for it.
     ("list_jobs of a type that there is not", "", "select ojs.list_jobs(type => 'none.*', max => 20)", LINEAR),
     ("queue_info", "", "select ojs.queue_info('q')"),
     ("queue_info after a write",
@@ -148,10 +149,11 @@ LOOKS = [
     ("events, what comes next",
      "select ojs.events(after => 'now') ->> 'cursor' as cursor \\gset\nselect ojs.push('bench.job', queue => "
      "'other');",
-     "select ojs.events(:'cursor')", LINEAR),
+     "select ojs.events(:'cursor')", LINEAR), # without ojs.index_events() every job is looked at
     ("events from now", "", "select ojs.events('now')"),
 ]
 
+# As with lists, no index knows types.
 BULK = [
     ("cancel_many by a type that there is not", "", "select ojs.cancel_many('{\"type\": \"none.x\"}', true)", LINEAR),
     ("cancel_many of ten",
@@ -293,6 +295,7 @@ DATA = {
             ("deregister_worker",
              "select from ojs.claim('q', 'goes', 3);",
              "select ojs.deregister_worker('goes', true)", LINEAR),
+            # No index knows the workers of leases: every claim would pay for it.
             ("workers", "", "select * from ojs.workers limit 10", LINEAR),
         ],
     },
@@ -306,7 +309,7 @@ DATA = {
              "select job_id as id from ojs_store.dead_letter order by job_id desc limit 1 \\gset",
              "select * from ojs.dead_letters where id = :'id'"),
             ("newest dead letters", "", "select * from ojs.dead_letters order by id desc limit 10"),
-            ("dead_letter_stats", "", "select ojs.dead_letter_stats()", LINEAR),
+            ("dead_letter_stats", "", "select ojs.dead_letter_stats()", LINEAR), # a short row of each has its error
             ("retry",
              "select job_id as id from ojs_store.dead_letter order by job_id desc limit 1 \\gset",
              "select ojs.retry(:'id')"),
@@ -373,6 +376,7 @@ DATA = {
         "operations": [
             ("claim that finds nothing", "select from ojs.claim('q', 'w');", "select ojs.claim('q', 'w')", LINEAR),
             ("explain_job", "select id from ojs_store.job limit 1 \\gset", "select ojs.explain_job(:'id')"),
+            # Which jobs wait for a key, the jobs alone know.
             ("set_rate_limit", "", "select ojs.set_rate_limit('some', '{\"concurrency\": 3}')", LINEAR),
             ("GET rate-limits/:key", "", "select http('GET', '/ojs/v1/rate-limits/k1')", LINEAR),
             ("GET rate-limits", "", "select http('GET', '/ojs/v1/rate-limits')", LINEAR),

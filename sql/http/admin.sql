@@ -51,6 +51,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     sort text := coalesce(ojs_http.query_word(request, 'sort', 'created_at', 'scheduled_at', 'priority'), 'created_at');
     direction text := ojs_http.query_word(request, 'order', 'asc', 'desc');
+    most int := ojs_http.query_number(request, 'per_page', 20, 1, 100);
+    skipped int := ojs_http.page_start(request);
     entries jsonb[];
 begin
     select array_agg(case when sized.bytes <= ojs_http.most_bytes() then sized.job else ojs_http.abridged(sized.job)
@@ -60,11 +62,11 @@ begin
         from (
             select listed.job, listed.place as n
             from ojs_http.listed_jobs(filter || jsonb_build_object('sort', sort, 'ascending',
-                coalesce(direction = 'asc', false)),
-                ojs_http.query_number(request, 'per_page', 20, 1, 100), ojs_http.page_start(request)) listed
+                coalesce(direction = 'asc', false)), most, skipped) listed
         ) page
     ) sized;
-    return ojs_http.numbered_page(request, entries, ojs_http.count_listed(filter));
+    return ojs_http.numbered_page(request, entries,
+        ojs_http.count_listed(filter, most, skipped, coalesce(cardinality(entries), 0)));
 end $$;
 
 -- By pages in any order, or by cursor, the newest first.

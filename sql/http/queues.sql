@@ -246,7 +246,9 @@ begin
         (select array_agg(f.id order by f.place) from fitting f),
         least(most, (select count(*) from fitting f where f.fits))
     into entries, keys, shown;
-    return ojs_http.page(field, entries[:shown], keys, ojs_http.count_listed(filter), most, skipped, shown);
+    return ojs_http.page(field, entries[:shown], keys, ojs_http.count_listed(filter,
+        case when after is null then most + 1 else 0 end, skipped, coalesce(cardinality(keys), 0)), most, skipped,
+        shown);
 end $$;
 
 create function ojs_http.dead_letters(request ojs_http.request) returns ojs_http.response

@@ -42,7 +42,7 @@ cmp_ok($blocks, '<', 30, 'OP-25: the numbers of one queue read no more blocks fo
 
 # A page of workers reads the leases once, though it also says how many workers there are.
 $out = $node->safe_psql('postgres', q{
-    select count(ojs.push('growth.job', queue => 'held')) from generate_series(1, 4000) \g /dev/null
+    select count(ojs.push('growth.job', queue => 'held')) from generate_series(1, 10000) \g /dev/null
     select format('select count(*) from ojs.claim(%L, %L, 100, %L)', 'held', 'w' || i, '1 h')
         from generate_series(1, 40) i \gexec
     vacuum analyze ojs_store.lease;
@@ -53,6 +53,16 @@ my ($leases) = $out =~ /leases=(\d+)/;
 ($blocks) = $out =~ /Buffers: shared hit=(\d+)/;
 cmp_ok($leases, '>', 50, 'many leases');
 cmp_ok($blocks, '<', $leases * 1.5, 'OP-25: a page of workers reads the leases once');
+
+# A list of jobs of a type that there is not looks at the jobs once: that it is empty says how many there are.
+$out = $node->safe_psql('postgres', q{
+    vacuum analyze ojs_store.job;
+    select from ojs.http('GET', '/ojs/v1/admin/jobs?type=none');
+    select from ojs.list_jobs(type => 'none');
+    explain (analyze, buffers, timing off) select from ojs.list_jobs(type => 'none');
+    explain (analyze, buffers, timing off) select from ojs.http('GET', '/ojs/v1/admin/jobs?type=none')});
+my ($of_list, $of_page) = $out =~ /Buffers: shared hit=(\d+)/g;
+cmp_ok($of_page, '<', $of_list * 1.5, 'OP-25: an empty page of jobs looks at them once');
 
 # What becomes public is measured, or says why not.
 my %covered = map { $_ => 1 } split /\n/, `$program --covered`;
