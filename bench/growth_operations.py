@@ -333,9 +333,11 @@ DATA = {
         "by": "queues", "scale": 0.1,
         "fill": "select count(ojs.push('bench.job', queue => 'q' || i)) from generate_series(:from, :to) i;\ncall "
                 "push_many(10, 'q');",
+        # These look at each queue.
         "operations": linear(HOT_PATH + LOOKS + BULK,
                             "queue_stats", "metrics", "health",
-                            "GET admin/stats", "events", "GET admin/queues"),
+                            "GET admin/stats", "GET admin/stats/history", "events", "GET admin/queues",
+                            "set_rate_limit", "GET rate-limits", "GET rate-limits/:key"),
     },
     "limits": {
         "by": "jobs behind used-up limits of 50 keys", "scale": 3,
