@@ -66,7 +66,7 @@ begin
         ) page
     ) sized;
     return ojs_http.numbered_page(request, entries,
-        ojs_http.count_listed(filter, most, skipped, coalesce(cardinality(entries), 0)));
+        ojs_http.total_listed(filter, most, skipped, coalesce(cardinality(entries), 0)));
 end $$;
 
 -- By pages in any order, or by cursor, the newest first.

@@ -44,7 +44,7 @@ begin
                 '{metrics,maintenance,system_config,events,admin_job,maintenance_json,throughput,stats_history,
                 history_of,held_keys,unique_jobs,middleware,waiting_by_priority,priority_stats,stream_of,
                 event_stream,cron_page,cron_flat,cron_item,cursor_of,page_key,page,page_start,numbered_page,
-                query_time,query_args,job_page,listed_jobs,count_listed,list_filter,dead_letter_filter,
+                query_time,query_args,job_page,listed_jobs,count_listed,total_listed,list_filter,dead_letter_filter,
                 admin_jobs,admin_stats,admin_queues,admin_queue,admin_workers,queues,queue,queue_stats,
                 queue_config,default_policy,topic,worker,worker_health,worker_json,worker_named,dead_letters,
                 dead_letter,dead_letter_named,admin_dead_letters,dead_letter_stats,crons,cron,cron_json,

@@ -94,12 +94,10 @@ begin atomic
     order by listed.place;
 end;
 
--- How many there are in all, where a page lists so many after `skipped`: one that is not full says it itself.
-create function ojs_http.count_listed(filter jsonb, most int, skipped int, listed int) returns bigint
+create function ojs_http.count_listed(filter jsonb) returns bigint
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 begin atomic
-    select case when listed < most and (listed > 0 or skipped = 0) then skipped + listed
-        else ojs_store.count_listed(filter) end;
+    select ojs_store.count_listed(filter);
 end;
 
 -- One key, or a page of those that the caller may see, and how many there are.

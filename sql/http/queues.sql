@@ -37,6 +37,14 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
                 then keys[coalesce(shown, most)] end)))))
 $$;
 
+-- How many jobs a filter describes, where a page has `listed` of at most `most` after `skipped`: one that is not full
+-- says it itself.
+create function ojs_http.total_listed(filter jsonb, most int, skipped int, listed int) returns bigint
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select case when listed < most and (listed > 0 or skipped = 0) then skipped + listed
+        else ojs_http.count_listed(filter) end
+$$;
+
 -- QUEUES -----------------------------------------------------------------------------------------------------------
 
 create function ojs_http.queues(request ojs_http.request) returns ojs_http.response
@@ -246,7 +254,7 @@ begin
         (select array_agg(f.id order by f.place) from fitting f),
         least(most, (select count(*) from fitting f where f.fits))
     into entries, keys, shown;
-    return ojs_http.page(field, entries[:shown], keys, ojs_http.count_listed(filter,
+    return ojs_http.page(field, entries[:shown], keys, ojs_http.total_listed(filter,
         case when after is null then most + 1 else 0 end, skipped, coalesce(cardinality(keys), 0)), most, skipped,
         shown);
 end $$;

@@ -69,7 +69,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
     ('metrics maintenance system_config events admin_job maintenance_json throughput stats_history history_of '
      'held_keys unique_jobs middleware waiting_by_priority priority_stats stream_of event_stream cron_page cron_flat '
      'cron_item cursor_of page_key page page_start numbered_page query_time query_args job_page listed_jobs '
-     'count_listed list_filter '
+     'count_listed total_listed list_filter '
         || 'admin_jobs admin_stats admin_queues admin_queue admin_workers queues queue queue_stats queue_config '
            'default_policy topic worker worker_health worker_json '
         || 'worker_named dead_letters dead_letter dead_letter_named dead_letter_filter admin_dead_letters '
