@@ -159,7 +159,7 @@ select is(pg_temp.claims('back'), 3::bigint, 'RL-06: until then');
 select pg_temp.clock('0') \g /dev/null
 select pg_temp.limited('back2', '{"key": "back2", "concurrency": 5}', 2) \g /dev/null
 select ojs.fail(id, jsonb_build_object('type', 'Http429', 'message', 'slow down', 'rate_limit_until',
-    now() + interval '10 minutes')) is null from ojs.claim('back2', 'w') \g /dev/null
+    now() + interval '10 minutes'), delay => '1 hour') is null from ojs.claim('back2', 'w') \g /dev/null
 select is(pg_temp.claims('back2'), 0::bigint, 'RL-06: a pause'),
     is(ojs.set_rate_limit('back2', null) ->> 'paused_until', null, 'RL-06: that an administrator takes back'),
     is(pg_temp.claims('back2'), 1::bigint, 'RL-06: is over');
