@@ -450,7 +450,9 @@ begin
     end if;
     if exists (select from ojs_store.workflow) and not exists (select from ojs_store.workflow_check c
         where c.checked_at between ojs_store.now() - interval '5 minutes' and ojs_store.now()) then
-        if pg_try_advisory_xact_lock('ojs_store.workflow_check'::regclass::oid::bigint) then
+        -- One tick at a time; a row of ours, since anybody can take an advisory lock.
+        perform from ojs_store.retention_cursor s where s.what = 'workflow' for update skip locked;
+        if found then
             begin
                 perform ojs_store.check_workflows();
                 n := n + ojs_store.prune_workflows(most);

@@ -161,5 +161,11 @@ select is(left(pg_temp.refusal(format(call, :'fenced')), 5), 'OJ100', 'SEC-03: n
 select is((ojs.ack(:'fenced', lease_id => :'fence')).state, 'completed', 'SEC-03: but with it');
 select is(pg_temp.as_role('insider', 'set ojs.require_lease_id = off'), '42501', 'SEC-03: only a superuser sets it');
 
+-- Locks that anybody who may connect can take, and keep
+select is((select string_agg(p.oid::regprocedure::text, ', ') from pg_proc p
+    where pronamespace in ('ojs'::regnamespace, 'ojs_http'::regnamespace, 'ojs_store'::regnamespace)
+        and (prosrc ~ 'pg_(try_)?advisory' or pg_get_function_sqlbody(p.oid) ~ 'pg_(try_)?advisory')), null,
+    'SEC-01: no function waits for, or passes something over by, a lock that is open to all');
+
 select * from finish();
 rollback;

@@ -78,6 +78,16 @@ is(sql('select (select count(*) from ojs_store.workflow_open), (select count(*) 
     ojs_store.check_workflows()'), '0|0|0', 'WF-08: nothing is left open');
 is(health($node, 'workflows,last_check,mended'), '0', 'and nothing had to be mended');
 
+# Whoever may connect can take any advisory lock.
+sql('create role nobody login');
+my $nobody = $node->background_psql('postgres', extra_params => ['-U', 'nobody']);
+$nobody->query_safe("select count(pg_advisory_lock(oid::bigint)) from pg_class where relnamespace = (
+    select oid from pg_namespace where nspname = 'ojs_store')");
+sql(q{update ojs_store.workflow_check set checked_at = '-infinity'});
+awaits($node, q{select checked_at > '-infinity' from ojs_store.workflow_check},
+    'workflows are checked, whatever locks others hold');
+$nobody->quit;
+
 # A dump carries workflows that run, and the restored database has them go on.
 sql(q{select ojs.create_workflow('{"type": "chain", "steps": [{"type": "d.one", "args": [], "queue": "d"},
     {"type": "d.two", "args": [], "queue": "d"}]}')});
