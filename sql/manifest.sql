@@ -27,6 +27,15 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         ('job-versioning', false), ('progress', false)) e (name, official)
 $$;
 
+-- A setting of ours that is a number of bytes. The server shows one in B, which pg_size_bytes() reads from 16 on.
+create function ojs_http.bytes_of(setting text) returns bigint
+language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    value text := current_setting(setting);
+begin
+    return case when value ~ '^[0-9]+B$' then left(value, -1)::bigint else pg_size_bytes(value) end;
+end $$;
+
 create function ojs.manifest() returns jsonb
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
@@ -46,8 +55,8 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'extensions', ojs_http.extensions(),
         'endpoints', '{"manifest": "/ojs/manifest", "health": "/ojs/v1/health"}'::jsonb,
         'payload_limits', jsonb_build_object(
-            'max_envelope_bytes', pg_size_bytes(current_setting('ojs.max_envelope_size')),
-            'max_meta_bytes', pg_size_bytes(current_setting('ojs.max_meta_size')),
+            'max_envelope_bytes', ojs_http.bytes_of('ojs.max_envelope_size'),
+            'max_meta_bytes', ojs_http.bytes_of('ojs.max_meta_size'),
             'max_queue_name_bytes', 128, 'max_job_type_bytes', 255,
             'external_references', true, 'chunking', false, 'per_queue_limits', false, 'supported_compression',
                 '[]'::jsonb,

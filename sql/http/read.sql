@@ -207,15 +207,6 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select request.headers ->> 'ojs-do-not-wait' is distinct from '1'
 $$;
 
--- A setting of ours that is a number of bytes.
-create function ojs_http.bytes_of(setting text) returns bigint
-language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
-declare
-    value text := current_setting(setting);
-begin
-    return case when value ~ '^[0-9]+B$' then left(value, -1)::bigint else pg_size_bytes(value) end;
-end $$;
-
 -- How many bytes of jobs one answer holds; the next may bring the rest.
 create function ojs_http.most_bytes() returns bigint
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$

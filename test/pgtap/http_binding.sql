@@ -307,6 +307,9 @@ from (values (true, 'active'), (false, 'disabled')) v (enabled, status);
 select is(m @> '{"external_references": true, "chunking": false, "max_queue_name_bytes": 128, "max_job_type_bytes": '
                '255, "max_envelope_bytes": 1048576, "max_meta_bytes": 65536}', true,
     'PAY-01: the manifest states the limits') from (select ojs.manifest() -> 'payload_limits') l (m);
+set local ojs.max_meta_size = '1000B';
+select is(ojs.manifest() #>> '{payload_limits,max_meta_bytes}', '1000', 'PAY-01: one that is no number of kB, too');
+set local ojs.max_meta_size to default;
 select is(pg_temp.pushes(jsonb_build_object('type', repeat('t', n), 'args', '[]'::jsonb, 'queue', repeat('q', q))),
     want, format('PAY-01: which hold: a type of %s bytes, a queue of %s', n, q))
     from (values (255, 128, '201'), (256, 128, '400 invalid_request'),
