@@ -25,17 +25,27 @@ begin
     return (answer.status, answer.headers, null, answer.body)::ojs_http.response;
 end $$;
 
--- `anywhere`: another node may serve it as well, if it holds no key that is in the way.
+-- `anywhere`: another node may serve it as well, if it holds no key that is in the way; where the queue is full on one,
+-- the others are asked.
 create function ojs_router.forward(node int, request ojs_http.request, body jsonb, anywhere boolean default false,
     held text default null) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     failure ojs_router.failure;
+    response ojs_http.response;
+    others int[] := case when anywhere and held is null and coalesce(current_setting('ojs_router.node', true), '') = ''
+        then ojs_router.without(ojs_router.active_nodes(), ojs_router.missing()) end;
 begin
     loop
         begin
-            return ojs_router.ask(node, request, body);
+            response := ojs_router.ask(node, request, body);
+            others := array_remove(others, node);
+            if response.status <> 429 or coalesce(others, '{}') = '{}'
+                or strpos(response.content, '"QUEUE_FULL"') = 0 then
+                return response;
+            end if;
+            node := others[1];
         exception when others then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;

@@ -92,7 +92,9 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         ojs_router.member(job, 'ordering_key', 'orderingKey'),
         case when o.rate_limit is not null
             then coalesce(o.rate_limit ->> 'key', 'queue:' || coalesce(o.queue, 'default')) end,
-        ojs_router.member(job, 'id'), o.queue)
+        -- what is no id is for the node to refuse
+        lower(substring(ojs_router.member(job, 'id') from '^[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$')),
+        o.queue)
     from (select coalesce(nullif(job -> 'rate_limit', 'null'), nullif(job -> 'options' -> 'rate_limit', 'null')),
         ojs_router.member(job, 'queue')) o(rate_limit, queue)
 $$;
