@@ -367,8 +367,7 @@ DATA = {
         "fill": "select ojs.create_queue('q', '{\"concurrency\": 1000000}');\n" + in_parts("hold")
                 + "\ncall push_many(50, 'q');",
         "operations": [
-            # Of each place that is taken, whether its lease still exists.
-            ("claim", "", "select ojs.claim('q', 'w')", LINEAR),
+            ("claim", "", "select ojs.claim('q', 'w')"),
             ("ack", "select id from ojs.claim('q', 'w') \\gset", "select ojs.ack(:'id')"),
         ],
     },

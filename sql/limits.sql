@@ -115,6 +115,20 @@ begin
     group by k.key;
 end $$;
 
+-- How many slots of a concurrency limit are taken (src/limits/slots.cpp).
+create function ojs_store.slots_taken(key bigint) returns bigint
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select greatest(coalesce(sum(u.number), 0), 0)::bigint from ojs_store.limit_use u
+    where u.key = slots_taken.key and u.kind in (LimitUse.change, LimitUse.total)
+$$;
+
+-- For what takes leases away by SQL: frees what one took. And one row in the place of all changes of a key.
+create function ojs_store.free_slots(job_id uuid, token bigint, queue bigint, flags int) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_free_slots';
+
+create function ojs_store.merge_slots(name text) returns void
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_merge_slots';
+
 -- What is used of one key, by what was said of it.
 create function ojs_store.limit_state(
     key text, config jsonb, over jsonb,
@@ -124,8 +138,7 @@ create function ojs_store.limit_state(
 ) returns record
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select n.concurrency,
-        (select count(*) from ojs_store.limit_use u join ojs_store.lease l on l.job_id = u.job_id and l.token = u.token
-            where u.key = h.key and u.kind = LimitUse.held),
+        ojs_store.slots_taken(h.key),
         n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period,
             n.throttle, n.throttle_period,
         (select max(u.at) from ojs_store.limit_use u where u.key = h.key

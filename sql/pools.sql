@@ -23,9 +23,7 @@ begin
             select w.info ->> 'pool', w.name, 0 from ojs_store.worker w where w.info ? 'pool' and w.died_at is null
         )
         select p.name,
-            (select count(*) from ojs_store.limit_use u
-                join ojs_store.lease l on l.job_id = u.job_id and l.token = u.token
-                where u.key = ojs_store.name_hash('pool:' || p.name) and u.kind = LimitUse.held),
+            ojs_store.slots_taken(ojs_store.name_hash('pool:' || p.name)),
             count(distinct o.worker), coalesce(sum(o.jobs), 0)::bigint
         from ojs_store.pool p left join of_pool o on o.name = p.name
         group by p.name;

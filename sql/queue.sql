@@ -199,7 +199,10 @@ begin
                     select l.ctid from ojs_store.lease l where l.queue = queue_id for update skip locked))
                 returning lease
             )
-            select (t.lease).job_id from taken t, lateral ojs_store.log_lease(t.lease, LeaseStep.purged::smallint);
+            select (t.lease).job_id
+            from taken t,
+                ojs_store.free_slots((t.lease).job_id, (t.lease).token, (t.lease).queue, (t.lease).flags),
+                ojs_store.log_lease(t.lease, LeaseStep.purged::smallint);
     end if;
     if 'available' = any (states) then
         return query
@@ -317,7 +320,8 @@ begin
     select count(ojs_store.discard_dropped((t.lease).job_id, (t.lease).queue, (t.lease).attempt, (t.lease).deliveries,
         (t.lease).flags,
             (t.lease).claimed_at, (t.lease).worker)) into held
-    from taken t, lateral ojs_store.log_lease(t.lease, LeaseStep.discarded::smallint);
+    from taken t, ojs_store.free_slots((t.lease).job_id, (t.lease).token, (t.lease).queue, (t.lease).flags),
+        ojs_store.log_lease(t.lease, LeaseStep.discarded::smallint);
     return waiting + later + held;
 end $$;
 
@@ -389,8 +393,7 @@ begin
     select array_agg(m.lease) into held from moved m;
     update ojs_store.job set queue = destination where id in (select h.job_id from unnest(held) h);
     -- What they take of limits is counted anew, for the queue's own limits and those of jobs that name no key.
-    delete from ojs_store.limit_use u using unnest(held) h where u.kind = LimitUse.held and u.job_id = h.job_id
-        and u.token = h.token;
+    perform ojs_store.free_slots(h.job_id, h.token, h.queue, h.flags) from unnest(held) h;
     perform ojs_store.count_moved(h.job_id, h.token, h.job_tid, destination) from unnest(held) h;
     return coalesce(cardinality(held), 0);
 end $$;
@@ -478,7 +481,9 @@ begin
     delete from ojs_store.rate_limit where ctid = any (array(
         select r.ctid from ojs_store.rate_limit r where r.key = own_limits for update skip locked));
     delete from ojs_store.limit_use where ctid = any (array(
-        select u.ctid from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits) for update skip locked));
+        select u.ctid from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits)
+            and u.kind in (LimitUse.start, LimitUse.event) for update skip locked));
+    perform ojs_store.merge_slots(own_limits);
     delete from ojs_store.listener_flag where ctid = any (array(
         select f.ctid from ojs_store.listener_flag f where f.queue = queue.id for update skip locked));
     delete from ojs_store.priority_aging where ctid = any (array(

@@ -243,14 +243,14 @@ create unlogged table ojs_store.delayed (
 create index delayed_job on ojs_store.delayed (job_id);
 create index delayed_due on ojs_store.delayed (due_at);
 
--- What jobs that were handed out take of rate limits (src/limits/rate_limits.cpp). A place (kind 0) is taken while the
--- lease exists, a start (kind 1) counts until its time is over. Kind 2: the last event of the key
--- (src/limits/rate_limit_events.cpp).
+-- What jobs that were handed out take of rate limits. A start counts until its time is over
+-- (src/limits/rate_limits.cpp). A held job has a row for each slot of a concurrency limit that it takes; how many are
+-- taken is a sum of changes (src/limits/slots.cpp).
 create unlogged table ojs_store.limit_use (
-    key bigint not null,                -- name_hash of the name
-    kind smallint not null,             -- limit_use in rows.h
+    key bigint not null,                -- name_hash of the name; of a slot: from the job's id
+    kind smallint not null,             -- LimitUse in rows.h
     at timestamptz not null,
-    number bigint not null,             -- of starts: which one of its key
+    number bigint not null,             -- which start of its key; a slot's limit; slots taken, or freed
     until timestamptz not null,
     job_id uuid not null,
     token bigint not null,              -- of the lease

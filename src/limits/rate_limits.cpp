@@ -1,16 +1,18 @@
 /*
  * rate_limits.cpp: see rate_limits.h.
  *
- * A use is a row. One of kind `held` counts while the lease with its token exists, one of kind `start` until its time
- * is over. Starts of a key are numbered in order, so how many there were since a moment is the distance of two numbers,
- * and takes two look-ups however many they are. Many have the same time, so the index has their numbers, too. (A claim
- * that is rolled back leaves a gap in the numbers, which may count as a start until it is old: too few may start, never
- * too many.)
+ * Starts of a key are numbered in order, so how many there were since a moment is the distance of two numbers, and
+ * takes two look-ups however many they are. Many have the same time, so the index has their numbers, too. (A claim that
+ * is rolled back leaves a gap in the numbers, which may count as a start until it is old: too few may start, never too
+ * many.)
+ *
+ * Slots are in slots.cpp.
  */
 #include "ojs/limits/rate_limits.h"
 
 #include "ojs/limits/overrides.h"
 #include "ojs/limits/rate_limit_events.h"
+#include "ojs/limits/slots.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/session_cache.h"
 #include "ojs/pg/settings.h"
@@ -25,9 +27,11 @@ namespace ojs
 
 struct LimitUsed {
     int64 key; /* hash of the name */
+    text *name;
     bool known;
     LimitPolicy by; /* the policy by which the rest was found */
-    int32 held;
+    SlotChanges changes;
+    int64 held;
     int64 started;       /* within by.rate.period_us */
     TimestampTz oldest;  /* of these */
     TimestampTz last_at; /* the newest start */
@@ -60,27 +64,6 @@ stated_limits(const JobRow &job, JsonbValue &stated)
 
 /* --- counting --- */
 
-bool
-lease_is_held(Tables &tables, const LimitUseRow &use)
-{
-    ItemPointerData tid;
-    LeaseRow lease;
-    if (store::find(tables.lease(), store::Idx::lease_job, use.job_id, &tid) == store::Row::none)
-        return false;
-    read(tables.lease().slot, lease);
-    return lease.token == use.token;
-}
-
-void
-begin_uses(store::Scan &scan, Tables &tables, int64 key, LimitUse kind, TimestampTz after)
-{
-    ScanKeyData keys[3];
-    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(key));
-    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(static_cast<int16>(kind)));
-    ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_TIMESTAMPTZ_GT, TimestampTzGetDatum(after));
-    store::begin(scan, tables.limit_use(), store::Idx::limit_use_key, keys, 3, true);
-}
-
 /* The use that the scan is at counts no more: store_limit_uses() removes it. */
 void
 over(Limits &limits, const store::Scan &scan)
@@ -88,28 +71,6 @@ over(Limits &limits, const store::Scan &scan)
     auto *tid = static_cast<ItemPointerData *>(palloc(sizeof(ItemPointerData)));
     *tid = scan.tid;
     limits.over = lappend(limits.over, tid);
-}
-
-int32
-count_held(Limits &limits, int64 key)
-{
-    store::Table &table = limits.tables.limit_use();
-    store::Scan scan;
-    store::Row seen;
-    int32 held = 0;
-
-    begin_uses(scan, limits.tables, key, LimitUse::held, DT_NOBEGIN);
-    while ((seen = store::next(scan)) != store::Row::none) {
-        LimitUseRow use;
-        read(table.slot, use);
-        if (lease_is_held(limits.tables, use))
-            held++;
-        else if (seen == store::Row::live) {
-            over(limits, scan);
-        }
-    }
-    store::end(scan);
-    return held;
 }
 
 void
@@ -125,7 +86,7 @@ count_starts(Limits &limits, LimitUsed &used)
     used.last_at = DT_NOBEGIN;
     used.last_number = 0;
 
-    begin_uses(scan, limits.tables, used.key, LimitUse::start, DT_NOBEGIN);
+    begin_uses(scan, table, used.key, LimitUse::start, DT_NOBEGIN);
     scan.direction = BackwardScanDirection;
     while ((seen = store::next(scan)) != store::Row::none) {
         read(table.slot, use);
@@ -140,7 +101,7 @@ count_starts(Limits &limits, LimitUsed &used)
     store::end(scan);
 
     if (used.by.rate.period_us > 0 && used.last_at > limits.now - used.by.rate.period_us) {
-        begin_uses(scan, limits.tables, used.key, LimitUse::start, limits.now - used.by.rate.period_us);
+        begin_uses(scan, table, used.key, LimitUse::start, limits.now - used.by.rate.period_us);
         if (store::next(scan) != store::Row::none) {
             read(table.slot, use);
             used.oldest = use.at;
@@ -149,7 +110,7 @@ count_starts(Limits &limits, LimitUsed &used)
         store::end(scan);
     }
 
-    begin_uses(scan, limits.tables, used.key, LimitUse::start, DT_NOBEGIN);
+    begin_uses(scan, table, used.key, LimitUse::start, DT_NOBEGIN);
     while (removed < max_removed && (seen = store::next(scan)) != store::Row::none) {
         read(table.slot, use);
         if (use.until > limits.now)
@@ -168,22 +129,12 @@ spacing_us(const StartRate &throttle)
     return throttle.period_us / std::max(throttle.limit, 1);
 }
 
-LOCKTAG
-turn_tag()
-{
-    LOCKTAG tag;
-    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::limit_use), 0, 2);
-    return tag;
-}
-
 void
-take_turn(Limits &limits)
+begin_turn(Limits &limits)
 {
     if (limits.keys != nullptr)
         return;
-    (void)limits.tables.limit_use(); /* whoever has locked the table is waited for before the turn */
-    LOCKTAG tag = turn_tag();
-    (void)LockAcquire(&tag, ExclusiveLock, false, false);
+    take_turn(limits.tables);
     limits.now = std::max(limits.now, now());
     HASHCTL control = {};
     control.keysize = sizeof(int64);
@@ -222,13 +173,17 @@ apply(Limits &limits, const Queue &queue, LimitPolicy policy)
 
     bool found;
     auto *used = static_cast<LimitUsed *>(hash_search(limits.keys, &key, HASH_ENTER, &found));
-    if (!found)
-        *used = {key, false, no_limit, 0, 0, 0, DT_NOBEGIN, 0, DT_NOBEGIN, 0, 0, {}};
+    if (!found) {
+        *used = {};
+        used->key = key;
+        used->name = cstring_to_text_with_len(policy.key.data(), static_cast<int>(policy.key.size()));
+        used->oldest = used->last_at = DT_NOBEGIN;
+    }
     used->paused_until = paused_until;
     if (!used->known || !same_numbers(used->by, effective)) {
         used->by = effective;
         if (effective.concurrency >= 0)
-            used->held = count_held(limits, key) + used->own_held;
+            used->held = count_slots(limits.tables, key, used->changes) + used->own_held;
         if (effective.rate.period_us > 0 || effective.throttle.period_us > 0) {
             count_starts(limits, *used);
             if (used->own_started > 0) {
@@ -281,19 +236,11 @@ collect(Limits &limits, const Queue &queue, const JobRow &job)
 }
 
 void
-note_use(Limits &limits, LimitUse kind, const LimitOnJob &limit, const LeaseRow &lease, TimestampTz until)
+note_use(Limits &limits, LimitUseRow row)
 {
-    std::string_view key = limit.policy.key;
-    auto *row = static_cast<LimitUseRow *>(palloc(sizeof(LimitUseRow)));
-    *row = {limit.used->key,
-            kind,
-            std::max(limits.now, limit.used->last_at),
-            limit.used->last_number,
-            until,
-            lease.job_id,
-            lease.token,
-            cstring_to_text_with_len(key.data(), static_cast<int>(key.size()))};
-    limits.pending = lappend(limits.pending, row);
+    auto *kept = static_cast<LimitUseRow *>(palloc(sizeof(LimitUseRow)));
+    *kept = row;
+    limits.pending = lappend(limits.pending, kept);
 }
 
 void
@@ -304,7 +251,7 @@ take_slot(Limits &limits, const LimitOnJob &limit, LeaseRow &lease)
     limit.used->held++;
     limit.used->own_held++;
     lease.flags |= job_counted;
-    note_use(limits, LimitUse::held, limit, lease, DT_NOEND);
+    note_use(limits, slot_of(lease, limit.used->key, limit.used->name, limits.now));
 }
 
 } // namespace
@@ -315,7 +262,7 @@ may_start(Limits &limits, const Queue &queue, const JobRow &job, TimestampTz *ag
     LimitVerdict verdict = LimitVerdict::allowed;
     TimestampTz free_at = DT_NOBEGIN;
 
-    take_turn(limits);
+    begin_turn(limits);
     collect(limits, queue, job);
     limits.closed = 0;
     for (int i = 0; i < limits.n_current; i++) {
@@ -354,7 +301,8 @@ starts(Limits &limits, LeaseRow &lease)
             used.started++;
             used.own_started++;
             used.last_number++;
-            note_use(limits, LimitUse::start, limit, lease, used.last_at + remembered_us);
+            note_use(limits, {used.key, LimitUse::start, used.last_at, used.last_number, used.last_at + remembered_us,
+                              lease.job_id, lease.token, used.name});
         }
     }
 }
@@ -362,13 +310,13 @@ starts(Limits &limits, LeaseRow &lease)
 int
 places_left(Limits &limits, const Queue &queue, const LimitPolicy &policy, LimitOnJob *place)
 {
-    take_turn(limits);
+    begin_turn(limits);
     limits.n_current = 0;
     apply(limits, queue, policy);
     *place = limits.current[0];
     LimitUsed &used = *place->used;
     if (place->policy.concurrency < 0 || used.held < place->policy.concurrency)
-        return place->policy.concurrency < 0 ? PG_INT32_MAX : place->policy.concurrency - used.held;
+        return place->policy.concurrency < 0 ? PG_INT32_MAX : static_cast<int>(place->policy.concurrency - used.held);
     see_closed(used.sight, place->policy, used.held, used.started, false);
     limits.free_at = std::min(limits.free_at, limits.now + unknown_wait_us);
     return 0;
@@ -385,7 +333,7 @@ retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &le
 {
     if (!queue.limited && !(job.flags & job_limits))
         return;
-    take_turn(limits);
+    begin_turn(limits);
     collect(limits, queue, job);
     for (int i = 0; i < limits.n_current; i++)
         take_slot(limits, limits.current[i], lease);
@@ -406,8 +354,12 @@ write_uses(Limits &limits)
         store::insert(table, form(table.rel, *static_cast<LimitUseRow *>(lfirst(cell))));
     HASH_SEQ_STATUS all;
     hash_seq_init(&all, limits.keys);
-    while (auto *used = static_cast<LimitUsed *>(hash_seq_search(&all)))
+    while (auto *used = static_cast<LimitUsed *>(hash_seq_search(&all))) {
+        if (used->own_held > 0)
+            change_slots(limits.tables, used->key, used->own_held, used->name, limits.now);
+        merge_if_many(limits.tables, used->key, used->changes, used->name, limits.now);
         tell_limit(limits.tables, used->key, used->sight, limits.now);
+    }
 }
 
 } // namespace
@@ -419,20 +371,9 @@ store_limit_uses(Limits &limits, bool writes)
         return;
     if (writes)
         write_uses(limits);
-    LOCKTAG tag = turn_tag();
-    LockRelease(&tag, ExclusiveLock, false);
+    end_turn();
     hash_destroy(limits.keys); /* a claim that waits makes many */
     limits.keys = nullptr;
-}
-
-void
-slot_freed(const LeaseRow &lease)
-{
-    if (!(lease.flags & job_counted))
-        return;
-    const Queue *queue = find_queue(lease.queue);
-    if (queue != nullptr)
-        wake_queue(queue->id, queue->name, 1);
 }
 
 void

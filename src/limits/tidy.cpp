@@ -3,6 +3,7 @@
  */
 #include "ojs/limits/rate_limits.h"
 
+#include "ojs/limits/slots.h"
 #include "ojs/store/spi.h"
 
 namespace ojs
@@ -14,10 +15,7 @@ tidy_limits(TimestampTz now)
     static constinit Statement old_starts = {R"sql(
         delete from ojs_store.limit_use where ctid = any (array(
             select u.ctid from ojs_store.limit_use u
-            where u.until <= $1
-                or (u.kind = 0 and not exists (select from ojs_store.lease l where l.job_id = u.job_id
-                    and l.token = u.token))
-            for update skip locked))
+            where u.until <= $1 for update skip locked))
     )sql",
                                              {TIMESTAMPTZOID},
                                              nullptr};
@@ -38,6 +36,7 @@ tidy_limits(TimestampTz now)
         (void)execute_latest(old_starts, {TimestampTzGetDatum(now)});
         (void)execute_latest(old_settings, {TimestampTzGetDatum(now)});
     });
+    tidy_slots(now);
     tidied_at = now;
 }
 

@@ -7,7 +7,7 @@
  */
 #include "ojs/pg/args.h"
 #include "ojs/queue/tenant.h"
-#include "ojs/limits/rate_limits.h"
+#include "ojs/limits/slots.h"
 #include "ojs/state/transitions.h"
 #include "ojs/store/spi.h"
 #include "ojs/state/reap.h"
@@ -138,7 +138,7 @@ take_back(Tables &tables, const HeldLease &held, const SilentWorker &worker, Tim
     lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
     if (store::take(table, &tid) != store::Outcome::ok)
         return false;
-    slot_freed(lease);
+    free_slots(tables, lease);
     if (read_taken_job(tables, lease.job_id, lease.job_tid, job) && !end_if_timed_out(tables, job, lease, now))
         lapse(tables, job, lease, "worker_death", "the worker stopped sending heartbeats", now);
     return true;

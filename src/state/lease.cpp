@@ -3,7 +3,7 @@
  * are compared where they are given (R-22, Q-29 to Q-33), and a lease past its deadline still counts until somebody
  * has taken the job back (R-21).
  */
-#include "ojs/limits/rate_limits.h"
+#include "ojs/limits/slots.h"
 #include "ojs/state/transitions.h"
 
 #include "ojs/pg/settings.h"
@@ -100,7 +100,7 @@ take_lease(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &
     ItemPointerData tid;
     if (!reach(tables, id, holder, lease, &tid, true))
         return false;
-    slot_freed(lease);
+    free_slots(tables, lease);
     return true;
 }
 

@@ -4,7 +4,7 @@
 #include "ojs/state/reap.h"
 
 #include "ojs/pg/settings.h"
-#include "ojs/limits/rate_limits.h"
+#include "ojs/limits/slots.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/state/locate.h"
 #include "ojs/state/ordering.h"
@@ -248,7 +248,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         TimestampTz stalls_at = stall_at(tables, lease);
         if (store::take(table, &scan.tid) != store::Outcome::ok)
             continue;
-        slot_freed(lease);
+        free_slots(tables, lease);
         end_lease(tables, lease, stalls_at, now);
         reaped++;
     }

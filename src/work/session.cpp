@@ -9,7 +9,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
-#include "ojs/limits/rate_limits.h"
+#include "ojs/limits/slots.h"
 #include "ojs/state/transitions.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/state/members.h"
@@ -81,7 +81,7 @@ release_free(Tables &tables, TimestampTz at)
         lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
         if (lease.token != work.given[i].token || store::take(leases, &tid) != store::Outcome::ok)
             continue;
-        slot_freed(lease);
+        free_slots(tables, lease);
         (void)release(tables, lease, 0, at);
     }
 }
@@ -91,7 +91,7 @@ bool
 lock_tables_at_once()
 {
     using store::Rel;
-    for (Rel rel : {Rel::lease, Rel::ready, Rel::delayed, Rel::job, Rel::job_history, Rel::queue})
+    for (Rel rel : {Rel::lease, Rel::ready, Rel::delayed, Rel::job, Rel::job_history, Rel::queue, Rel::limit_use})
         if (!ConditionalLockRelationOid(store::relation_oid(rel), RowExclusiveLock))
             return false;
     return true;

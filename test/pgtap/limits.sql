@@ -44,7 +44,7 @@ select is((select count(*) from ojs.leases where queue = 'con'), 3::bigint, 'RL-
 select is(pg_temp.claims('con'), 0::bigint, 'RL-01: … takes back what was freed and what was used');
 select is((select count(*) from ojs_store.limit_use where kind = 0
     and not exists (select from ojs_store.lease l where l.job_id = limit_use.job_id)), 0::bigint,
-    'uses of ended leases are cleared away by those who count') from pg_temp.claims('con');
+    'who ends a lease clears away its slot');
 select pg_temp.clock('0') \g /dev/null
 
 select matches(ojs.explain_job(id), 'waits: the rate limit "api" is used up: 3 of 3 run\.$',
@@ -214,6 +214,34 @@ select ojs.ack(job_id) is null from ojs.leases where queue = 'long'
 select is((select jsonb_agg(args) from ojs.claim('long', 'w', 10)), '[[3]]',
     'RL-01: a place that is free goes to the first who waits');
 
+-- Claims and acks cost the same however many slots are taken; what says so stays few rows, and is right.
+select pg_temp.limited('fill', '{"key": "slots", "concurrency": 1100}', 1000),
+    pg_temp.limited('slots', '{"key": "slots", "concurrency": 1100}', 200), pg_temp.claims('slots', 2) \g /dev/null
+select pg_temp.blocks($$select ojs.claim('slots', 'w')$$) as few, pg_temp.claims('fill', 1000),
+    pg_temp.blocks($$select ojs.claim('slots', 'w')$$) as many \gset slots_
+select cmp_ok(:slots_many::bigint, '<', :slots_few + 100::bigint,
+    'RL-01 OP-25: a claim reads no more for a thousand slots that are taken');
+select is(pg_temp.claims('slots', 1000), 96::bigint, 'RL-01: and hands out what is left of 1,100');
+select is(pg_temp.claims('slots'), 0::bigint, 'RL-01: and no more');
+select ojs.ack(job_id) is null from ojs.leases where queue = 'slots' limit 50 \g /dev/null
+select is(pg_temp.claims('slots', 100), 50::bigint, 'RL-01: fifty that have ended make room for fifty');
+select cmp_ok((select count(*) from ojs_store.limit_use where name = 'slots' and kind in (3, 4)), '<', 5::bigint,
+    'RL-01 OP-25: one row stands for their changes');
+create function pg_temp.wrong_slots() returns text language sql as $$
+    select coalesce(string_agg(key || ': ' || wrong, ', '), 'none') from (
+        select name as key, sum(n) as wrong from (
+            select name, 1 as n from ojs_store.limit_use where kind = 0
+            union all select name, -number from ojs_store.limit_use where kind in (3, 4)) all_ group by 1
+        union all select 'without a lease', count(*) from ojs_store.limit_use u where kind = 0
+            and not exists (select from ojs_store.lease l where l.job_id = u.job_id and l.token = u.token)
+    ) t where wrong <> 0
+$$;
+select is(pg_temp.wrong_slots(), 'none', 'RL-01: what is counted is what is taken');
+select ojs.purge_queue('fill', '{active}', true) is null, ojs.purge_queue('slots', '{active}', true) is null
+    \g /dev/null
+select is(pg_temp.wrong_slots(), 'none', 'RL-01: a purge frees slots, too');
+select is(pg_temp.rate('slots'), '1100/0/50', 'RL-06: as the view says');
+
 -- Any mixture of keys: a claim that comes short has left nothing that might start.
 do $$
 declare
@@ -260,12 +288,18 @@ begin
 end $$;
 select matches(current_setting('test.wrong'), '^[1-9][0-9]+ short, 0 wrong,',
     'RL-01 RL-04: in a mixture of keys a claim leaves nothing that might start');
+select is(pg_temp.wrong_slots(), 'none', 'RL-01: and what is counted is what is taken, again');
+
+-- A lease that somebody has deleted by hand.
+select pg_temp.limited('hand', '{"key": "hand", "concurrency": 1}', 2), pg_temp.claims('hand') \g /dev/null
+delete from ojs_store.lease l using ojs_store.limit_use u where u.name = 'hand' and l.job_id = u.job_id;
 
 -- A tick clears away what counts no more.
 select pg_temp.clock('3 hours') \g /dev/null
 select ojs.tick() is null \g /dev/null
-select is((select count(*) from ojs_store.limit_use where kind < 2), 0::bigint,
+select is((select count(*) from ojs_store.limit_use where kind <> 2), 0::bigint,
     'a tick removes uses that count no more');
+select is(pg_temp.claims('hand'), 1::bigint, 'and gives back the slot of a lease that is not there');
 select is((select count(*) from ojs_store.rate_limit where until is not null), 0::bigint,
     'and settings whose time is over');
 select pg_temp.clock('0') \g /dev/null

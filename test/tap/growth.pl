@@ -29,6 +29,7 @@ cmp_ok($tests, '>', 100, 'and has measured the operations');
 grows_no_more('--sizes', '300,30000', '--only', 'first ten', 'ready');
 grows_no_more('--sizes', '300,30000', '--only', 'queue_info', 'ready');
 grows_no_more('--sizes', '300,30000', 'period');
+grows_no_more('--sizes', '1000,20000', 'places');
 
 # A look at one queue does not look at the others.
 my $out = $node->safe_psql('postgres', q{

@@ -1,8 +1,7 @@
 /*
  * rate_limits.h: rate limits, as claims keep them: how many jobs with a key run at once, start within a time, or start
- * at what distance. What counts stands in rows (ojs_store.limit_use) that come and go with the claims' own
- * transactions; a place in a concurrency limit is taken only as long as the lease that it names exists. So nothing can
- * leak, and nothing has to be given back.
+ * at what distance. What counts stands in rows (ojs_store.limit_use) that come and go with the transactions that start
+ * and end jobs, so nothing can leak.
  *
  * Claims that meet a limit take turns, from the first limited job they look at until their leases are stored: what is
  * counted is what is taken. They count the uses of open transactions, and do not wait for them.
@@ -59,9 +58,6 @@ void take_place(Limits &limits, const LimitOnJob &place, LeaseRow &lease);
 /* At the end of the claim, its leases stored: writes down what they use, and lets others go on. Without `writes` (the
  * claim has started nothing and will wait) it only does the latter. */
 void store_limit_uses(Limits &limits, bool writes = true);
-
-/* A job is held no more: if it took a slot, who waits for its queue looks again after the commit. */
-void slot_freed(const LeaseRow &lease);
 
 /* A worker was told to let go for a while (RL-06), by what it says was a `reason`: no job with the keys of this one (or
  * without a key, of this queue) starts before `until`. */

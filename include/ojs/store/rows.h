@@ -274,14 +274,20 @@ struct DueLineRow {
     static constexpr auto columns(auto &r, auto use) { return use(r.queue, r.key); }
 };
 
-enum class LimitUse : int16 { held = 0, start = 1, event = 2 };
+enum class LimitUse : int16 {
+    held = 0,   /* by a job that holds a slot: `key` is of the job, `number` of the limit */
+    start = 1,  /* of a job */
+    event = 2,  /* the last one of the key (rate_limit_events.cpp) */
+    change = 3, /* so many slots were taken, or freed (slots.h) */
+    total = 4,  /* in the place of many changes */
+};
 
 /* What a job takes of a rate limit (rate_limits.h). */
 struct LimitUseRow {
     int64 key; /* hash of the name */
     LimitUse kind;
     TimestampTz at;
-    int64 number;      /* of starts: which one of its key */
+    int64 number;      /* of starts: which one of its key; of changes and totals: slots */
     TimestampTz until; /* of starts: when it counts no more */
     pg_uuid_t job_id;
     int64 token; /* of the lease */

@@ -1,0 +1,266 @@
+/*
+ * slots.cpp: see slots.h.
+ */
+#include "ojs/limits/slots.h"
+
+#include "ojs/pg/args.h"
+#include "ojs/pg/guard.h"
+#include "ojs/pg/settings.h"
+#include "ojs/queue/queue.h"
+#include "ojs/shared/wakeup.h"
+#include "ojs/store/name_hash.h"
+#include "ojs/store/spi.h"
+
+namespace ojs
+{
+
+namespace
+{
+
+constexpr int many_changes = 16; /* rows of a key that are merged */
+
+LOCKTAG
+turn_tag()
+{
+    LOCKTAG tag;
+    SET_LOCKTAG_OBJECT(tag, MyDatabaseId, store::relation_oid(store::Rel::limit_use), 0, 2);
+    return tag;
+}
+
+/* What stands in `key` of a held job's rows. Two jobs may have the same. */
+int64
+key_of(const pg_uuid_t &job_id)
+{
+    int64 key;
+    memcpy(&key, job_id.data + 8, sizeof key);
+    return key;
+}
+
+void
+add_settled(SlotChanges &changes, const ItemPointerData &tid, int64 number)
+{
+    if (changes.n == changes.room) {
+        int room = std::max(64, changes.room * 2);
+        auto *wider = static_cast<SlotChanges::Settled *>(palloc(sizeof(SlotChanges::Settled) * room));
+        std::copy(changes.rows, changes.rows + changes.n, wider);
+        changes.rows = wider;
+        changes.room = room;
+    }
+    changes.rows[changes.n++] = {tid, number};
+}
+
+bool
+any_ended(const List *transactions)
+{
+    ListCell *cell;
+    foreach (cell, transactions)
+        if (!TransactionIdIsInProgress(lfirst_oid(cell)))
+            return true;
+    return false;
+}
+
+void
+insert_change(Tables &tables, int64 key, LimitUse kind, int64 number, text *name, TimestampTz now)
+{
+    store::Table &table = tables.limit_use();
+    store::insert(table, form(table.rel, LimitUseRow{key, kind, now, number, DT_NOEND, {}, 0, name}));
+}
+
+/* One row in the place of all. */
+void
+merge(Tables &tables, int64 key, const SlotChanges &changes, text *name, TimestampTz now)
+{
+    int64 total = 0;
+    for (int i = 0; i < changes.n; i++)
+        if (store::take(tables.limit_use(), &changes.rows[i].tid) == store::Outcome::ok)
+            total += changes.rows[i].number;
+    if (total != 0)
+        insert_change(tables, key, LimitUse::total, total, name, now);
+}
+
+void
+merge_key(Tables &tables, std::string_view name, TimestampTz now)
+{
+    SlotChanges changes = {};
+    int64 key = name_hash(name);
+    take_turn(tables);
+    (void)count_slots(tables, key, changes);
+    merge(tables, key, changes, cstring_to_text_with_len(name.data(), static_cast<int>(name.size())), now);
+    end_turn();
+}
+
+} // namespace
+
+void
+take_turn(Tables &tables)
+{
+    (void)tables.limit_use(); /* whoever has locked the table is waited for before the turn */
+    LOCKTAG tag = turn_tag();
+    (void)LockAcquire(&tag, ExclusiveLock, false, false);
+}
+
+void
+end_turn()
+{
+    LOCKTAG tag = turn_tag();
+    LockRelease(&tag, ExclusiveLock, false);
+}
+
+void
+begin_uses(store::Scan &scan, store::Table &table, int64 key, LimitUse kind, TimestampTz after)
+{
+    ScanKeyData keys[3];
+    ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(key));
+    ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(static_cast<int16>(kind)));
+    ScanKeyInit(&keys[2], 3, BTGreaterStrategyNumber, F_TIMESTAMPTZ_GT, TimestampTzGetDatum(after));
+    store::begin(scan, table, store::Idx::limit_use_key, keys, 3, true);
+}
+
+/*
+ * What open transactions take counts already, and what they free does not count yet. One that has put a total in the
+ * place of other rows changes nothing: the other rows count until it commits. If it ends during the count, some rows
+ * may have been read before that and some after: so all are counted anew.
+ */
+int64
+count_slots(Tables &tables, int64 key, SlotChanges &changes)
+{
+    store::Table &table = tables.limit_use();
+    int64 taken;
+    List *merging;
+    do {
+        ScanKeyData keys[2];
+        store::Scan scan;
+        store::Row seen;
+        taken = 0;
+        merging = NIL;
+        changes.n = 0;
+        ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(key));
+        ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT2GE,
+                    Int16GetDatum(static_cast<int16>(LimitUse::change)));
+        store::begin(scan, table, store::Idx::limit_use_key, keys, 2, true);
+        while ((seen = store::next(scan)) != store::Row::none) {
+            LimitUseRow row;
+            read(table.slot, row);
+            if (seen == store::Row::arriving && row.kind == LimitUse::total)
+                merging = list_append_unique_oid(merging, scan.dirty.xmin);
+            else if (seen == store::Row::leaving)
+                merging = list_append_unique_oid(merging, scan.dirty.xmax);
+            else if (seen == store::Row::live)
+                add_settled(changes, scan.tid, row.number);
+            if (seen != store::Row::arriving || (row.kind == LimitUse::change && row.number > 0))
+                taken += row.number;
+        }
+        store::end(scan);
+    } while (any_ended(merging));
+    return taken;
+}
+
+void
+change_slots(Tables &tables, int64 key, int64 number, text *name, TimestampTz now)
+{
+    insert_change(tables, key, LimitUse::change, number, name, now);
+}
+
+void
+merge_if_many(Tables &tables, int64 key, const SlotChanges &changes, text *name, TimestampTz now)
+{
+    if (changes.n >= many_changes)
+        merge(tables, key, changes, name, now);
+}
+
+LimitUseRow
+slot_of(const LeaseRow &lease, int64 key, text *name, TimestampTz now)
+{
+    return {key_of(lease.job_id), LimitUse::held, now, key, DT_NOEND, lease.job_id, lease.token, name};
+}
+
+void
+free_counted(Tables &tables, const LeaseRow &lease)
+{
+    store::Table &table = tables.limit_use();
+    store::Scan scan;
+    store::Row seen;
+    begin_uses(scan, table, key_of(lease.job_id), LimitUse::held, DT_NOBEGIN);
+    while ((seen = store::next(scan)) != store::Row::none) {
+        LimitUseRow slot;
+        read(table.slot, slot);
+        if (seen != store::Row::live || slot.token != lease.token ||
+            memcmp(&slot.job_id, &lease.job_id, sizeof slot.job_id) != 0)
+            continue;
+        slot.name = DatumGetTextPCopy(PointerGetDatum(slot.name)); /* what is taken next is read to the same place */
+        if (store::take(table, &scan.tid) == store::Outcome::ok)
+            change_slots(tables, slot.number, -1, slot.name, now());
+    }
+    store::end(scan);
+    const Queue *queue = find_queue(lease.queue);
+    if (queue != nullptr)
+        wake_queue(queue->id, queue->name, 1);
+}
+
+void
+tidy_slots(TimestampTz now)
+{
+    static constinit Statement forgotten = {R"sql(
+        with gone as (
+            delete from ojs_store.limit_use where ctid = any (array(
+                select u.ctid from ojs_store.limit_use u
+                where u.kind = 0 and not exists (select from ojs_store.lease l where l.job_id = u.job_id
+                    and l.token = u.token)
+                for update skip locked))
+            returning number, name
+        )
+        insert into ojs_store.limit_use (key, kind, at, number, until, job_id, token, name)
+        select number, 3, $1, -1, 'infinity', '00000000-0000-0000-0000-000000000000', 0, name from gone
+    )sql",
+                                            {TIMESTAMPTZOID},
+                                            nullptr};
+    static constinit Statement unmerged = {R"sql(
+        select min(name) from ojs_store.limit_use where kind in (3, 4) group by key
+        having count(*) > 8 or sum(number) = 0 limit 1000
+    )sql",
+                                           {},
+                                           nullptr};
+    with_spi([&] {
+        (void)execute_latest(forgotten, {TimestampTzGetDatum(now)});
+        uint64 n = execute_latest(unmerged);
+        SPITupleTable *rows = SPI_tuptable;
+        Tables tables;
+        for (uint64 i = 0; i < n; i++) {
+            bool null;
+            CHECK_FOR_INTERRUPTS();
+            merge_key(tables, view(DatumGetTextPP(SPI_getbinval(rows->vals[i], rows->tupdesc, 1, &null))), now);
+        }
+        tables.close();
+    });
+}
+
+} // namespace ojs
+
+using namespace ojs;
+
+/* ojs_store.free_slots(job_id uuid, token bigint, queue bigint, flags int) */
+OJS_FUNCTION(ojs_free_slots)
+{
+    store::begin_write("ojs_store.free_slots()");
+    Tables tables;
+    LeaseRow lease = {};
+    lease.job_id = *PG_GETARG_UUID_P(0);
+    lease.token = PG_GETARG_INT64(1);
+    lease.queue = PG_GETARG_INT64(2);
+    lease.flags = PG_GETARG_INT32(3);
+    free_slots(tables, lease);
+    tables.close();
+    store::end_write();
+    PG_RETURN_VOID();
+}
+
+/* ojs_store.merge_slots(name text) */
+OJS_FUNCTION(ojs_merge_slots)
+{
+    store::begin_write("ojs_store.merge_slots()");
+    Tables tables;
+    merge_key(tables, view(PG_GETARG_TEXT_PP(0)), now());
+    tables.close();
+    store::end_write();
+    PG_RETURN_VOID();
+}
