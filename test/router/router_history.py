@@ -7,8 +7,9 @@ import glob
 import json
 import os
 
-# A node does not answer or a session was ended; our call is late: the job waits again, is another's or is over.
-EXPECTED = {'57P03', '57P01', 'lost', 'OJ105', 'OJ301', 'OJ302', 'OJ311'}
+# A node does not answer, a session was ended or a call cancelled; our call is late: the job waits again, is another's
+# or is over.
+EXPECTED = {'57P03', '57P01', '57014', 'lost', 'OJ105', 'OJ301', 'OJ302', 'OJ311'}
 FINISHED = {'completed', 'discarded', 'cancelled'}
 
 
