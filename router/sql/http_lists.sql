@@ -73,8 +73,7 @@ begin
         using filter, (most + skip)::int, most, skip;
 end $$;
 
--- Of all nodes, whatever the page tells of how many there are.
-create function ojs_http.count_listed(filter jsonb, most int, skipped int, listed int) returns bigint
+create function ojs_http.count_listed(filter jsonb) returns bigint
 language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(sum(a.jobs), 0)::bigint from ojs_router.all_count_listed(filter) a
 $$;

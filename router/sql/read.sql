@@ -122,7 +122,7 @@ begin
             'ojs.list_jobs($2, $3, $4, $5, $6) x', 'x.*'),
         ('listed_jobs', 'filter jsonb, most int', 'job jsonb, place bigint', 'ojs_http.listed_jobs($2, $3, 0) x',
             'x.*'),
-        ('count_listed', 'filter jsonb', 'jobs bigint', '(select 1) y', 'ojs_http.count_listed($2, 0, 0, 0) as jobs'),
+        ('count_listed', 'filter jsonb', 'jobs bigint', '(select 1) y', 'ojs_http.count_listed($2) as jobs'),
         ('listed_workflows', 'of_state text, after uuid, most int', 'id uuid, workflow jsonb',
             'ojs_http.listed_workflows($2, $3, $4, 0) x', 'x.*'),
         ('history_of', 'queue text, step interval, since timestamptz, until timestamptz', 'history jsonb',
