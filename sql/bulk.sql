@@ -303,22 +303,6 @@ begin
 end $$;
 comment on function ojs.delete_many(jsonb, boolean) is 'Removes finished jobs, named by ids or described';
 
--- How many dead letters these queues have, where they have any: from the counters, or by counting.
-create function ojs_store.dead_letters_of(ids bigint[], out queue bigint, out n bigint) returns setof record
-language plpgsql stable parallel unsafe rows 10 set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_column
-declare
-    counted boolean;
-begin
-    if not pg_is_in_recovery() then
-        return query select c.queue, c.dead_letters from ojs_store.counted_apart(ids, true) c;
-        counted := found;
-    end if;
-    if counted is not true then
-        return query select l.queue, count(*) from ojs_store.dead_letter l where l.queue = any (ids) group by 1;
-    end if;
-end $$;
-
 create function ojs.dead_letter_stats(queue text default null) returns jsonb
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -335,16 +319,7 @@ begin
         'newest_at', ojs_store.time_text(max((select max(l.died_at) from ojs_store.dead_letter l
             where l.queue = d.queue))))
     into ids, stats
-    from ojs_store.dead_letters_of(array(
-        with recursive of (queue) as (
-            (select l.queue from ojs_store.dead_letter l order by l.queue limit 1)
-            union all
-            select (select l.queue from ojs_store.dead_letter l where l.queue > of.queue order by l.queue limit 1)
-            from of where of.queue is not null
-        )
-        select of.queue from of
-        where of.queue = coalesce(only_id, of.queue) and ojs_store.may_use_queue(of.queue, 'read'))) d
-    where d.n > 0;
+    from ojs_store.dead_letters_of(only_id) d;
     return stats || jsonb_build_object('by_error_type', coalesce((select jsonb_object_agg(e.error_type, e.n)
         from (select coalesce(l.error_type, 'unknown') as error_type, count(*) as n from ojs_store.dead_letter l
             where l.queue = any (ids) group by 1) e), '{}'));
