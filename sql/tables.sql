@@ -69,7 +69,8 @@ create table ojs_store.job (
     options jsonb                       -- specversion, schema, tags, own lease length, ..., and all unknown attributes
 );
 create unique index job_id on ojs_store.job (id);
-alter table ojs_store.job replica identity using index job_id;
+alter table ojs_store.job replica identity using index job_id, alter meta set statistics 0, -- no plan goes by it
+    alter retry set statistics 0, alter unique_policy set statistics 0, alter options set statistics 0;
 
 -- Which job has pushed which; of jobs that say so, and gone with them. A parent may be gone before.
 create table ojs_store.job_parent (
@@ -126,7 +127,8 @@ create table ojs_store.finished (
     error jsonb
 );
 create unique index finished_job on ojs_store.finished (job_id);
-alter table ojs_store.finished replica identity using index finished_job;
+alter table ojs_store.finished replica identity using index finished_job,
+    alter result set statistics 0, alter error set statistics 0;
 
 -- The dead letters among them, in the order in which retention lets them go.
 create table ojs_store.dead_letter (
@@ -243,9 +245,7 @@ create unlogged table ojs_store.delayed (
 create index delayed_job on ojs_store.delayed (job_id);
 create index delayed_due on ojs_store.delayed (due_at);
 
--- What jobs that were handed out take of rate limits. A start counts until its time is over
--- (src/limits/rate_limits.cpp). A held job has a row for each slot of a concurrency limit that it takes; how many are
--- taken is a sum of changes (src/limits/slots.cpp).
+-- What jobs that were handed out take of rate limits: starts, and slots while they are held (src/limits/slots.cpp).
 create unlogged table ojs_store.limit_use (
     key bigint not null,                -- name_hash of the name; of a slot: from the job's id
     kind smallint not null,             -- LimitUse in rows.h

@@ -94,5 +94,16 @@ select is((select count(*) from ojs_store.lease where deadline > ojs_store.now()
     'a BRIN index finds an extended lease');
 reset enable_seqscan;
 
+-- What may be large and no plan goes by is not read by ANALYZE.
+select ojs.ack(id, result => '{"n": 1}') is null as acked from ojs.claim('analyzed', 'w') where (
+    select count(ojs.push('test.job', '[1]', queue => 'analyzed', meta => '{"a": 1}')) from generate_series(1, 3)) = 3
+    \gset
+analyze ojs_store.job, ojs_store.finished;
+select is((select string_agg(s.attname, ' ' order by s.attname) from pg_stats s join pg_attribute a
+        on a.attrelid = format('ojs_store.%I', s.tablename)::regclass and a.attname = s.attname
+        and a.atttypid = 'jsonb'::regtype
+    where s.schemaname = 'ojs_store' and s.tablename in ('job', 'finished')), 'args',
+    'OP-25: of JSON columns ANALYZE reads only the one that lists go by');
+
 select * from finish();
 rollback;
