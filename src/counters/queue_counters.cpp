@@ -22,34 +22,19 @@ bool lost_here[2];
 namespace
 {
 
-/* A column at a constant offset. */
+/* A column at one of two constant offsets. */
 template <typename Row, auto member>
 auto
 column(HeapTupleHeader row)
 {
-    constexpr int offset = offset_of<Row>(member);
+    constexpr int nullable = nullable_before<Row>(member);
+    constexpr int offset = offset_of<Row>(member, false);
+    constexpr int offset_after_null = offset_of<Row>(member, true);
+    bool null = nullable >= 0 && (row->t_infomask & HEAP_HASNULL) && att_isnull(nullable, row->t_bits);
     std::remove_cvref_t<decltype(std::declval<Row>().*member)> value;
-    memcpy(&value, reinterpret_cast<const char *>(row) + row->t_hoff + offset, sizeof value);
+    memcpy(&value, reinterpret_cast<const char *>(row) + row->t_hoff + (null ? offset_after_null : offset),
+           sizeof value);
     return value;
-}
-
-struct StateAndFlags {
-    State state;
-    int16 flags;
-};
-static_assert(sizeof(StateAndFlags) == sizeof(State) + sizeof(int16));
-
-/* They lie behind started_at, which may be null. */
-StateAndFlags
-state_of_done(HeapTupleHeader row)
-{
-    constexpr int number = number_of<FinishedRow>(&FinishedRow::started_at);
-    constexpr int offset = offset_of<FinishedRow>(&FinishedRow::started_at);
-    bool null = (row->t_infomask & HEAP_HASNULL) && att_isnull(number, row->t_bits);
-    StateAndFlags done;
-    memcpy(&done, reinterpret_cast<const char *>(row) + row->t_hoff + offset + (null ? 0 : sizeof(TimestampTz)),
-           sizeof done);
-    return done;
 }
 
 template <typename Row>
@@ -280,11 +265,11 @@ where_of(store::Rel rel, HeapTupleHeader row, int64 &queue, Where &where, Where 
         return true;
     default: {
         queue = column<FinishedRow, &FinishedRow::queue>(row);
-        StateAndFlags done = state_of_done(row);
-        where = done.state == State::completed   ? Where::completed
-                : done.state == State::cancelled ? Where::cancelled
-                                                 : Where::discarded;
-        also = (done.flags & finished_dead_letter) != 0 ? Where::dead_letter : where;
+        State state = column<FinishedRow, &FinishedRow::state>(row);
+        where = state == State::completed   ? Where::completed
+                : state == State::cancelled ? Where::cancelled
+                                            : Where::discarded;
+        also = (column<FinishedRow, &FinishedRow::flags>(row) & finished_dead_letter) != 0 ? Where::dead_letter : where;
         return true;
     }
     }

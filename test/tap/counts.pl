@@ -152,6 +152,20 @@ run_all('QC-06');
 like(compare('QC-06: after random operations and rollbacks the counters say what is there'), qr/^q0\|.*[1-9]/m,
     'and there is something');
 
+# Held jobs, before their first beat and after it.
+my $held = q{
+    select (ojs.push('test.job', queue => 'held', options => '{"rate_limit": {"key": "h", "concurrency": 9}}')).id
+        from generate_series(1, 3);
+    create table of_held as select id, lease_id from ojs.claim('held', 'w', 2, '1 hour')};
+my $as_counted = q{select active, limited from counted where queue = 'held'};
+$node->safe_psql('postgres', $held);
+is($node->safe_psql('postgres', $as_counted), '2|3', 'QC-06: held jobs with a limit are counted');
+$node->safe_psql('postgres', q{select (ojs.extend(id, '1 hour', lease_id)).id from of_held});
+is($node->safe_psql('postgres', $as_counted), '2|3', 'and after they were extended');
+$node->safe_psql('postgres', q{select (ojs.ack(id, lease_id => lease_id)).id from of_held;
+    select ojs.purge_queue('held', confirm => true)});
+is($node->safe_psql('postgres', $as_counted), '0|0', 'and gone');
+
 # While a transaction is prepared, every look counts the rows anew. Its job is of a type that the sessions leave alone.
 $node->safe_psql('postgres', q{begin; select from ojs.push('prepared.job',
     queue => 'prepared'); prepare transaction 'p'});

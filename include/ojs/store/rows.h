@@ -336,18 +336,45 @@ number_of(Member Base::*member)
     return found;
 }
 
-/* Where a column lies in a stored row, if all columns before it are of fixed width and not null. */
+/* What a column takes in a stored row. */
+template <typename Column> struct Stored {
+    using type = Column;
+};
+template <typename Column> struct Stored<std::optional<Column>> {
+    using type = Column;
+};
+
+/* The number of the column before this one that may be null, or -1. */
 template <typename Row, typename Base, typename Member>
 constexpr int
-offset_of(Member Base::*member)
+nullable_before(Member Base::*member)
 {
     Row row = {};
     int wanted = number_of<Row>(member);
+    int found = -1;
+    each_column(row, [&](int number, auto &column) {
+        using Column = std::remove_cvref_t<decltype(column)>;
+        if (number < wanted && !std::is_same_v<Column, typename Stored<Column>::type>)
+            found = found == -1 ? number : throw "more than one column may be null";
+    });
+    return found;
+}
+
+/* Where a column lies in a stored row, if all columns before it are of fixed width; `null` says that the one which may
+ * be null is. */
+template <typename Row, typename Base, typename Member>
+constexpr int
+offset_of(Member Base::*member, bool null)
+{
+    Row row = {};
+    int wanted = number_of<Row>(member);
+    int left_out = null ? nullable_before<Row>(member) : -1;
     int offset = 0;
     each_column(row, [&](int number, auto &column) {
-        constexpr int align = alignof(decltype(column));
-        if (number <= wanted)
-            offset = (offset + align - 1) / align * align + (number < wanted ? static_cast<int>(sizeof column) : 0);
+        using Column = typename Stored<std::remove_cvref_t<decltype(column)>>::type;
+        constexpr int align = alignof(Column);
+        if (number <= wanted && number != left_out)
+            offset = (offset + align - 1) / align * align + (number < wanted ? static_cast<int>(sizeof(Column)) : 0);
     });
     return offset;
 }
