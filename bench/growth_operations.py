@@ -120,7 +120,7 @@ LOOKS = [
     ("list_jobs", "", "select ojs.list_jobs(max => 20)"),
     ("list_jobs of a queue and state",
      "",
-     "select ojs.list_jobs(queue => 'q', state => 'available', max => 20)", LINEAR),
+     "select ojs.list_jobs(queue => 'q', state => 'available', max => 20)", 0.2),
     ("list_jobs of a state", "", "select ojs.list_jobs(state => 'active', max => 20)", 0.2),
     ("list_jobs of a type", "", "select ojs.list_jobs(type => 'bench.*', max => 20)"),
     # No index knows types, errors and metadata: every push or end of a job would pay for it.
@@ -138,7 +138,7 @@ LOOKS = [
     ("GET rate-limits/:key", "", "select http('GET', '/ojs/v1/rate-limits/some')"),
     ("GET jobs/:id", "select id from ojs_store.job limit 1 \\gset", "select http('GET', '/ojs/v1/jobs/' || :'id')"),
     ("GET admin/jobs", "", "select http('GET', '/ojs/v1/admin/jobs')"),
-    ("GET admin/jobs?queue&state", "", "select http('GET', '/ojs/v1/admin/jobs?queue=q&state=available')", LINEAR),
+    ("GET admin/jobs?queue&state", "", "select http('GET', '/ojs/v1/admin/jobs?queue=q&state=available')", 0.2),
     ("GET admin/jobs?type", "", "select http('GET', '/ojs/v1/admin/jobs?type=none')", LINEAR),
     ("GET admin/stats", "", "select http('GET', '/ojs/v1/admin/stats')"),
     ("GET admin/stats/history", "", "select http('GET', '/ojs/v1/admin/stats/history')"),

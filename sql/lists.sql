@@ -1,6 +1,6 @@
--- lists.sql: pages of jobs. Every table of the hot set, finished jobs and dead letters have an index by job id, and ids
--- grow with time: a list is read from the end of such an index, and ojs_store.look() is asked only for what is
--- returned.
+-- lists.sql: pages of jobs. The tables of jobs have an index by job id, and ids grow with time: a list is read from the
+-- end of such an index, and ojs_store.look() is asked only for what is returned. `ready` has no such index: where it is
+-- large, the newest of all jobs are looked at first.
 
 -- The ids of the jobs that a filter describes, in its order. Keys, all optional: queue, state, type (a * at its end
 -- stands for whatever follows), since and until (of the push), dead_letters (true: those; since and until are then of
@@ -14,7 +14,10 @@ declare
     sort text := coalesce(filter ->> 'sort', 'created_at');
     way text := case when filter @> '{"ascending": true}' then 'asc' else 'desc' end;
     source text;
+    newest text;
     conditions text[] := '{"ojs_store.may_use_queue(p.queue, ''read'')"}';
+    query text;
+    page uuid[];
 begin
     if of_dead then
         source := 'select job_id, queue, null::smallint as npriority, died_at, error_type from ojs_store.dead_letter';
@@ -25,6 +28,14 @@ begin
         source := 'select id as job_id, queue from ojs_store.job';
     else
         perform from ojs_store.queue_rows('{}'); -- builds the hot set where it is not
+        if sort = 'created_at' and coalesce(state, 'available') = 'available' and most + skip <= 1000
+            and pg_relation_size('ojs_store.ready') > 1000000 then
+            newest := format('select job_id, queue from (select id as job_id, queue from ojs_store.job %s '
+                'order by id %s limit 500 + 2 * ($2 + $3)) n %s',
+                case when filter ->> 'beyond' is not null then format('where id %s ($1 ->> ''beyond'')::uuid',
+                    case way when 'asc' then '>' else '<' end) end,
+                way, case when state is not null then 'where (ojs_store.look(n.job_id)).state = ''available''' end);
+        end if;
         select string_agg('select job_id, queue, ' || piece, ' union all ') into source
         from (values
             ('available', 'npriority from ojs_store.ready'),
@@ -75,15 +86,22 @@ begin
         conditions := conditions || format('p.job_id %s ($1 ->> ''beyond'')::uuid',
             case way when 'asc' then '>' else '<' end);
     end if;
-    return query execute format('select p.job_id from (%s) p%s where %s%s limit $2 offset $3', source,
+    query := format(' p%s where %s%s limit $2 offset $3',
         case when array_to_string(conditions, ' ') ~ e'\\me\\.' or sort in ('scheduled_at', 'priority')
             then ' join ojs_store.job e on e.id = p.job_id' else '' end,
         array_to_string(conditions, ' and '),
         case sort when 'created_at' then format(' order by p.job_id %s', way)
             when 'scheduled_at' then format(' order by e.scheduled_at %s nulls last, p.job_id %1$s', way)
             when 'priority' then format(' order by coalesce(-p.npriority, e.priority) %s, p.job_id %1$s', way)
-            else '' end)
-        using filter, most, skip;
+            else '' end);
+    if newest is not null then
+        execute format('select array(select p.job_id from (%s)%s)', newest, query) into page using filter, most, skip;
+        if cardinality(page) = most then
+            return query select unnest(page);
+            return;
+        end if;
+    end if;
+    return query execute format('select p.job_id from (%s)%s', source, query) using filter, most, skip;
 end $$;
 
 -- How many dead letters this queue has, or each that the caller may read and that has some: from the counters, or by

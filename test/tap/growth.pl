@@ -28,8 +28,31 @@ cmp_ok($tests, '>', 100, 'and has measured the operations');
 # What small tables hide.
 grows_no_more('--sizes', '300,30000', '--only', 'first ten', 'ready');
 grows_no_more('--sizes', '300,30000', '--only', 'queue_info', 'ready');
+grows_no_more('--sizes', '300,30000', '--only', 'queue and state', 'ready');
 grows_no_more('--sizes', '300,30000', 'period');
 grows_no_more('--sizes', '1000,20000', 'places');
+
+# Where `ready` is large, a page of what waits begins with the newest of all jobs, and looks at all where these are of
+# other queues.
+is($node->safe_psql('postgres', q{
+    create extension ojs;
+    select count(ojs.push('growth.job', queue => 'older', priority => n % 3)) from generate_series(1, 20000) n
+        \g /dev/null
+    select count(ojs.push('growth.job', queue => 'newer')) from generate_series(1, 2000) \g /dev/null
+    select count(ojs.set_priority(id, 5))
+        from (select id from ojs.jobs where queue = 'newer' order by id desc limit 9) j \g /dev/null
+    select count(*) from ojs.claim('newer', 'w', 5) \g /dev/null
+    select count(ojs.push('growth.job', queue => 'newer', delay => '1 h')) from generate_series(1, 5) \g /dev/null
+    select string_agg(format('%s %s %s', q, s, l), ', ') from unnest('{older,newer}'::text[]) q,
+        unnest('{available,NULL}'::text[]) s,
+        lateral (select array_agg(id order by id desc) as ids from ojs.jobs
+            where queue = q and (s is null or state = s)) j,
+        unnest(array[null, 4, 30]) n,
+        lateral (select count(*) filter (where l.id = ids[coalesce(n, 0) + l.r])
+            from (select id, row_number() over () as r
+                from ojs.list_jobs(q, s, after => ids[n]::text, max => 50)) l) l(l)
+    where l <> 50}), '', 'OP-25: pages are the same however they are found');
+$node->safe_psql('postgres', 'drop extension ojs cascade');
 
 # A look at one queue does not look at the others.
 my $out = $node->safe_psql('postgres', q{
