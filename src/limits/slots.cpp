@@ -9,7 +9,6 @@
 #include "ojs/queue/queue.h"
 #include "ojs/shared/wakeup.h"
 #include "ojs/store/name_hash.h"
-#include "ojs/store/spi.h"
 
 namespace ojs
 {
@@ -76,17 +75,6 @@ merge(Tables &tables, int64 key, const SlotChanges &changes, text *name, Timesta
             total += changes.rows[i].number;
     if (total != 0)
         insert_change(tables, key, LimitUse::total, total, name, now);
-}
-
-void
-merge_key(Tables &tables, std::string_view name, TimestampTz now)
-{
-    SlotChanges changes = {};
-    int64 key = name_hash(name);
-    take_turn(tables);
-    (void)count_slots(tables, key, changes);
-    merge(tables, key, changes, cstring_to_text_with_len(name.data(), static_cast<int>(name.size())), now);
-    end_turn();
 }
 
 } // namespace
@@ -198,40 +186,14 @@ free_counted(Tables &tables, const LeaseRow &lease)
 }
 
 void
-tidy_slots(TimestampTz now)
+merge_slots(Tables &tables, std::string_view name, TimestampTz now)
 {
-    static constinit Statement forgotten = {R"sql(
-        with gone as (
-            delete from ojs_store.limit_use where ctid = any (array(
-                select u.ctid from ojs_store.limit_use u
-                where u.kind = 0 and not exists (select from ojs_store.lease l where l.job_id = u.job_id
-                    and l.token = u.token)
-                for update skip locked))
-            returning number, name
-        )
-        insert into ojs_store.limit_use (key, kind, at, number, until, job_id, token, name)
-        select number, 3, $1, -1, 'infinity', '00000000-0000-0000-0000-000000000000', 0, name from gone
-    )sql",
-                                            {TIMESTAMPTZOID},
-                                            nullptr};
-    static constinit Statement unmerged = {R"sql(
-        select min(name) from ojs_store.limit_use where kind in (3, 4) group by key
-        having count(*) > 8 or sum(number) = 0 limit 1000
-    )sql",
-                                           {},
-                                           nullptr};
-    with_spi([&] {
-        (void)execute_latest(forgotten, {TimestampTzGetDatum(now)});
-        uint64 n = execute_latest(unmerged);
-        SPITupleTable *rows = SPI_tuptable;
-        Tables tables;
-        for (uint64 i = 0; i < n; i++) {
-            bool null;
-            CHECK_FOR_INTERRUPTS();
-            merge_key(tables, view(DatumGetTextPP(SPI_getbinval(rows->vals[i], rows->tupdesc, 1, &null))), now);
-        }
-        tables.close();
-    });
+    SlotChanges changes = {};
+    int64 key = name_hash(name);
+    take_turn(tables);
+    (void)count_slots(tables, key, changes);
+    merge(tables, key, changes, cstring_to_text_with_len(name.data(), static_cast<int>(name.size())), now);
+    end_turn();
 }
 
 } // namespace ojs
@@ -259,7 +221,7 @@ OJS_FUNCTION(ojs_merge_slots)
 {
     store::begin_write("ojs_store.merge_slots()");
     Tables tables;
-    merge_key(tables, view(PG_GETARG_TEXT_PP(0)), now());
+    merge_slots(tables, view(PG_GETARG_TEXT_PP(0)), now());
     tables.close();
     store::end_write();
     PG_RETURN_VOID();

@@ -47,7 +47,7 @@ free_slots(Tables &tables, const LeaseRow &lease)
         free_counted(tables, lease);
 }
 
-/* In a tick: frees slots whose lease is gone (deleted by SQL), and merges the changes of keys that nobody claims. */
-void tidy_slots(TimestampTz now);
+/* Puts one row in the place of all changes of a key; for keys that nobody claims. */
+void merge_slots(Tables &tables, std::string_view name, TimestampTz now);
 
 } // namespace ojs
