@@ -101,12 +101,13 @@ begin
     return first;
 end $$;
 
--- A handler runs as ojs_router, which may do everything on nodes. So it passes on its own requests only.
+-- A handler runs as ojs_router, which may do everything on nodes. So it passes on its own requests only, and the node
+-- is to find the same path: what follows a ? would be no part of it there.
 create function ojs_router.check_route(request ojs_http.request, handler text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if (ojs_http.find_route(case request.method when 'HEAD' then 'GET' else request.method end, request.path)).handler
-        is distinct from handler then
+        is distinct from handler or strpos(request.path, '?') > 0 then
         raise insufficient_privilege using message = format('that is no request for ojs_http.%s', handler);
     end if;
 end $$;
@@ -205,7 +206,7 @@ declare
     items jsonb := '[]';
     statuses int[] := '{}';
 begin
-    perform ojs_router.check_route(request, operation);
+    perform ojs_router.check_route(request, case operation when 'push_batch' then operation else 'push_bulk' end);
     place := ojs_router.batch_nodes(jobs, coalesce(body ->> 'deduplication_key', body ->> 'deduplicationKey'),
         request_key, case when atomic then 'atomic' else 'partial' end);
     request.headers := request.headers - 'idempotency-key';
