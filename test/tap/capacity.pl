@@ -75,6 +75,7 @@ my $setup = q{
                     raise exception 'back';
                 exception when raise_exception then null;
                 end;
+                exit when pushes = 1;
             end if;
             perform push_some(queue, me);
         end loop;
@@ -82,7 +83,8 @@ my $setup = q{
             '1 hour'); end if;
     end $$;
     -- Transactions of several calls may deadlock, as with any rows: over a uniqueness key and a job that they claimed,
-    -- and without shared counters over queues, where therefore each keeps one push.
+    -- over a key again where a savepoint was rolled back, and without shared counters over queues. There each keeps one
+    -- push, or rolls it back to a savepoint.
     create procedure produce(me text, steps int, pushes int) language plpgsql as $$
     begin
         for i in 1 .. steps loop

@@ -75,6 +75,13 @@ for my $preload (0, 1) {
     $node->stop('immediate');
     $node->start;
     $sql->(q{commit prepared 'two'});
+    # The next tick brings back what was undecided at the rebuild.
+    $sql->(q{select ojs.tick()});
+    $node->poll_query_until('postgres', q{select not exists (select from ojs_store.job j
+        where not exists (select from ojs_store.ready r where r.job_id = j.id)
+            and not exists (select from ojs_store.delayed d where d.job_id = j.id)
+            and not exists (select from ojs_store.lease l where l.job_id = j.id)
+            and not exists (select from ojs_store.finished f where f.job_id = j.id))}) or die 'it is not brought back';
     # Leases are forgotten, so their jobs wait again: there may be more than would have been let in.
     $room = 6 - $sql->(q{select waiting from ojs.tenant_stats('deep')});
     is($sql->(q{select pushes('a', 'deep', 9)}) =~ s/ .*//r, $room < 0 ? 0 : $room,
@@ -114,10 +121,13 @@ for my $preload (0, 1) {
     $sql->(q{select ojs.set_tenant('race', '{"max_queue_depth": 50, "max_scheduled": 20, "max_concurrency": 7,
         "max_enqueue_rate": {"limit": 60, "period": "PT24H"}}')});
     my ($clients, $each) = (8, 20);
-    for my $level ('read committed', 'serializable') {
-        $node->pgbench("--client=$clients --transactions=$each --jobs=2 --no-vacuum", 0,
+    # Who is serializable may be told to try again (40001), as anywhere; pgbench does so as of version 15.
+    for my $level ('read committed', 'repeatable read', 'serializable') {
+        next if $level eq 'serializable' && $node->pg_version < 15;
+        my $tries = $level eq 'serializable' ? '--max-tries=1000' : '';
+        $node->pgbench("--client=$clients --transactions=$each --jobs=2 --no-vacuum $tries", 0,
             [qr{processed: @{[$clients * $each]}/}], [qr/^$/], "MT-04: sessions push, $level, $as",
-            { "race$preload" . substr($level, 0, 4) => q{
+            { "race$preload" . substr($level, 0, 3) => q{
                 \set q random(1, 5)
                 \set later random(0, 1)
                 begin isolation level } . $level . q{;
