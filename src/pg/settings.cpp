@@ -45,6 +45,50 @@ clock_moved(double, void *)
     clock_generation++;
 }
 
+bool
+is_ours(const config_generic *setting)
+{
+    return pg_strncasecmp(setting->name, "ojs.", 4) == 0;
+}
+
+/* The names that the client has given values on connecting. */
+List *
+named_by_client()
+{
+    List *names = NIL;
+    int n;
+    config_generic **all = all_settings(&n);
+    for (int i = 0; i < n; i++)
+        if (is_ours(all[i]) && all[i]->reset_source == PGC_S_CLIENT)
+            names = lappend(names, pstrdup(all[i]->name));
+    return names;
+}
+
+/*
+ * Ends a session whose client has named a setting that it may not set, as the
+ * server does where the library is preloaded. Until the library was loaded the
+ * client's value stood in place of what the database or the server's
+ * configuration says; it was refused, and the default would count.
+ */
+void
+refuse_client(List *names)
+{
+    int n;
+    config_generic **all = all_settings(&n);
+    for (int i = 0; names != NIL && i < n; i++) {
+        if (!is_ours(all[i]) || all[i]->context == PGC_USERSET || all[i]->reset_source == PGC_S_CLIENT)
+            continue;
+        ListCell *cell;
+        foreach (cell, names)
+            if (pg_strcasecmp(all[i]->name, static_cast<char *>(lfirst(cell))) == 0)
+                ereport(FATAL, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                                errmsg("permission denied to set parameter \"%s\"", all[i]->name),
+                                errdetail("The client has set it on connecting."),
+                                errhint("Connect without it: look at options in the connection string, and at "
+                                        "PGOPTIONS.")));
+    }
+}
+
 } // namespace
 
 bool
@@ -59,6 +103,7 @@ is_tenant(std::string_view name)
 void
 guc_init()
 {
+    List *by_client = named_by_client();
     DefineCustomIntVariable("ojs.audit_retention", "How long the audit of administrators is kept.", nullptr,
                             &settings.audit_retention_s, 365 * 86400, 86400, INT_MAX, PGC_SUSET, GUC_UNIT_S, nullptr,
                             nullptr, nullptr);
@@ -140,6 +185,7 @@ guc_init()
                              &settings.webhooks_over_http, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.worker", "Starts background workers where the library is preloaded.", nullptr,
                              &settings.worker, true, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+    refuse_client(by_client);
     reserve_settings_prefix("ojs");
 }
 

@@ -114,6 +114,7 @@ extern "C" {
 #include "utils/datetime.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/inval.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
@@ -286,6 +287,18 @@ reserve_settings_prefix(const char *prefix)
     MarkGUCPrefixReserved(prefix);
 #else
     EmitWarningsOnPlaceholders(prefix);
+#endif
+}
+
+/* All settings of this session, and how many; 16 counts them itself. */
+inline config_generic **
+all_settings(int *n)
+{
+#if PG_VERSION_NUM >= 160000
+    return get_guc_variables(n);
+#else
+    *n = GetNumConfigOptions();
+    return get_guc_variables();
 #endif
 }
 
