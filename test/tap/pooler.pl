@@ -34,9 +34,12 @@ END { $pooler->signal('TERM') && $pooler->finish if $pooler }
 sub pooled {
     my ($application, $sql, $database) = @_;
     my ($out, $err) = ('', '');
-    IPC::Run::run(['psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d',
-        "host=127.0.0.1 port=$port dbname=" . ($database // 'postgres') . " application_name=$application"],
-        '<', \$sql, '>', \$out, '2>', \$err);
+    # A psql that reaches no server ends before it has read what it is to run, and IPC::Run dies of that.
+    eval {
+        IPC::Run::run(['psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d',
+            "host=127.0.0.1 port=$port dbname=" . ($database // 'postgres') . " application_name=$application"],
+            '<', \$sql, '>', \$out, '2>', \$err);
+    };
     $out .= $1 if $err =~ /"reason": ?"(\w+)"/;
     return $out =~ s/\n+$//r;
 }
