@@ -282,8 +282,7 @@ is_whole_transaction()
            ActivePortal != nullptr && ActivePortal->strategy == PORTAL_ONE_SELECT && !ActivePortal->portalPinned;
 }
 
-/*
- * Jobs that are just being committed: their transaction may have looked for listeners before this claim was one. A
+/* Jobs that are just being committed: their transaction may have looked for listeners before this claim was one. A
  * short wait shows; a claim that may not sleep, or that has the turn of limits, has listeners, and itself, look again.
  */
 void
@@ -334,6 +333,8 @@ do_upkeep(Walk &walk, bool for_all)
         store::note_write(true); /* a claim counts on from a lapse as soon as it sees it */
     last_upkeep = walk.now;
     CommandCounterIncrement(); /* so that the walk finds them */
+    if (moved > 0)
+        count_anew(walk.limits);
     if (queues.ids != nullptr)
         pfree(queues.ids);
 }

@@ -329,6 +329,17 @@ take_place(Limits &limits, const LimitOnJob &place, LeaseRow &lease)
 }
 
 void
+count_anew(Limits &limits)
+{
+    if (limits.keys == nullptr)
+        return;
+    HASH_SEQ_STATUS all;
+    hash_seq_init(&all, limits.keys);
+    while (auto *used = static_cast<LimitUsed *>(hash_seq_search(&all)))
+        used->known = false;
+}
+
+void
 retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease)
 {
     if (!queue.limited && !(job.flags & job_limits))

@@ -351,6 +351,13 @@ select is(pg_temp.claims('periods'), 1::bigint,
     'RL-02: what the same claim has started counts for the job with the shorter period, too');
 select pg_temp.clock('0') \g /dev/null
 
+-- A claim that ends a lease itself can take the slot that this frees, though it has seen before that none was free.
+select pg_temp.limited('lapsed', '{"key": "lapsed", "concurrency": 1}', 2) \g /dev/null
+select is(pg_temp.claims('lapsed'), 1::bigint, 'RL-01: one of two is held');
+update ojs_store.lease set deadline = ojs_store.now(), reap_at = ojs_store.now()
+    where queue = ojs_store.queue_id('lapsed');
+select is(pg_temp.claims('lapsed'), 1::bigint, 'RL-01: the claim that takes it back hands it out again');
+
 -- The default policy limits every queue that says nothing else.
 select ojs.configure_queue('_default', '{"concurrency": 1}') is null as made \gset
 select pg_temp.pushed('by-policy') as first, pg_temp.pushed('by-policy') as second \gset

@@ -46,6 +46,9 @@ LimitVerdict may_start(Limits &limits, const Queue &queue, const JobRow &job, Ti
 /* The job that may_start() was asked about last does start. */
 void starts(Limits &limits, LeaseRow &lease);
 
+/* This claim has ended leases itself: their slots are free for it. */
+void count_anew(Limits &limits);
+
 /* A lease from before a crash takes its slots again; to be called before it is stored, then store_limit_uses(). It
  * started then, not now: rates are not asked. */
 void retake_slots(Limits &limits, const Queue &queue, const JobRow &job, LeaseRow &lease);
