@@ -284,7 +284,7 @@ create function ojs_store.discard_dropped(
 ) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_discard_dropped';
 
--- A lease that was moved to this queue takes its slots in the concurrency limits there.
+-- A lease that was moved to this queue takes its slots in the concurrency limits there, and no longer those of before.
 create function ojs_store.count_moved(job_id uuid, token bigint, job_tid tid, queue bigint) returns void
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_moved';
 
@@ -393,7 +393,6 @@ begin
     select array_agg(m.lease) into held from moved m;
     update ojs_store.job set queue = destination where id in (select h.job_id from unnest(held) h);
     -- What they take of limits is counted anew, for the queue's own limits and those of jobs that name no key.
-    perform ojs_store.free_slots(h.job_id, h.token, h.queue, h.flags) from unnest(held) h;
     perform ojs_store.count_moved(h.job_id, h.token, h.job_tid, destination) from unnest(held) h;
     return coalesce(cardinality(held), 0);
 end $$;

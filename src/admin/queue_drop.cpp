@@ -7,6 +7,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/job/envelope.h"
 #include "ojs/limits/rate_limits.h"
+#include "ojs/limits/slots.h"
 #include "ojs/state/transitions.h"
 #include "ojs/state/status.h"
 
@@ -48,7 +49,9 @@ OJS_FUNCTION(ojs_count_moved)
     lease.job_id = *PG_GETARG_UUID_P(0);
     lease.token = PG_GETARG_INT64(1);
     read_job(tables, lease.job_id, *reinterpret_cast<ItemPointer>(PG_GETARG_POINTER(2)), job);
-    const Queue *found = find_queue(PG_GETARG_INT64(3));
+    lease.queue = PG_GETARG_INT64(3);
+    free_counted(tables, lease, true);
+    const Queue *found = find_queue(lease.queue);
     if (found != nullptr) {
         Queue queue = *found; /* the cache may go meanwhile */
         retake_slots(limits, queue, job, lease);

@@ -163,7 +163,7 @@ slot_of(const LeaseRow &lease, int64 key, text *name, TimestampTz now)
 }
 
 void
-free_counted(Tables &tables, const LeaseRow &lease)
+free_counted(Tables &tables, const LeaseRow &lease, bool moves)
 {
     store::Table &table = tables.limit_use();
     store::Scan scan;
@@ -173,7 +173,8 @@ free_counted(Tables &tables, const LeaseRow &lease)
         LimitUseRow slot;
         read(table.slot, slot);
         if (seen != store::Row::live || slot.token != lease.token ||
-            memcmp(&slot.job_id, &lease.job_id, sizeof slot.job_id) != 0)
+            memcmp(&slot.job_id, &lease.job_id, sizeof slot.job_id) != 0 ||
+            (moves && view(slot.name).starts_with("pool:")))
             continue;
         slot.name = DatumGetTextPCopy(PointerGetDatum(slot.name)); /* what is taken next is read to the same place */
         if (store::take(table, &scan.tid) == store::Outcome::ok)

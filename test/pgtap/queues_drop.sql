@@ -128,6 +128,15 @@ select is((select active from ojs.rate_limits where key = 'queue:narrow'), 1::bi
 select ojs.ack(:'moved') \g /dev/null
 select is(pg_temp.claim_ids('narrow'), array[:'waiting']::uuid[], 'until it has ended (RL-02)');
 
+-- And in that of the pool whose claim has it.
+select ojs.create_queue('pooled', '{}'), ojs.create_queue('other', '{}'),
+    ojs.set_pool('pool', '{"queues": ["pooled", "other"], "concurrency": 1}'), pg_temp.pushed('pooled') \g /dev/null
+select is((select count(*) from ojs.claim_pool('pool', 'w')), 1::bigint, 'FS-02: a pool holds a job');
+select is(ojs.drop_queue('pooled', 'move', 'other'), 1::bigint, 'which is moved (QC-04)');
+select is((select places_taken from ojs.pools where name = 'pool'), 1::bigint, 'the pool has it still (FS-02)');
+select ojs.ack(job_id) is null from ojs.leases where queue = 'other' \g /dev/null
+select is((select places_taken from ojs.pools where name = 'pool'), 0::bigint, 'until it has ended (FS-02)');
+
 -- A push that looked the queue up before it was dropped.
 update ojs_store.queue set state = 'deleted' where name = 'heir';
 select ojs_store.changed('ojs_store.queue') \g /dev/null

@@ -38,8 +38,9 @@ void merge_if_many(Tables &tables, int64 key, const SlotChanges &changes, text *
 /* The row of a slot that a job takes. */
 LimitUseRow slot_of(const LeaseRow &lease, int64 key, text *name, TimestampTz now);
 
-/* Frees the slots of a lease that the caller has deleted. Whoever waits for its queue looks again after the commit. */
-void free_counted(Tables &tables, const LeaseRow &lease);
+/* Frees the slots of a lease that the caller has deleted; of one that moves to another queue all but those of a pool,
+ * which has it still. Whoever waits for its queue looks again after the commit. */
+void free_counted(Tables &tables, const LeaseRow &lease, bool moves = false);
 inline void
 free_slots(Tables &tables, const LeaseRow &lease)
 {
