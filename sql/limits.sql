@@ -115,12 +115,10 @@ begin
     group by k.key;
 end $$;
 
--- How many slots of a concurrency limit are taken (src/limits/slots.cpp).
+-- How many slots of a concurrency limit are taken, as claims count them now (src/limits/slots.cpp). Not by SQL: claims
+-- mark index entries dead that an older snapshot still needs.
 create function ojs_store.slots_taken(key bigint) returns bigint
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select greatest(coalesce(sum(u.number), 0), 0)::bigint from ojs_store.limit_use u
-    where u.key = slots_taken.key and u.kind in (LimitUse.change, LimitUse.total)
-$$;
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_slots_taken';
 
 -- For what takes leases away by SQL: frees what one took. And one row in the place of all changes of a key.
 create function ojs_store.free_slots(job_id uuid, token bigint, queue bigint, flags int) returns void

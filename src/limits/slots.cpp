@@ -201,6 +201,18 @@ merge_slots(Tables &tables, std::string_view name, TimestampTz now)
 
 using namespace ojs;
 
+/* ojs_store.slots_taken(key bigint) returns bigint */
+OJS_FUNCTION(ojs_slots_taken)
+{
+    Tables tables(AccessShareLock);
+    SlotChanges changes = {};
+    take_turn(tables);
+    int64 taken = count_slots(tables, PG_GETARG_INT64(0), changes);
+    end_turn();
+    tables.close();
+    PG_RETURN_INT64(taken);
+}
+
 /* ojs_store.free_slots(job_id uuid, token bigint, queue bigint, flags int) */
 OJS_FUNCTION(ojs_free_slots)
 {
