@@ -112,6 +112,17 @@ begin
     end if;
 end $$;
 
+-- Others than workers do not see the checkpoint, as on a node.
+create function ojs_router.without_checkpoint(response ojs_http.response) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+begin
+    if response.status = 200 and response.content <> ''
+        and not has_function_privilege(ojs_router.caller(), 'ojs.get_checkpoint(uuid)', 'execute') then
+        response.content := (response.content::jsonb || '{"checkpoint": null}')::text;
+    end if;
+    return response;
+end $$;
+
 -- The handlers of requests that are passed on as they are, or that a router cannot serve.
 do $do$
 declare
@@ -122,15 +133,14 @@ begin
         from (
             select unnest(p.handlers) as handler, p.way
             from (values
-                ('{info,lineage,change_job,cancel,activate,ack,nack,progress,set_progress,save_checkpoint,result,
+                ('{info,lineage,change_job,cancel,activate,ack,nack,set_progress,save_checkpoint,result,
                 admin_job,explain,job_history,retry,discard,delete_job,dead_letter,delete_dead_letter,
                 delete_dead_letter_flat,retry_dead_letter,worker_progress,resume,save_step,workflow,cancel_workflow,
                 extend_workflow}'::text[],
                     'ojs_router.forward_job(request, false)'),
                 ('{checkpoint,delete_checkpoint}', 'ojs_router.forward_job(request, true)'),
-                -- a batch whose body has no jobs: the node says what is wrong
-                ('{create_workflow,push_batch,push_bulk}',
-                    'ojs_router.forward(ojs_router.any_node(), request, request.body, true)'),
+                ('{progress}', 'ojs_router.without_checkpoint(ojs_router.forward_job(request, false))'),
+                ('{create_workflow}', 'ojs_router.forward(ojs_router.any_node(), request, request.body, true)'),
                 ('{schemas,schema,admin_schema,schema_versions,system_config}',
                     'ojs_router.forward(ojs_router.random_node(), request, request.body)'),
                 ('{register_schema,put_schema,set_schema_validation,drop_schema,reset}',
@@ -196,7 +206,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 #variable_conflict use_variable
 declare
     body jsonb := ojs_http.object(request);
-    request_key text := ojs_router.own_key(ojs_http.idempotency_key(request, body));
+    request_key text;
     atomic boolean := ojs_http.is_atomic(body, case operation when 'push_batch' then 'atomic' else 'partial' end);
     place record;
     batch record;
@@ -207,6 +217,8 @@ declare
     statuses int[] := '{}';
 begin
     perform ojs_router.check_route(request, case operation when 'push_batch' then operation else 'push_bulk' end);
+    request.headers := ojs_http.read_headers(request.headers); -- as the node will, whoever calls
+    request_key := ojs_router.own_key(ojs_http.idempotency_key(request, body));
     place := ojs_router.batch_nodes(jobs, coalesce(body ->> 'deduplication_key', body ->> 'deduplicationKey'),
         request_key, case when atomic then 'atomic' else 'partial' end);
     request.headers := request.headers - 'idempotency-key';
@@ -247,6 +259,16 @@ begin
     answer.content := null;
     return answer;
 end $$;
+
+create function ojs_http.push_batch(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.push_once(request, ojs_http.field(ojs_http.object(request), 'jobs', 'array', true), 'push_batch')
+$$;
+
+create function ojs_http.push_bulk(request ojs_http.request) returns ojs_http.response
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select ojs_http.push_once(request, ojs_http.field(ojs_http.object(request), 'jobs', 'array', true), 'push_bulk')
+$$;
 
 -- FETCHES ----------------------------------------------------------------------------------------------------------
 

@@ -258,11 +258,17 @@ begin
     return fingerprints;
 end $$;
 
+-- The role that calls, also where a function that runs as its owner is on the way.
+create function ojs_router.caller() returns name language sql stable parallel safe
+begin atomic
+    select coalesce(nullif(current_setting('role'), 'none')::name, session_user);
+end;
+
 -- A caller's own idempotency key: to the node all callers are one role. What is no key is left for the node to refuse.
 create function ojs_router.own_key(key text) returns text
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
-    select case when length(key) between 1 and 256 then encode(sha256(convert_to(quote_ident(
-        coalesce(nullif(current_setting('role'), 'none'), session_user)) || ' ' || key, 'UTF8')), 'hex') else key end
+    select case when length(key) between 1 and 256 then encode(sha256(convert_to(quote_literal(
+        ojs_router.caller()) || ' ' || key, 'UTF8')), 'hex') else key end
 $$;
 
 -- The node of each job of a batch. All of it goes to one node, except where each job is for itself and some have keys.
