@@ -95,12 +95,13 @@ begin
             types := types || split_part(parameter, ' ', 2);
         end loop;
         execute format($f$
-            create function ojs_router.remote_%1$s(node int, %2$s) returns %3$s language plproxy as $p$
+            create function ojs_router.remote_%1$s(node int, %2$s) returns %3$s language plproxy %5$s as $p$
                 cluster 'ojs'; run on node;
                 select ojs.%1$s(%4$s);
             $p$
         $f$, f.name, array_to_string(types, ', '), f.result, (select string_agg('$' || i + 1, ', ' order by i)
-            from generate_subscripts(types, 1) i));
+            from generate_subscripts(types, 1) i), case when 'timestamptz' = any (types)
+            then $d$set datestyle = 'ISO'$d$ end);
         execute format($f$
             create function ojs.%1$s(%2$s) returns %3$s
             language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $p$

@@ -93,7 +93,8 @@ language sql volatile parallel unsafe security definer set search_path = pg_cata
 $$;
 
 create function ojs_http.history_of(queue text, step interval, since timestamptz, until timestamptz) returns jsonb
-language sql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+language sql volatile parallel unsafe security definer set datestyle = 'ISO' set search_path = pg_catalog, pg_temp
+as $$
     select coalesce(jsonb_agg(jsonb_strip_nulls(to_jsonb(h)) order by h."timestamp"), '[]')
     from (
         select p."timestamp", sum(p.processed) as processed, sum(p.failed) as failed, sum(p.enqueued) as enqueued,

@@ -8,7 +8,7 @@ create function ojs_router.remote_push(
     "unique" jsonb, meta jsonb, timeout interval, deduplication_key text, deduplication_ttl interval, id uuid,
         tags text[], pending boolean,
     options jsonb
-) returns text language plproxy as $$
+) returns text language plproxy set datestyle = 'ISO' as $$
     cluster 'ojs'; run on node;
     select ojs.push($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18);
 $$;

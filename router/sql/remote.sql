@@ -2,7 +2,8 @@
 -- with the arguments as parameters; run on takes node numbers, which are partitions (nodes.sql). Those about one job:
 -- jobs.sql. Functions are named with their schema: whose they are must not depend on a node's search_path. A node
 -- parses and plans the text each time: one row costs less as one column, which is its text, than as its columns.
--- Moments in it are as the node writes them (check_identity in cluster.sql).
+-- Moments come as the node writes them (check_identity in cluster.sql), and parameters go as the caller's session
+-- does: a function with moments for parameters sets datestyle.
 
 create function ojs_router.remote_ping(nodes int[]) returns setof int language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);
