@@ -162,7 +162,8 @@ declare
     nodes int[] := ojs_router.all_nodes();
     failure ojs_router.failure;
 begin
-    select a.node into node from ojs_router.all_crons() a where a.name = schedule.name;
+    -- Not all_crons(), which leaves out a node that did not answer a moment ago.
+    select c.node into node from ojs_router.remote_crons(nodes) c where c.name = schedule.name;
     if node is null then
         select s.node into node from ojs_router.slot s where s.slot = ojs.key_slot('cron: '
             || coalesce(schedule.name, ''));
@@ -172,7 +173,7 @@ exception when others then
     get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
         failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
     if failure.message like '%] REMOTE %' or failure.message like 'PL/Proxy function %' then
-        perform ojs_router.raise_failure(node, failure);
+        perform ojs_router.raise_failure(coalesce(node, nodes[1]), failure);
     end if;
     raise;
 end $$;
