@@ -152,6 +152,13 @@ build/flags: FORCE
 -include $(OBJS:.o=.d)
 
 installcheck: installcheck-pgtap
+
+# The extension ojs_router, SQL alone, goes with it.
+install: install-router
+uninstall: uninstall-router
+clean: clean-router
+install-router uninstall-router clean-router: %-router: FORCE
+	@$(MAKE) --no-print-directory -C router $* PG_CONFIG='$(PG_CONFIG)'
 else
 all install installcheck:
 	@echo 'ojs is built with the server headers of PostgreSQL, and "$(PG_CONFIG)" does not lead to them.'
@@ -188,7 +195,7 @@ build/pg_regress:
 	ln -sfn ../../expected $@/expected
 
 FORCE:
-.PHONY: FORCE help quickstart quickstart-cluster dev test test-one conformance lint format router \
+.PHONY: FORCE help quickstart quickstart-cluster dev test test-one conformance lint format \
 	gateway bench torture freeze deb dist installcheck-pgtap list-sql
 
 help: ## this list
@@ -219,9 +226,6 @@ lint: ## check layers, symbols, settings, SQL parts and versions
 
 format: ## lay out C++ with clang-format 14, and paragraphs of Markdown
 	@scripts/format
-
-router: FORCE ## install the extension ojs_router, which makes one queue of many servers (docs/how-to/scaling-out.md)
-	@$(MAKE) --no-print-directory -C router install PG_CONFIG='$(PG_CONFIG)'
 
 gateway: ## build the HTTP server build/ojs-gateway (docs/how-to/gateway.md)
 	@scripts/install-deps gateway
@@ -270,6 +274,7 @@ freeze: $(DATA_built) ## at a release: keep this version's scripts for ever
 	done
 	cp $(DATA_built) sql/versions/
 	sed -i '/^--/!d' sql/versions/next.sql
+	@$(MAKE) --no-print-directory -C router freeze PG_CONFIG='$(PG_CONFIG)'
 
 deb: ## build Debian packages into build/deb (docs/how-to/operating.md)
 	@scripts/install-deps deb

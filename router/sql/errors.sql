@@ -27,11 +27,8 @@ begin
     end if;
 end $$;
 
--- What a call of a node ended with.
-create type ojs_router.failure as (state text, message text, detail text, hint text);
-
--- Whether that means that the node cannot be reached, is starting, ending or a standby. What PL/Proxy itself complains
--- of has a prefix of its own and XX000; a connection that breaks has neither severity nor text.
+-- Whether a failure means that the node cannot be reached, is starting, ending or a standby. What PL/Proxy itself
+-- complains of has a prefix of its own and XX000; a connection that breaks has neither severity nor text.
 create function ojs_router.is_down(failure ojs_router.failure) returns boolean
 language sql immutable parallel safe
 begin atomic

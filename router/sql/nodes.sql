@@ -3,16 +3,6 @@
 -- What every push, claim and ack calls here has no search_path of its own: to set one costs as much as the rest. Its
 -- callers have pinned theirs, and nobody else may call it.
 
--- The nodes, as constants: update_server() replaces these functions, which has sessions plan anew what is made of them.
-create function ojs_router.present_nodes() returns int[] language sql stable parallel safe
-begin atomic
-    select '{}'::int[];
-end;
-create function ojs_router.active_nodes() returns int[] language sql stable parallel safe
-begin atomic
-    select '{}'::int[];
-end;
-
 -- The foreign server has one option per node number, so that a partition of PL/Proxy is a node. Partition 0, and
 -- numbers that are not used, lead nowhere.
 create function ojs_router.update_server() returns trigger
@@ -83,7 +73,6 @@ end $$;
 
 -- Whether ojs_router.watch() has looked within a second, and which nodes have not answered lately, to it or to this
 -- session. What was seen later than now is from before the clock was set back.
-create type ojs_router.node_status as (watched boolean, missing int[]);
 create function ojs_router.status_of_nodes() returns ojs_router.node_status
 language plpgsql volatile parallel unsafe as $$
 declare

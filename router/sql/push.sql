@@ -223,8 +223,6 @@ begin
     end loop;
 end $$;
 
-create type ojs_router.pushed_item as (index int, id uuid, status text, error jsonb);
-
 -- Where each job is for itself, one with a wrong policy has no fingerprint; its node says what is wrong.
 create function ojs_router.batch_fingerprints(jobs jsonb, atomicity text) returns text[]
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

@@ -414,8 +414,10 @@ begin
     end loop;
 end $do$;
 
-create function ojs_router.version() returns text language sql immutable parallel safe begin atomic select '0.1.0'; end;
-create function ojs.version() returns text language sql immutable parallel safe begin atomic select '0.1.0'; end;
+create function ojs_router.version() returns text language sql immutable parallel safe
+begin atomic select 'ROUTER_VERSION'; end;
+create function ojs.version() returns text language sql immutable parallel safe
+begin atomic select 'ROUTER_VERSION'; end;
 create function ojs.node_of(id uuid) returns int
 language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
     select case when get_byte(uuid_send(id), 6) >> 4 = 7

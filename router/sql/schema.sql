@@ -59,6 +59,21 @@ create table ojs_router.slot (
 select pg_catalog.pg_extension_config_dump('ojs_router.node', '');
 select pg_catalog.pg_extension_config_dump('ojs_router.slot', '');
 
+-- What a call of a node ended with.
+create type ojs_router.failure as (state text, message text, detail text, hint text);
+create type ojs_router.node_status as (watched boolean, missing int[]);
+create type ojs_router.pushed_item as (index int, id uuid, status text, error jsonb);
+
+-- The nodes, as constants: update_server() replaces these functions, which has sessions plan anew what is made of them.
+create function ojs_router.present_nodes() returns int[] language sql stable parallel safe
+begin atomic
+    select '{}'::int[];
+end;
+create function ojs_router.active_nodes() returns int[] language sql stable parallel safe
+begin atomic
+    select '{}'::int[];
+end;
+
 -- What ojs_router.watch() has last seen: which nodes have jobs of a queue that claims could get, and which do not
 -- answer.
 create unlogged table ojs_router.work (
