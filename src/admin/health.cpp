@@ -301,7 +301,8 @@ OJS_FUNCTION(ojs_health)
     initStringInfo(&upkeep);
     constexpr int64 late_us = 10 * USECS_PER_SEC;
     bool late = !present && waiting_us() > late_us;
-    bool degraded = late;
+    double notify_used = notify_queue_used();
+    bool degraded = late || notify_used >= notify_queue_full;
     degraded |= write_upkeep(&upkeep, valid, at) || (!valid && !recovery && rebuild_under_way());
     appendStringInfo(&json, "{\"status\": \"%s\", \"version\": \"%s\", \"backend\": {\"status\": \"%s\"}",
                      degraded ? "degraded" : "ok", OJS_VERSION, "healthy");
@@ -316,8 +317,8 @@ OJS_FUNCTION(ojs_health)
                          format_timestamp(database->worker_started_at, false, text).data());
     if (late)
         appendStringInfo(&json, ", \"waiting_seconds\": " INT64_FORMAT, waiting_us() / USECS_PER_SEC);
-    appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"coalescing\": %s%s", wake_up(),
-                     shared_memory() ? "true" : "false", upkeep.data);
+    appendStringInfo(&json, "}, \"wake_up\": \"%s\", \"notify_queue_used\": %.4f, \"coalescing\": %s%s", wake_up(),
+                     notify_used, shared_memory() ? "true" : "false", upkeep.data);
     write_shared_memory(&json);
     if (recovery)
         appendStringInfoString(&json, ", \"hot_set\": {\"state\": \"not on a standby\"}");

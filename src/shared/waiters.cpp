@@ -168,6 +168,18 @@ uint32 wait_event_claim;
 
 } // namespace
 
+double
+notify_queue_used()
+{
+    return RecoveryInProgress() ? 0 : DatumGetFloat8(DirectFunctionCall1(pg_notification_queue_usage, (Datum)0));
+}
+
+bool
+notify_has_room()
+{
+    return notify_queue_used() < notify_queue_full;
+}
+
 void
 notify_queue(const char *name, int name_length)
 {
@@ -466,7 +478,7 @@ wake_look_again()
             wake_queue(queue->id, queue->name, 1);
             continue;
         }
-        if (crowded && settings.notify)
+        if (crowded && settings.notify && notify_has_room())
             notify_queue(queue->name, static_cast<int>(strlen(queue->name)));
         LWLockAcquire(shared->lock, LW_EXCLUSIVE);
         send |= tell_queue(*database, queue->id, queue->name, static_cast<int>(strlen(queue->name)), 1, settings.notify,

@@ -80,11 +80,16 @@ before_commit()
     by_worker = worker_running() && pg_atomic_read_u32(&database->crowded) == 0;
     if (by_worker || !settings.notify)
         return;
-    for (int i = 0; i < made.n; i++)
-        if (database != nullptr ? is_wanted(made.all[i].queue) : lower_listener_flag(made.all[i].queue)) {
-            notify_queue(made.all[i].name, made.all[i].name_length);
-            made.all[i].notified = true;
-        }
+    for (int i = 0; i < made.n; i++) {
+        QueuedWakeup &wakeup = made.all[i];
+        if (!(database != nullptr ? is_wanted(wakeup.queue) : lower_listener_flag(wakeup.queue)))
+            continue;
+        if (notify_has_room()) {
+            notify_queue(wakeup.name, wakeup.name_length);
+            wakeup.notified = true;
+        } else if (database == nullptr)
+            raise_listener_flags(&wakeup.queue, 1); /* for a commit after this one, or a tick */
+    }
 }
 
 /* Where databases take turns with workers, this one is to have one soon. */

@@ -5,6 +5,7 @@
 #include "ojs/upkeep/records.h"
 
 #include "ojs/pg/settings.h"
+#include "ojs/shared/shmem.h"
 #include "ojs/store/spi.h"
 
 namespace ojs
@@ -45,6 +46,8 @@ prune_records(int limit, TimestampTz now)
 void
 tell_events(int limit)
 {
+    if (!notify_has_room()) /* they are told later */
+        return;
     with_spi([&] { execute_latest(tell, {Int32GetDatum(limit)}); });
 }
 

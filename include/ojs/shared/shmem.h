@@ -158,6 +158,12 @@ bool is_wanted(int64 queue);
 bool tell_queue(Database &database, int64 queue, const char *name, int name_length, int64 jobs, bool notified,
                 bool by_worker);
 
+/* How much of the server's queue of notifications is used, 0 to 1. Where a listener stays in a transaction nothing
+ * leaves it, and a NOTIFY that finds no room fails the commit. */
+constexpr double notify_queue_full = 0.9;
+double notify_queue_used();
+bool notify_has_room();
+
 /* Adds the NOTIFYs for a queue to the transaction. */
 void notify_queue(const char *name, int name_length);
 
