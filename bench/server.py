@@ -14,7 +14,8 @@ ROOT = BENCH.parent
 BUILD = BENCH / "build"
 NPM_SYSTEMS = ("graphile-worker", "pg-boss")
 EXTENSIONS = {"pgq": "Debian: postgresql-15-pgq3", "pgmq": "from its own repository"}    # and where it is had
-SYSTEMS = ("ojs", "table", *EXTENSIONS, "plpgsql") + NPM_SYSTEMS
+BOUNDS = ("floor", "plpgsql")     # measured when asked for
+SYSTEMS = ("ojs", "table", *EXTENSIONS, *BOUNDS) + NPM_SYSTEMS
 
 CONFIGURATION = """
 listen_addresses = ''
@@ -172,6 +173,9 @@ class Server:
             return f"the server has no extension {system} ({EXTENSIONS[system]})"
         if system in NPM_SYSTEMS:
             return self.prepare_npm(system)
+        if system == "floor":
+            run("cc", "-O2", "-Wall", "-fPIC", "-shared", f"-I{run(self.pg_config, '--includedir-server')}",
+                BENCH / "floor.c", "-o", pathlib.Path(run(self.pg_config, "--pkglibdir")) / "floor.so")
         return None
 
     def prepare_npm(self, system):
