@@ -1,7 +1,8 @@
 /*
- * floor.c: the least that a queue in this design writes, as a bound of what ojs could cost at best. A job waits and is
- * held in unlogged tables, a held one is found by its id and by its time, a finished one stays. Nothing is looked for or
- * checked: a claim takes the jobs in the order of the table, by a sequence, and an ack ends what its session has claimed.
+ * floor.c: the least that a queue in this design writes, as a bound of what ojs could cost at best. A job waits and
+ * is held in unlogged tables, a held one is found by its id and by its time, a finished one stays. Nothing is looked
+ * for or checked: a claim takes the jobs in the order of the table, by a sequence, and an ack ends what its session has
+ * claimed.
  *
  * The tables are in systems/floor.sql.
  */
@@ -46,7 +47,8 @@ static void take(Relation rel, ItemPointer tid) {
         elog(ERROR, "the row has gone");
 }
 
-static void insert(Relation rel, HeapTuple *rows, int n, const char *const *indexes, const int *columns, int n_indexes) {
+static void insert(Relation rel, HeapTuple *rows, int n, const char *const *indexes, const int *columns,
+        int n_indexes) {
     TupleTableSlot *slots[MOST];
     for (int i = 0; i < n; i++) {
         slots[i] = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);

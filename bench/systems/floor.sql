@@ -38,7 +38,8 @@ create function floor_ack() returns int language c as 'floor';
 
 -- @push_many
 -- $ pgarray
-with j as (insert into job select lpad(to_hex(nextval('made')), 32, '0')::uuid, 1, now(), 0, 'email.send', unnest($1::jsonb[])
+with j as (insert into job
+    select lpad(to_hex(nextval('made')), 32, '0')::uuid, 1, now(), 0, 'email.send', unnest($1::jsonb[])
     returning id, queue, ctid)
 insert into ready table j
 
