@@ -149,6 +149,21 @@ unless_locked(Look look)
     return error == nullptr;
 }
 
+TimestampTz
+first_workflow()
+{
+    static constinit Statement next_due = {"select min(due_at) from ojs_store.workflow_due", {}, nullptr};
+    TimestampTz due = DT_NOEND;
+    with_spi([&due] {
+        bool null;
+        (void)execute(next_due);
+        Datum at = cell(0, 1, &null);
+        if (!null)
+            due = DatumGetTimestampTz(at);
+    });
+    return due;
+}
+
 /*
  * What upkeep ought to have done long ago, as JSON: nobody does it, or it cannot be done. Null where somebody has
  * locked a table. Returns whether there is any.
@@ -157,7 +172,8 @@ bool
 write_overdue(StringInfo json, TimestampTz at)
 {
     constexpr int64 patience_us = 90 * USECS_PER_SEC; /* pg_cron ticks once a minute */
-    Overdue all[] = {{Duty::reap, DT_NOEND}, {Duty::promote, DT_NOEND}, {Duty::cron, DT_NOEND}};
+    Overdue all[] = {
+        {Duty::reap, DT_NOEND}, {Duty::promote, DT_NOEND}, {Duty::cron, DT_NOEND}, {Duty::workflows, DT_NOEND}};
     bool any = false;
     TimeText text;
     bool known = unless_locked([&] {
@@ -165,6 +181,7 @@ write_overdue(StringInfo json, TimestampTz at)
         all[0].since = lapsed_since(tables, at);
         all[1].since = due_since(tables, at);
         all[2].since = in_maintenance() ? DT_NOEND : first_cron();
+        all[3].since = first_workflow();
         tables.close_and_unlock();
     });
     appendStringInfoString(json, ", \"overdue\": ");

@@ -227,14 +227,17 @@ select pg_temp.pushed('overdue', '{"delay_until": "+PT1M"}'), pg_temp.held('over
 -- Due in one to two minutes, whatever second it is.
 select ojs.schedule('overdue', extract(minute from now() at time zone 'UTC' + interval '2 minutes') || ' * * * *',
     '{"type": "t"}') \g /dev/null
+-- A workflow that was left to the tick.
+select ojs.create_workflow('{"type": "chain", "steps": [{"type": "t", "args": []}]}') ->> 'id' as left_open \gset
+insert into ojs_store.workflow_due values (:'left_open', ojs_store.now() + interval '1 minute', 0, null);
 create function pg_temp.overdue() returns text[] language sql as
 $$ select array(select o ->> 'duty' from jsonb_array_elements(ojs.health() #> '{upkeep,overdue}') o) $$;
 select pg_temp.clock('100 seconds') \g /dev/null
 select ojs.extend(:'kept', '1 hour') \g /dev/null
 select is(pg_temp.overdue(), '{}', 'what fell due a moment ago is not overdue');
 select pg_temp.clock('10 minutes') \g /dev/null
-select is(pg_temp.overdue(), '{reap,promote,cron}',
-    'a lapsed lease, a delayed job and a cron entry that nobody looks after are overdue');
+select is(pg_temp.overdue(), '{reap,promote,cron,workflows}',
+    'a lapsed lease, a delayed job, a cron entry and a workflow that nobody looks after are overdue');
 select is(ojs.health() ->> 'status', 'degraded', 'health is degraded then');
 select ok((ojs.health() #>> '{upkeep,overdue,0,since}')::timestamptz between now() + interval '29 seconds'
     and now() + interval '2 minutes', 'and tells since when');
