@@ -279,12 +279,14 @@ OJS_FUNCTION(ojs_may_use_job)
     PG_RETURN_BOOL(may_use_job(fcinfo, false));
 }
 
-/* ojs_store.leases() returns setof record: the view ojs.leases; nothing in recovery, where leases do not exist */
-OJS_FUNCTION(ojs_leases)
+/* The leases that the caller may see, each with the name of its worker as the caller knows it; none in recovery, where
+ * leases do not exist. */
+template <typename Body>
+static void
+each_lease(Body body)
 {
-    ReturnSetInfo *set = begin_set(fcinfo);
     if (RecoveryInProgress())
-        return (Datum)0;
+        return;
     bool tenants_shown = caller_tenant().empty(); /* who acts for one knows its workers by their own names */
     Tables tables(AccessShareLock);
     store::Table &table = tables.lease();
@@ -293,12 +295,22 @@ OJS_FUNCTION(ojs_leases)
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
         read(table.slot, lease);
-        if (!calling_role_may(lease.queue, Right::read))
-            continue;
+        if (calling_role_may(lease.queue, Right::read))
+            body(lease, tenants_shown ? stored_worker(lease.worker, lease.queue) : lease.worker);
+    }
+    table_endscan(scan);
+    tables.close();
+}
+
+/* ojs_store.leases() returns setof record: the view ojs.leases */
+OJS_FUNCTION(ojs_leases)
+{
+    ReturnSetInfo *set = begin_set(fcinfo);
+    each_lease([set](const LeaseRow &lease, const text *worker) {
         std::string_view queue = shown_queue(queue_name(lease.queue));
         Datum values[7] = {UUIDPGetDatum(&lease.job_id),
                            PointerGetDatum(cstring_to_text_with_len(queue.data(), static_cast<int>(queue.size()))),
-                           PointerGetDatum(tenants_shown ? stored_worker(lease.worker, lease.queue) : lease.worker),
+                           PointerGetDatum(worker),
                            PointerGetDatum(lease_id(lease.token)),
                            TimestampTzGetDatum(lease.claimed_at),
                            TimestampTzGetDatum(lease.deadline),
@@ -307,9 +319,7 @@ OJS_FUNCTION(ojs_leases)
         put_row(set, values, nulls);
         pfree(DatumGetPointer(values[1]));
         pfree(DatumGetPointer(values[3]));
-    }
-    table_endscan(scan);
-    tables.close();
+    });
     return (Datum)0;
 }
 
@@ -336,14 +346,13 @@ struct Holdings {
     Holding *all;
     size_t n, room;
 
-    void add(const LeaseRow &lease, bool tenants_shown)
+    void add(const LeaseRow &lease, const text *worker)
     {
         if (n == room) {
             room = std::max<size_t>(room * 2, 1024);
             all = static_cast<Holding *>(all == nullptr ? palloc(room * sizeof *all)
                                                         : repalloc_huge(all, room * sizeof *all));
         }
-        const text *worker = tenants_shown ? stored_worker(lease.worker, lease.queue) : lease.worker;
         const text *known = n > 0 ? all[n - 1].worker : nullptr;
         if (known == nullptr || view(known) != view(worker))
             known = cstring_to_text_with_len(view(worker).data(), static_cast<int>(view(worker).size()));
@@ -358,23 +367,8 @@ struct Holdings {
 OJS_FUNCTION(ojs_holders)
 {
     ReturnSetInfo *set = begin_set(fcinfo);
-    if (RecoveryInProgress())
-        return (Datum)0;
-    bool tenants_shown = caller_tenant().empty();
     Holdings held = {};
-    Tables tables(AccessShareLock);
-    store::Table &table = tables.lease();
-    TableScanDesc scan = table_beginscan(table.rel, GetActiveSnapshot(), 0, nullptr);
-    while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
-        LeaseRow lease;
-        CHECK_FOR_INTERRUPTS();
-        read(table.slot, lease);
-        if (calling_role_may(lease.queue, Right::read))
-            held.add(lease, tenants_shown);
-    }
-    table_endscan(scan);
-    tables.close();
-
+    each_lease([&held](const LeaseRow &lease, const text *worker) { held.add(lease, worker); });
     std::sort(held.all, held.all + held.n);
     auto *ids = static_cast<Datum *>(MemoryContextAllocHuge(CurrentMemoryContext, held.n * sizeof(Datum) + 1));
     for (size_t from = 0, to; from < held.n; from = to) {
