@@ -152,6 +152,16 @@ run_all('QC-06');
 like(compare('QC-06: after random operations and rollbacks the counters say what is there'), qr/^q0\|.*[1-9]/m,
     'and there is something');
 
+# Jobs with a limit that wait for a time.
+$node->safe_psql('postgres', q{
+    select count(ojs.push('test.job', queue => 'later', options => '{"rate_limit": {"key": "l", "concurrency": 9}}',
+        delay => d)) from unnest('{0 s,1 hour}'::interval[]) d;
+    select (ojs.nack(id, '1 hour')).id from ojs.claim('later', 'w')});
+is($node->safe_psql('postgres', q{select scheduled, limited from counted where queue = 'later'}), '1|2',
+    'QC-06: jobs with a limit that are scheduled or given back are counted');
+is($node->safe_psql('postgres', q{select ojs.purge_queue('later', confirm => true);
+    select limited from counted where queue = 'later'}), "2\n0", 'until they are gone');
+
 # Held jobs, before their first beat and after it.
 my $held = q{
     select (ojs.push('test.job', queue => 'held', options => '{"rate_limit": {"key": "h", "concurrency": 9}}')).id

@@ -99,6 +99,20 @@ $node->safe_psql('postgres', q{begin; select from ojs.push('a.b',
     queue => 'q0'); prepare transaction 'p'; commit prepared 'p'});
 is($pushed->(), $before, 'OBS-02: a prepared transaction does not count');
 
+# What was handed out in the last minute, at a time of its own: two jobs that had waited for 5 s, and one of them again.
+$node->safe_psql('postgres', q{
+    set ojs.clock_offset = '1d';
+    select count(ojs.push('a.b', queue => 'minute')) from generate_series(1, 2);
+    set ojs.clock_offset = 86405000;
+    create temp table held as select id from ojs.claim('minute', 'w', 2);
+    select from (select id from held limit 1) one, ojs.nack(one.id);
+    select from ojs.claim('minute', 'w')});
+my $minute = q{select concat_ws(' ', dispatch_count_1m, avg_wait_ms between 5000 and 9999, active_jobs)
+    from ojs.scheduling_stats() where queue = 'minute'};
+is($node->safe_psql('postgres', "set ojs.clock_offset = 86405000; $minute"), '3 t 2',
+    'FS-02: commits add to what was handed out in the last minute, and how long it had waited');
+is($node->safe_psql('postgres', "set ojs.clock_offset = 86535000; $minute"), '0 2', 'FS-02: and no longer');
+
 # A restart begins anew; the last hour remains, learned from the rows.
 my $hour = $node->safe_psql('postgres', 'table hour');
 like($hour, qr/^q0\|[1-9]/m, 'QC-06: something was finished in the last hour');
@@ -144,10 +158,15 @@ $node->safe_psql('postgres', q{begin; drop extension ojs cascade; create extensi
 $node->safe_psql('postgres', q{select from ojs.push('a.b', queue => 'lease')});
 is($node->safe_psql('postgres', q{select sum(cells[1]) from ojs_store.shared_metrics() where type = 'a.b'}), 1,
     'OBS-02: counting goes on after a DROP EXTENSION that was rolled back');
-$node->safe_psql('postgres', 'drop extension ojs cascade; create extension ojs');
+$node->safe_psql('postgres', q{
+    select from ojs.claim('lease', 'me');
+    drop extension ojs cascade; create extension ojs});
 is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_metrics()'), 0,
     'OBS-02: a new extension begins at nothing');
-$node->safe_psql('postgres', 'create database other');
+is($node->safe_psql('postgres', q{
+    select from ojs.push('a.b', queue => 'after') \g /dev/null
+    select dispatch_count_1m from ojs.scheduling_stats()}), 0, 'FS-02: and so does the last minute');
+$node->safe_psql('postgres', 'drop extension ojs cascade; create extension ojs; create database other');
 $node->safe_psql('other', q{create extension ojs; select from ojs.push('a.b', queue => 'lease')});
 is($node->safe_psql('postgres', 'select count(*) from ojs_store.shared_metrics()'), 0,
     'OBS-02: each database has its own');
