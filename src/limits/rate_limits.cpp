@@ -163,6 +163,22 @@ name_of(int64 key, const LimitPolicy &policy)
     return name | 1;
 }
 
+/* The key may be that of a limit before it: of a queue, and of its jobs that name no key. */
+void
+add_current(Limits &limits, LimitOnJob limit)
+{
+    for (int i = 0; i < limits.n_current; i++) {
+        LimitOnJob &other = limits.current[i];
+        if (other.used != limit.used)
+            continue;
+        other.takes_slot |= limit.takes_slot;
+        other.remembered_us = std::max(other.remembered_us, limit.remembered_us);
+        limit.takes_slot = false;
+        limit.remembered_us = 0;
+    }
+    limits.current[limits.n_current++] = limit;
+}
+
 void
 apply(Limits &limits, const Queue &queue, LimitPolicy policy)
 {
@@ -195,7 +211,8 @@ apply(Limits &limits, const Queue &queue, LimitPolicy policy)
         }
         used->known = true;
     }
-    limits.current[limits.n_current++] = {effective, used, name_of(key, policy)};
+    add_current(limits, {effective, used, name_of(key, policy), effective.concurrency >= 0,
+                         std::max(effective.rate.period_us, spacing_us(effective.throttle))});
 }
 
 /* When this limit lets another job start: now or before, later, or (DT_NOEND) nobody knows. */
@@ -246,7 +263,7 @@ note_use(Limits &limits, LimitUseRow row)
 void
 take_slot(Limits &limits, const LimitOnJob &limit, LeaseRow &lease)
 {
-    if (limit.policy.concurrency < 0)
+    if (!limit.takes_slot)
         return;
     limit.used->held++;
     limit.used->own_held++;
@@ -294,15 +311,14 @@ starts(Limits &limits, LeaseRow &lease)
         LimitUsed &used = *limit.used;
         take_slot(limits, limit, lease);
         see_start(used.sight, limit.policy, lease.job_id);
-        int64 remembered_us = std::max(limit.policy.rate.period_us, spacing_us(limit.policy.throttle));
-        if (remembered_us > 0) {
+        if (limit.remembered_us > 0) {
             used.last_at = std::max(used.last_at, limits.now);
             used.oldest = used.started == 0 ? used.last_at : used.oldest;
             used.started++;
             used.own_started++;
             used.last_number++;
-            note_use(limits, {used.key, LimitUse::start, used.last_at, used.last_number, used.last_at + remembered_us,
-                              lease.job_id, lease.token, used.name});
+            note_use(limits, {used.key, LimitUse::start, used.last_at, used.last_number,
+                              used.last_at + limit.remembered_us, lease.job_id, lease.token, used.name});
         }
     }
 }

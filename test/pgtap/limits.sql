@@ -358,6 +358,16 @@ update ojs_store.lease set deadline = ojs_store.now(), reap_at = ojs_store.now()
     where queue = ojs_store.queue_id('lapsed');
 select is(pg_temp.claims('lapsed'), 1::bigint, 'RL-01: the claim that takes it back hands it out again');
 
+-- A queue's limit and those of its jobs that name no key have one key, for which a job counts once.
+select ojs.create_queue('once', '{"concurrency": 3, "rate_limit": {"rate": {"limit": 5, "period": "PT1H"}}}'),
+    pg_temp.limited('once', '[{"concurrency": 3}, {"rate": {"limit": 5, "period": "PT2H"}}]', 9) \g /dev/null
+select is(pg_temp.claims('once'), 3::bigint, 'R-59: three start, as the queue and each of them says');
+select is((select active from ojs.rate_limits where key = 'queue:once'), 3::bigint, 'R-59: and are shown as three');
+select ojs.ack(job_id) is null from ojs.leases where queue = 'once' \g /dev/null
+select is(pg_temp.claims('once'), 2::bigint, 'R-59: and then the fourth and fifth of the hour');
+select is((select max(until - at) from ojs_store.limit_use where name = 'queue:once' and kind = 1), interval '2 hours',
+    'R-59: which count as long as any of the limits asks');
+
 -- The default policy limits every queue that says nothing else.
 select ojs.configure_queue('_default', '{"concurrency": 1}') is null as made \gset
 select pg_temp.pushed('by-policy') as first, pg_temp.pushed('by-policy') as second \gset

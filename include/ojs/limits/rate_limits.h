@@ -22,6 +22,9 @@ struct LimitOnJob {
     LimitPolicy policy; /* in force */
     LimitUsed *used;
     uint64 name; /* equal for jobs that the same limit keeps back: of its key and the numbers that were stated */
+    /* What the job's start writes down. Where several limits have one key, one of them does it for all. */
+    bool takes_slot;
+    int64 remembered_us; /* for how long the start counts */
 };
 
 /* What one claim knows of limits. */
