@@ -30,7 +30,7 @@ MAX_ATTEMPTS = {name: (policy or {}).get("max_attempts", 3) for name, (policy, _
 QUEUES = ["crowd0", "crowd1", "crowd2"]
 # Queues with settings of their own, each with sessions of its own.
 APART = {
-    "kept": {"leases_durable": True, "lease_log": True},
+    "kept": {"leases_durable": True, "lease_log": True, "concurrency": 6},
     "hasty": {"durable": False},
     "few": {"concurrency": 3},
     "paced": {"rate_limit": {"rate": {"limit": 5, "period": "PT1S"}}},

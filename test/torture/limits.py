@@ -6,7 +6,7 @@ PROMPT = 0.1        # and mostly within so long, where the extension is preloade
 HOPS = 4            # processes that a wake-up goes through, one after another
 SLOW = 9.0          # a call that need not wait for anyone takes no longer
 LOSSY = 3.0         # what was committed so long before a crash is on disk, even if nobody waited for that
-PLACES = 3          # in the queue "few"
+PLACES = {"few": 3, "kept": 6}  # in these queues
 PACE = 5, 1.0       # in the queue "paced" so many jobs may start within so long
 EPSILON = 0.002
 

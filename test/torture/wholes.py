@@ -276,7 +276,8 @@ class Wholes:
                     if (kind in ENDS or kind == "cancel") and op.status != "err" \
                             and (op.after or self.horizon) >= c.op.t0:
                         end = min(end, op.t0)
-                end = min([end] + [crash[0] for crash in self.h.crashes if crash[1] > start])
+                if queue != "kept":
+                    end = min([end] + [crash[0] for crash in self.h.crashes if crash[1] > start])
                 if start < end:
                     yield start, end, id
 
@@ -290,11 +291,13 @@ class Wholes:
                 yield at, sorted(held)
 
     def check_places(self):
-        """Of the queue "few" no more jobs are held at once than its concurrency, as far as it is sure that they are."""
-        spans = list(self.held_spans("few"))
-        for at, held in self.held_together(spans, PLACES):
-            self.bad("no more jobs are held than the queue's concurrency", f"{len(held)} at {at:.3f}", *held)
-        self.counts["places checked"] = len(spans)
+        """No more jobs are held at once than the queue's concurrency, as far as it is sure that they are; where leases
+        are durable, over crashes too."""
+        for queue, most in PLACES.items():
+            spans = list(self.held_spans(queue))
+            for at, held in self.held_together(spans, most):
+                self.bad("no more jobs are held than the queue's concurrency", f"{len(held)} at {at:.3f}", *held)
+            self.counts["places checked"] += len(spans)
 
     def check_pace(self):
         """Of the queue "paced" no more jobs start within a window than its rate, by the database's own times. A crash
