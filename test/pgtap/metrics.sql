@@ -189,10 +189,10 @@ create function pg_temp.limit_headers(rate_limit jsonb) returns text language sq
         jsonb_build_object('queue', 'lim', 'rate_limit', rate_limit))::text)
 $$;
 -- A second may begin between the call and the look at the clock.
-select matches(pg_temp.limit_headers('{"key": "lim", "rate": {"limit": 2, "period": "PT1M"}}'), '^2/2/(0|-1)$',
+select matches(pg_temp.limit_headers('{"key": "lim", "rate": {"limit": 2, "period": "PT1M"}}'), '^2/2/(0|-\d)$',
     'HTTP-08: a push says what its limit leaves');
 select pg_temp.claimed('lim') \g /dev/null
-select matches(pg_temp.limit_headers('{"key": "lim", "rate": {"limit": 2, "period": "PT1M"}}'), '^2/1/(0|-1)$',
+select matches(pg_temp.limit_headers('{"key": "lim", "rate": {"limit": 2, "period": "PT1M"}}'), '^2/1/(0|-\d)$',
     'HTTP-08: less after a start');
 select pg_temp.claimed('lim') \g /dev/null
 select matches(pg_temp.limit_headers('[{"key": "other", "rate": {"limit": 9, "period": "PT1M"}}, {"key": "lim", '
