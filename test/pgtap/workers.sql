@@ -131,6 +131,14 @@ select is((status, state, directive, active_jobs)::text, '(running,,,1)',
     'WRK-01: even if nothing else is known of it') from ojs.workers where worker = 'emma';
 select is((select count(*) from ojs_store.worker where name = 'emma'), 0::bigint,
     'WRK-01: a claim writes no row for its worker');
+select pg_temp.pushed('in.order'), pg_temp.pushed('in.order'), pg_temp.clock('9 seconds') \g /dev/null
+select id as later, started_at as last_at from ojs.claim('in.order', 'olga') \gset
+select pg_temp.clock('5 seconds') \g /dev/null
+select id as sooner from ojs.claim('in.order', 'olga') \gset
+select pg_temp.clock('0') \g /dev/null
+select is(active_job_ids, array[:'sooner', :'later']::uuid[], 'WRK-01: its jobs are in the order of their claims'),
+    is(last_seen_at, :'last_at'::timestamptz, 'WRK-01: the last of which is when it was seen') from ojs.workers
+    where worker = 'olga';
 
 select is(ojs.deregister_worker('odd'), true, 'WRK-11: deregistered'),
     is(ojs.deregister_worker('odd'), false, 'WRK-11: once');
