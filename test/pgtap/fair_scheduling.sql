@@ -191,7 +191,8 @@ select is((select string_agg(concat_ws(' ', queue, dispatch_count_1m, active_job
 select is((select round(sum(dispatch_ratio_1m), 1) from ojs.scheduling_stats()), 1.0, 'FS-02: parts of one whole');
 select pg_temp.clock('2 minutes') \g /dev/null
 select ojs.ack(job_id) is null from ojs.leases where queue = 'sb' \g /dev/null
-select is((select sum(dispatch_count_1m) from ojs.scheduling_stats()), 0::numeric, 'FS-02: and no longer, whenever they end');
+select is((select sum(dispatch_count_1m) from ojs.scheduling_stats()), 0::numeric,
+    'FS-02: and no longer, whenever they end');
 select pg_temp.clock('0') \g /dev/null
 
 -- HTTP ----------------------------------------------------------------------------------------------------------------
