@@ -21,10 +21,10 @@ begin atomic
 end;
 
 -- For a claim that has got jobs already, one that a node refuses is no error, which would leave these to nobody.
-create function ojs_router.look_for_work(has_jobs boolean default false) returns jsonb
+create function ojs_router.look_for_work(has_jobs boolean default false, nodes int[] default ojs_router.live_nodes())
+    returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    nodes int[] := ojs_router.live_nodes();
     failure ojs_router.failure;
     work jsonb;
 begin

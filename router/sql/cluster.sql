@@ -284,19 +284,24 @@ end $$;
 comment on function ojs_router.settle() is
     'Ends the move of slots of which the node before holds no key any more; returns how many are moving still';
 
--- Looks at all nodes and writes down which have work and which do not answer, for claims of all sessions.
+-- Looks at all nodes and writes down which have work and which do not answer, for claims of all sessions. While nodes
+-- are asked, nothing is locked or written: one that does not answer may take long.
 create function ojs_router.refresh_work() returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
     seen jsonb;
 begin
-    perform from ojs_router.watched for update skip locked;
-    if not found and exists (select from ojs_router.watched) then
+    if exists (select from ojs_router.watched w where w.pid <> pg_backend_pid()
+        and w.at between clock_timestamp() - interval '1 second' and clock_timestamp()) then
         return; -- another session watches
     end if;
-    -- A node that did not answer is asked again now and then; whoever watches goes by what this session knows.
-    update ojs_router.watched set missing = '{}';
-    seen := ojs_router.look_for_work();
+    -- By what this session knows: what it wrote is of nodes that are asked again now and then.
+    seen := ojs_router.look_for_work(nodes => ojs_router.without(ojs_router.present_nodes(),
+        ojs_router.missing_here()));
+    perform from ojs_router.watched for update skip locked;
+    if not found and exists (select from ojs_router.watched) then
+        return; -- another session has looked as well, and writes
+    end if;
     -- As a node tells of work, whoever listens: the gateway, and workers.
     perform pg_notify('ojs', q.key) from jsonb_each(seen) q left join ojs_router.work w on w.queue = q.key
     where (select sum(c.value::bigint) from jsonb_each_text(q.value) c)
@@ -307,8 +312,9 @@ begin
     from jsonb_each(seen) q, jsonb_each_text(q.value) c group by q.key
     on conflict (queue) do update set nodes = excluded.nodes, ready = excluded.ready
     where (w.nodes, w.ready) is distinct from (excluded.nodes, excluded.ready);
-    insert into ojs_router.watched as w (at, missing) values (clock_timestamp(), ojs_router.missing())
-    on conflict (one) do update set at = excluded.at, missing = excluded.missing;
+    insert into ojs_router.watched as w (at, missing, pid)
+    values (clock_timestamp(), ojs_router.missing_here(), pg_backend_pid())
+    on conflict (one) do update set at = excluded.at, missing = excluded.missing, pid = excluded.pid;
 end $$;
 
 -- For a session of its own. With it, claims of all sessions know where work is without asking the nodes themselves.

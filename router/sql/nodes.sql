@@ -66,7 +66,8 @@ end $$;
 create function ojs_router.missing_here() returns int[]
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
-    return array(select key::int from jsonb_each_text(current_setting('ojs_router.missing')::jsonb)
+    return array(select key::int
+        from jsonb_each_text(coalesce(nullif(current_setting('ojs_router.missing', true), ''), '{}')::jsonb)
         where value::numeric between extract(epoch from clock_timestamp() - ojs_router.retry_after())
             and extract(epoch from clock_timestamp()));
 end $$;

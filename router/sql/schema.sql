@@ -84,7 +84,8 @@ create unlogged table ojs_router.work (
 create unlogged table ojs_router.watched (
     one boolean primary key default true check (one),
     at timestamptz not null,
-    missing int[] not null
+    missing int[] not null,
+    pid int -- whose look it was
 ) with (fillfactor = 50);
 
 -- query_timeout ends a call only that is being cancelled, and whose node does not answer to that: without it the cancel
