@@ -118,7 +118,7 @@ begin
                     begin
                         _answers := _answers || to_jsonb(ojs_router.remote_%1$s(_nodes[_i], %4$s));
                         _done := _done || _nodes[_i];
-                    exception when others then
+                    exception when others or query_canceled then
                         get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                             _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
                         -- A queue need not be on all nodes.
@@ -169,7 +169,7 @@ begin
             || coalesce(schedule.name, ''));
     end if;
     return ojs_router.remote_schedule(node, name, cron, job, options);
-exception when others then
+exception when others or query_canceled then
     get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
         failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
     if failure.message like '%] REMOTE %' or failure.message like 'PL/Proxy function %' then
@@ -191,7 +191,7 @@ declare
     failure ojs_router.failure;
 begin
     return ojs_router.remote_skip_ordering_key(node, queue, ordering_key);
-exception when others then
+exception when others or query_canceled then
     get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
         failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
     perform ojs_router.raise_failure(node, failure);

@@ -34,10 +34,11 @@ begin
             from (select r.queue, jsonb_object_agg(r.node, r.ready) as counts from ojs_router.remote_waiting(nodes) r
                 group by 1) w;
             exit;
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
-            exit when has_jobs and (attempt = 4 or not ojs_router.is_down(failure));
+            exit when has_jobs and (attempt = 4 or not ojs_router.is_down(failure))
+                and (failure.state <> '57014' or ojs_router.cancelled_there(failure));
             nodes := ojs_router.answering_after(nodes, failure, attempt);
             exit when nodes = '{}';
         end;
@@ -92,7 +93,7 @@ begin
         perform ojs_router.remember_missing(node); -- asking again would wait again
     elsif ojs_router.is_down(failure) then
         perform ojs_router.answering(array[node]);
-    elsif has_jobs then
+    elsif has_jobs and (failure.state <> '57014' or ojs_router.cancelled_there(failure)) then
         raise warning 'node % gave no jobs: %', node, regexp_replace(failure.message, '^.*?] REMOTE [^:]*: ', '');
     else
         perform ojs_router.raise_failure(node, failure);
@@ -115,7 +116,7 @@ begin
             begin
                 known := exists (select from ojs_router.remote_has_queue(nodes, queue));
                 exit;
-            exception when others then
+            exception when others or query_canceled then
                 get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                     failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
                 nodes := ojs_router.answering_after(nodes, failure, attempt);
@@ -161,7 +162,7 @@ declare
         _got := 0;
         _failed := false;
         begin%s
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                 _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
             perform ojs_router.claim_failed(_node, _failure, coalesce(_wanted < max, false));

@@ -195,7 +195,7 @@ begin
             perform ojs_router.remote_schedule(target, c.name, null, null, '{"enabled": true}');
         end if;
     end loop;
-exception when others then
+exception when others or query_canceled then
     get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
         failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
     perform ojs_router.raise_failure(target, failure);
@@ -243,7 +243,7 @@ begin
         perform ojs_router.move_crons(node);
         select sum(q.available + q.active + q.scheduled + q.retryable + q.pending) into open_jobs
             from ojs_router.remote_queue_stats(array[node], null) q;
-    exception when others then
+    exception when others or query_canceled then
         get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
             failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
         perform ojs_router.raise_failure(node, failure);
@@ -271,7 +271,7 @@ begin
     for asked in select distinct s.previous from ojs_router.slot s where s.slot = any (slots) order by 1 loop
         begin
             held := array(select h.slot from ojs_router.remote_held_slots(array[asked]) h);
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             perform ojs_router.raise_failure(asked, failure);

@@ -47,6 +47,13 @@ begin atomic
             '(query.timeout|query_wait_timeout|server login has been failing|.*cannot connect to server)');
 end;
 
+-- Whether the node has cancelled the call, of its own accord; else a cancel is for the caller's session.
+create function ojs_router.cancelled_there(failure ojs_router.failure) returns boolean
+language sql immutable parallel safe
+begin atomic
+    select (failure).state = '57014' and (failure).message like '%] REMOTE %';
+end;
+
 -- Whether nothing can have happened: it failed before the call was sent, or the node writes nothing.
 create function ojs_router.never_sent(failure ojs_router.failure) returns boolean
 language sql immutable parallel safe
@@ -75,6 +82,11 @@ begin
                 when ojs_router.never_sent(failure) then 'Nothing was done. Try again later.'
                 else 'The call may have been carried out. Try again later; a push with an id of its own can be '
                     'repeated.' end);
+    elsif ojs_router.cancelled_there(failure) then
+        raise log 'ojs_router: %', failure.message;
+        perform ojs_router.raise('UNAVAILABLE', format('a node has cancelled the call: %s',
+            regexp_replace(failure.message, '^.*?] REMOTE [^:]*: ', '')), '{}',
+            'Nothing is done there. On nodes: alter role ojs_router set statement_timeout = 0.' || repeat);
     end if;
     raise exception '%', regexp_replace(failure.message, '^.*?] REMOTE [^:]*: ', '') using errcode = failure.state,
         detail = regexp_replace(coalesce(failure.detail, ''), '^Remote detail: ', ''),

@@ -55,7 +55,7 @@ begin
                     asked := array_remove(asked, node);
                 end if;
                 answered := answered || node;
-            exception when others then
+            exception when others or query_canceled then
                 get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                     failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
                 if not ojs_router.is_down(failure) then

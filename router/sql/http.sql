@@ -46,7 +46,7 @@ begin
                 return response;
             end if;
             node := others[1];
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             if not anywhere then

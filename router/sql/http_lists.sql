@@ -145,7 +145,7 @@ declare
     failure ojs_router.failure;
 begin
     return (select array_agg(e) from jsonb_array_elements(ojs_router.remote_end_of(node, job)) e);
-exception when others then
+exception when others or query_canceled then
     get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
         failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
     perform ojs_router.raise_failure(node, failure);

@@ -63,7 +63,7 @@ begin
                 loop
                     begin
                         %6$s
-                    exception when others then
+                    exception when others or query_canceled then
                         get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                             _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
                         _node := ojs_router.other_home(%5$s, _node, _failure);

@@ -130,9 +130,9 @@ begin
     end if;
     perform from ojs_router.remote_ping(nodes);
     return nodes;
-exception when others then
+exception when others or query_canceled then
     get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text;
-    if n > 1 then
+    if n > 1 and failure.state <> '57014' then
         return ojs_router.answering(nodes[:n / 2]) || ojs_router.answering(nodes[n / 2 + 1:]);
     elsif not ojs_router.is_down(failure) then
         perform ojs_router.raise_failure(nodes[1], failure);
@@ -263,7 +263,7 @@ begin
         begin
             select f into node from ojs_router.remote_has_job(nodes, id) f limit 1;
             exit;
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             nodes := ojs_router.answering_after(nodes, failure, attempt);
@@ -294,7 +294,7 @@ begin
         if node is not null and exists (select from ojs_router.remote_has_job(array[node], id)) then
             return node;
         end if;
-    exception when others then
+    exception when others or query_canceled then
         get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
             failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
         perform ojs_router.raise_failure(node, failure);
@@ -346,7 +346,7 @@ begin
         else
             held := ojs_router.remote_key_held(s.previous, key);
         end if;
-    exception when others then
+    exception when others or query_canceled then
         get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
             failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
         perform ojs_router.raise_failure(s.previous, failure);

@@ -48,7 +48,7 @@ begin
         perform ojs_router.check_any(array_remove(array[node], null));
         begin
             return ojs_router.remote_fingerprints(node, jobs);
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             if attempt = 4 or not ojs_router.is_down(failure) then
@@ -187,7 +187,7 @@ begin
             end if;
             return ojs_router.remote_push(node, type, args, queue, priority, scheduled_at, delay, expires_at, retry,
                 "unique", meta, timeout, deduplication_key, deduplication_ttl, id, tags, pending, options)::ojs.job;
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             node := ojs_router.other_node(node, key, failure);
@@ -215,7 +215,7 @@ begin
     loop
         begin
             return ojs_router.remote_push_job(node, job);
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             node := ojs_router.other_node(node, key, failure);
@@ -357,7 +357,7 @@ begin
                     from ojs_router.remote_push_many(node, jobs, deduplication_key, deduplication_ttl, atomicity,
                         request) p;
                 return;
-            exception when others then
+            exception when others or query_canceled then
                 get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                     failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
                 node := ojs_router.other_node(node, place.held, failure);
@@ -370,7 +370,7 @@ begin
                 select (batch.places[p.index + 1], p.id, p.status,
                     ojs_router.placed_error(p.error, batch.places[p.index + 1]))::ojs_router.pushed_item
                 from ojs_router.remote_push_many(batch.node, batch.part, null, null, atomicity, null) p);
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             if not ojs_router.is_down(failure) then
@@ -395,7 +395,7 @@ begin
     loop
         begin
             return ojs_router.remote_create_workflow(node, def);
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             node := ojs_router.other_node(node, null, failure);

@@ -119,7 +119,9 @@ begin
         ('list_jobs', 'in_queue text, in_state text, in_type text, after text, most int',
             (select string_agg(quote_ident(attname) || ' ' || format_type(atttypid, null), ', ' order by attnum)
              from pg_attribute where attrelid = 'ojs.job'::regclass and attnum > 0),
-            'ojs.list_jobs($2, $3, $4, $5, $6) x', 'x.*'),
+            -- a queue need not be on all nodes
+            '(select $2::text as name where $2 is null or exists (select from ojs.queues q where q.name = $2)) y, '
+            'lateral ojs.list_jobs(y.name, $3, $4, $5, $6) x', 'x.*'),
         ('listed_jobs', 'filter jsonb, most int', 'job jsonb, place bigint', 'ojs_http.listed_jobs($2, $3, 0) x',
             'x.*'),
         ('count_listed', 'filter jsonb', 'jobs bigint', '(select 1) y', 'ojs_http.count_listed($2) as jobs'),
@@ -159,7 +161,7 @@ begin
                     begin
                         return query select x.* from ojs_router.remote_%1$s(_nodes%4$s) x;
                         exit;
-                    exception when others then
+                    exception when others or query_canceled then
                         get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                             _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
                         _nodes := ojs_router.answering_after(_nodes, _failure, _attempt);
@@ -398,7 +400,7 @@ begin
                     _node := ojs_router.random_node();
                     begin
                         return ojs_router.remote_%1$s(_node%5$s);
-                    exception when others then
+                    exception when others or query_canceled then
                         get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                             _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
                         if not ojs_router.is_down(_failure) then

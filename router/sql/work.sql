@@ -64,7 +64,7 @@ begin
                 from unnest(ids) with ordinality i(id, n)
                 left join (select distinct on (r.id) r.id, r.node
                     from ojs_router.remote_has_jobs(nodes, ids) r) f on f.id = i.id);
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             nodes := ojs_router.answering_after(nodes, failure, attempt);
@@ -137,7 +137,7 @@ begin
                             _answer := ojs_router.remote_%1$s(_part.node, worker, _part.ids, %6$s, _part.leases);
                             done := done + _answer.done; %5$s
                             _failed := _answer.skipped;
-                        exception when others then
+                        exception when others or query_canceled then
                             get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                                 _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
                             if not ojs_router.is_down(_failure) then
@@ -171,7 +171,7 @@ begin
                 end loop;
                 skipped := case when _skipped = '{}' then '{}'
                     else array(select job_ids[n] from unnest(_skipped) n order by n) end;
-            exception when others then
+            exception when others or query_canceled then
                 get stacked diagnostics _failure.state = returned_sqlstate, _failure.message = message_text,
                     _failure.detail = pg_exception_detail, _failure.hint = pg_exception_hint;
                 if _failure.message like '%%] REMOTE %%' or _failure.message like 'PL/Proxy function %%' then
@@ -210,7 +210,7 @@ begin
             return query select * from ojs_router.remote_ack_and_claim(node, worker, queue, job_ids, lease_ids, results,
                 max, lease);
             get diagnostics got = row_count;
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             one_step := false;
@@ -296,7 +296,7 @@ begin
                 extended := extended || answer.extended;
                 cancelled := cancelled || answer.cancelled;
                 lost := lost || answer.lost;
-            exception when others then
+            exception when others or query_canceled then
                 get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                     failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
                 if not ojs_router.is_down(failure) then
@@ -328,7 +328,7 @@ declare
     failure ojs_router.failure;
 begin
     return ojs_router.remote_register_worker(node, worker, info);
-exception when others then
+exception when others or query_canceled then
     get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
         failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
     perform ojs_router.raise_failure(node, failure);
@@ -345,7 +345,7 @@ begin
     for attempt in 1..4 loop
         begin
             return (select bool_or(r) from ojs_router.remote_deregister_worker(nodes, worker, release) r);
-        exception when others then
+        exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
                 failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
             nodes := ojs_router.answering_after(nodes, failure, attempt);
