@@ -270,6 +270,7 @@ declare
 begin
     for asked in select distinct s.previous from ojs_router.slot s where s.slot = any (slots) order by 1 loop
         begin
+            perform ojs_router.await_pushes(asked);
             held := array(select h.slot from ojs_router.remote_held_slots(array[asked]) h);
         exception when others or query_canceled then
             get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,

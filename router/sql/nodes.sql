@@ -317,6 +317,25 @@ begin
     return other;
 end $$;
 
+-- Waits for the pushes that are under way on a node, before it is asked what keys it holds: one may be of a session
+-- that has ended, and with it its locks here.
+create function ojs_router.await_pushes(node int) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    ends timestamptz := clock_timestamp() + interval '30 seconds';
+    pushes text[] := ojs_router.remote_pushes(node);
+begin
+    while pushes <> '{}' loop
+        if clock_timestamp() > ends then
+            perform ojs_router.raise('UNAVAILABLE', format('pushes are under way on node %s for 30 s', node),
+                jsonb_build_object('node', node), 'Slots are moving from it, and it cannot tell yet which keys it '
+                    'holds. Try again later.');
+        end if;
+        perform pg_sleep(0.01);
+        pushes := array(select unnest(pushes) intersect select unnest(ojs_router.remote_pushes(node)));
+    end loop;
+end $$;
+
 -- The node that holds a key. Where its slot has moved and the node before still holds the key, that one.
 create function ojs_router.key_node(key text) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -341,6 +360,7 @@ begin
         return s.node;
     end if;
     begin
+        perform ojs_router.await_pushes(s.previous);
         if key like 'id: %' then
             held := exists (select from ojs_router.remote_has_job(array[s.previous], substr(key, 5)::uuid));
         else

@@ -39,6 +39,14 @@ create function ojs_router.remote_key_held(node int, key text) returns boolean l
     cluster 'ojs'; run on node;
     select ojs.key_held(key);
 $$;
+-- The transactions of routers' calls under way that may make a job with a key.
+create function ojs_router.remote_pushes(node int) returns text[] language plproxy as $$
+    cluster 'ojs'; run on node;
+    select array(
+        select pg_catalog.concat_ws(' ', a.pid, a.xact_start) from pg_catalog.pg_stat_activity a
+        where a.datname = pg_catalog.current_database() and a.usename = current_user and a.xact_start is not null
+            and a.query ~ 'ojs[.](push|http)');
+$$;
 create function ojs_router.remote_held_slots(nodes int[], out node int, out slot int) returns setof record
     language plproxy as $$
     cluster 'ojs'; run on unnest(nodes);
