@@ -14,9 +14,9 @@ grant execute on function
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 
 grant execute on function ojs.node_of(uuid), ojs.key_slot(text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
-grant execute on function ojs.key_held(text) to ojs_producer, ojs_admin;
 grant execute on function ojs.waiting() to ojs_worker, ojs_observer, ojs_admin;
-grant execute on function ojs.held_slots() to ojs_observer, ojs_admin;
+-- Not for producers: a queue that names its own tells nobody else which keys it holds.
+grant execute on function ojs.key_held(text), ojs.held_slots() to ojs_observer, ojs_admin;
 
 -- Producing
 grant execute on function

@@ -49,9 +49,9 @@ begin
     into said
     from jsonb_array_elements(case jsonb_typeof(job -> 'rate_limit') when 'array' then job -> 'rate_limit'
         else jsonb_build_array(job -> 'rate_limit') end) as stated(config)
-    cross join lateral (select coalesce(stated.config ->> 'key', 'queue:' || (job ->> 'queue'))
-        || case when current_setting('ojs.tenancy') = 'off' then ''
-            else coalesce('@' || (job #>> '{meta,tenant_id}'), '') end as name) as key
+    cross join lateral (select coalesce(stated.config ->> 'key', 'queue:' || (job ->> 'queue')) as name) as said
+    cross join lateral (select said.name || case when current_setting('ojs.tenancy') = 'off' then ''
+        else coalesce('@' || coalesce(ojs_store.caller_tenant(), job #>> '{meta,tenant_id}'), '') end as name) as key
     left join lateral (
         select r.config from ojs_store.rate_limit r
         where r.key = key.name and r.config is not null and (r.until is null or r.until > moment)
@@ -79,6 +79,8 @@ begin
                 else newest.at + n.throttle_period / greatest(n.throttle, 1) end as free_at
     ) used
     where used.allowed is not null
+        -- a producer may ask about any job, also about one that never was
+        and (said.name not like 'queue:%' or ojs_store.may_use_queue(substr(said.name, 7), 'produce'))
     order by used.remaining, used.free_at desc
     limit 1;
     return jsonb_strip_nulls(coalesce(said, '{}'));

@@ -27,6 +27,16 @@ select is(pg_temp.attempt('outsider', call) ~ 'SECRET|CHANGED', false,
 select ok(pg_temp.attempt('insider', call) ~ 'SECRET|CHANGED', format('SEC-01: and of one''s own: %s', call))
     from calls where call is not null and name not in (select name from idle);
 
+create function pg_temp.rate_of_vault() returns text language sql as $$
+    select ojs_http.limit_headers('{"queue": "vault", "rate_limit": {"rate": {"limit": 5, "period": "PT1M"}}}')
+        ->> 'X-RateLimit-Limit'
+$$;
+set local role outsider;
+select is(pg_temp.rate_of_vault(), null, 'SEC-01: what the limit of another''s queue leaves is not said');
+set local role insider;
+select is(pg_temp.rate_of_vault(), '5', 'SEC-01: that of one''s own is');
+reset role;
+
 -- VIEWS -------------------------------------------------------------------------------------------------------------
 
 select is((select string_agg(relname, ' ') from pg_class where relnamespace = 'ojs'::regnamespace and relkind = 'v'

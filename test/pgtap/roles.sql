@@ -19,8 +19,7 @@ reset client_min_messages;
 -- computes, so any of the four may have it. A function that is not listed here fails the test: say who may call it.
 create temp table calls (name text, callers text);
 insert into calls select unnest(string_to_array(names, ' ')), callers from (values
-    ('push push_job push_many cancel activate wait_result results create_workflow extend_workflow cancel_workflow '
-     'key_held',
+    ('push push_job push_many cancel activate wait_result results create_workflow extend_workflow cancel_workflow',
         'p'),
     ('info workflow lineage', 'po'),
     ('claim claim_pool ack ack_many ack_and_claim fail nack nack_many extend extend_many beat '
@@ -28,7 +27,7 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
         || 'delete_checkpoint lease_claim lease_ack lease_nack lease_extend once register_worker deregister_worker',
             'w'),
     ('ready', 'pwo'), ('waiting', 'wo'),
-    ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs held_slots '
+    ('health metrics queue_info queue_stats explain_job events dead_letter_stats list_jobs key_held held_slots '
      'scheduling_stats tenant_stats', 'o'),
     ('tick start_worker retry discard set_priority delete_job cancel_many retry_many delete_many create_queue '
      'configure_queue pause_queue resume_queue drain_queue '

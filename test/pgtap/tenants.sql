@@ -359,5 +359,20 @@ reset role;
 select ojs.unbind_tenant(role, tenant) from ojs.tenant_roles where role in ('first_name', 'second_gone') \g /dev/null
 select is(ojs.health() #>> '{tenants,bindings_without_role}', '0', 'OBS-01: until they are taken back');
 
+-- LIMITS OF ANOTHER TENANT -----------------------------------------------------------------------------------------
+
+create function pg_temp.remaining_of_b() returns text language sql as $$
+    select ojs_http.limit_headers('{"queue": "q", "meta": {"tenant_id": "b"},
+        "rate_limit": {"key": "shared", "rate": {"limit": 7, "period": "PT1M"}}}') ->> 'X-RateLimit-Remaining'
+$$;
+set local role insider;
+select ojs.push('t', queue => 'shared', options => '{"rate_limit": {"key": "shared", "rate": {"limit": 7,
+    "period": "PT1M"}}}') \g /dev/null
+select ojs.claim('shared', 'w') \g /dev/null
+select is(pg_temp.remaining_of_b(), '6', 'MT-01: a tenant is told what its limit leaves');
+set local role outsider;
+select is(pg_temp.remaining_of_b(), '7', 'MT-01: and not what the limit of another one does');
+reset role;
+
 select * from finish();
 rollback;
