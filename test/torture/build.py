@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SOURCES = ("Makefile", "ojs.control", "ojs_test.control", "include", "sql", "src")
+SOURCES = ("Makefile", "ojs.control", "ojs_test.control", "include", "router", "sql", "src")
 
 
 BUGS = os.path.join(ROOT, "test", "torture", "bugs")
