@@ -249,6 +249,8 @@ select is(pg_temp.each(call), told, 'MT-03: one for each tenant: ' || call) from
     ($$(ojs.push('l', queue => 'limits', options => '{"rate_limit": {"key": "k", "concurrency": 1}}')).state$$,
         'available available available'),
     ($$count(*) from ojs.claim('limits', 'w')$$, '1 1 1'),
+    ($$string_agg(worker, ',' order by worker) from ojs.workers where active_jobs > 0 and worker ~ '^w(@|$)'$$,
+        'w w w,w@a,w@b'),
     ($$available from ojs.queue_stats('keys')$$, '2 2 2'),
     ($$count(*) from ojs.queues where name ~ '^keys'$$, '1 1 3'),
     ($$count(*) from ojs.events where job_type = 'k' and type = 'job.enqueued'$$, '1 1 3')) c (call, told);
