@@ -53,24 +53,50 @@ end $$;
 create function ojs_http.keep_answer(operation text, key text, answer jsonb) returns void
 language sql strict immutable parallel safe begin atomic select; end;
 
--- Pages of jobs: the first ones of each node, in the order of listed_ids() of a node.
+create function ojs_router.remote_listed_jobs(node int, filter jsonb, most int, skip bigint) returns setof jsonb
+language plproxy as $$
+    cluster 'ojs'; run on node;
+    select l.job from ojs_http.listed_jobs($2, $3, $4) l;
+$$;
+create function ojs_router.listed_jobs_of(node int, filter jsonb, most int, skip bigint) returns setof jsonb
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    failure ojs_router.failure;
+begin
+    return query select j from ojs_router.remote_listed_jobs(node, filter, most, skip) j;
+exception when others or query_canceled then
+    get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+        failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+    perform ojs_router.raise_failure(node, failure);
+end $$;
+
+-- Pages of jobs, in the order of listed_ids() of a node. Of the jobs before the page, and of those that other nodes
+-- would have on it, only the places are read. What a node has of the page is a stretch of its own list.
 create function ojs_http.listed_jobs(filter jsonb, most int, skip bigint, out job jsonb, out place bigint)
     returns setof record
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 declare
     way text := case when filter @> '{"ascending": true}' then 'asc' else 'desc' end;
-    ordered text := case filter ->> 'sort'
-        when 'scheduled_at' then $o$(l.job ->> 'scheduled_at')::timestamptz $o$ || way || ' nulls last, '
-        when 'priority' then $o$(l.job ->> 'priority')::int $o$ || way || ', ' else '' end
-        || $o$(l.job ->> 'id')::uuid $o$ || way;
+    ordered text := case filter ->> 'sort' when 'scheduled_at' then 'l.scheduled_at ' || way || ' nulls last, '
+        when 'priority' then 'l.priority ' || way || ', ' else '' end || 'l.id ' || way;
 begin
-    if most + skip > 10000 then
+    if (most + skip <= 10000) is not true then
         perform ojs_router.raise('INVALID_PAYLOAD', 'a router lists no further than the 10000th job',
             '{"field": "page"}', 'Go on by cursor, which has no such bound.');
     end if;
-    return query execute format('select l.job, row_number() over (order by %1$s)'
-        ' from ojs_router.all_listed_jobs($1, $2) l order by %1$s limit $3 offset $4', ordered)
-        using filter, (most + skip)::int, most, skip;
+    return query execute format($q$
+        with page as materialized (
+            select p.* from (
+                select l.node, l.id, l.place, row_number() over (order by %s) as n
+                from ojs_router.all_listed_places($1, $2) l) p
+            where p.n > $4 and p.n <= $4 + $3
+        )
+        select j.job, p.n
+        from (select node, min(place) as first, max(place) as last from page group by node) s
+        cross join lateral ojs_router.listed_jobs_of(s.node, $1, (s.last - s.first + 1)::int, s.first - 1) j(job)
+        join page p on p.id = (j.job ->> 'id')::uuid
+    $q$, ordered) using filter, (most + skip)::int, most, skip;
 end $$;
 
 create function ojs_http.count_listed(filter jsonb) returns bigint

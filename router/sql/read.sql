@@ -122,8 +122,9 @@ begin
             -- a queue need not be on all nodes
             '(select $2::text as name where $2 is null or exists (select from ojs.queues q where q.name = $2)) y, '
             'lateral ojs.list_jobs(y.name, $3, $4, $5, $6) x', 'x.*'),
-        ('listed_jobs', 'filter jsonb, most int', 'job jsonb, place bigint', 'ojs_http.listed_jobs($2, $3, 0) x',
-            'x.*'),
+        ('listed_places', 'filter jsonb, most int', 'id uuid, priority int, scheduled_at timestamptz, place bigint',
+            'ojs_http.listed_jobs($2, $3, 0) x', '(x.job ->> ''id'')::uuid as id, (x.job ->> ''priority'')::int as '
+            'priority, (x.job ->> ''scheduled_at'')::timestamptz as scheduled_at, x.place'),
         ('count_listed', 'filter jsonb', 'jobs bigint', '(select 1) y', 'ojs_http.count_listed($2) as jobs'),
         ('listed_workflows', 'of_state text, after uuid, most int', 'id uuid, workflow jsonb',
             'ojs_http.listed_workflows($2, $3, $4, 0) x', 'x.*'),
