@@ -170,6 +170,17 @@ check_columns(Relation rel, const Shape &shape)
               "Run ALTER EXTENSION ojs UPDATE.", "the extension ojs in this database does not fit the library");
 }
 
+/* What tells of a crash has to be lost in it: else the hot set would be empty, and pass for complete. */
+void
+check_unlogged(Relation rel)
+{
+    if (rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT)
+        raise(Code::unavailable, Details().add("relation", RelationGetRelationName(rel)),
+              "Run ALTER TABLE ojs_store.hot_set_state SET UNLOGGED.",
+              "table ojs_store.%s is logged, so nobody would notice that a crash has emptied the hot set",
+              RelationGetRelationName(rel));
+}
+
 /* Rows are written past triggers, and foreign keys are made of triggers: better not at all than unnoticed. */
 void
 refuse_row_triggers(Relation rel)
@@ -193,7 +204,11 @@ open_relation(Rel which, LOCKMODE mode)
 {
     Relation rel = table_open(relation_oid(which), mode);
     int i = static_cast<int>(which);
-    fits[i].refresh(catalog_generation(which), [&] { check_columns(rel, shapes[i]); });
+    fits[i].refresh(catalog_generation(which), [&] {
+        check_columns(rel, shapes[i]);
+        if (which == Rel::hot_set_state)
+            check_unlogged(rel);
+    });
     if (mode >= RowExclusiveLock && rel->trigdesc != nullptr)
         refuse_row_triggers(rel);
     return rel;

@@ -67,6 +67,10 @@ alter table ojs_store.lease add more int;
 select matches(pg_temp.refusal_message($$ select count(*) from ojs.claim('default', 'w') $$),
     'does not fit the library', 'a column more is noticed');
 rollback to before_alter;
+alter table ojs_store.hot_set_state set logged;
+select matches(pg_temp.refusal_message($$ select count(*) from ojs.claim('default', 'w') $$),
+    'hot_set_state is logged', 'what tells of a crash must be lost in it');
+rollback to before_alter;
 select is(count(*), 1::bigint, 'as it was, it works') from ojs.claim('default', 'w');
 
 -- What a session remembers of queues goes with a change of ours, not with every new type in the database.
