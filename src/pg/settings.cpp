@@ -51,41 +51,43 @@ is_ours(const config_generic *setting)
     return pg_strncasecmp(setting->name, "ojs.", 4) == 0;
 }
 
-/* The names that the client has given values on connecting. */
+/* The names that the client has given values on connecting, or those whose values are the client's or a SET's. */
 List *
-named_by_client()
+named(bool on_connecting)
 {
     List *names = NIL;
     int n;
     config_generic **all = all_settings(&n);
     for (int i = 0; i < n; i++)
-        if (is_ours(all[i]) && all[i]->reset_source == PGC_S_CLIENT)
+        if (is_ours(all[i]) && (on_connecting ? all[i]->reset_source == PGC_S_CLIENT : all[i]->source >= PGC_S_CLIENT))
             names = lappend(names, pstrdup(all[i]->name));
     return names;
 }
 
 /*
- * Ends a session whose client has named a setting that it may not set, as the
- * server does where the library is preloaded. Until the library was loaded the
- * client's value stood in place of what the database or the server's
- * configuration says; it was refused, and the default would count.
+ * Ends a session that has given a setting a value which was refused, with a
+ * warning, as the library was loaded: a client's, since it had taken the place
+ * of what the database or the configuration says, and the default would count;
+ * and whatever value of a setting that anyone may set, since a session whose
+ * tenant is refused would act for none. Another SET is worth nothing anyhow.
  */
 void
-refuse_client(List *names)
+refuse_session(List *on_connecting, List *by_session)
 {
     int n;
     config_generic **all = all_settings(&n);
-    for (int i = 0; names != NIL && i < n; i++) {
-        if (!is_ours(all[i]) || all[i]->context == PGC_USERSET || all[i]->reset_source == PGC_S_CLIENT)
+    for (int i = 0; i < n; i++) {
+        if (!is_ours(all[i]) || all[i]->source >= PGC_S_CLIENT)
             continue;
         ListCell *cell;
-        foreach (cell, names)
+        foreach (cell, all[i]->context == PGC_USERSET ? by_session : on_connecting)
             if (pg_strcasecmp(all[i]->name, static_cast<char *>(lfirst(cell))) == 0)
-                ereport(FATAL, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                                errmsg("permission denied to set parameter \"%s\"", all[i]->name),
-                                errdetail("The client has set it on connecting."),
-                                errhint("Connect without it: look at options in the connection string, and at "
-                                        "PGOPTIONS.")));
+                ereport(FATAL,
+                        (errcode(all[i]->context == PGC_USERSET ? ERRCODE_INVALID_PARAMETER_VALUE
+                                                                : ERRCODE_INSUFFICIENT_PRIVILEGE),
+                         errmsg("this session may not set parameter \"%s\" to what it has said", all[i]->name),
+                         errdetail("The value came before the library was loaded; the warning before this says why."),
+                         errhint("Look at SET, at options in the connection string, and at PGOPTIONS.")));
     }
 }
 
@@ -103,7 +105,7 @@ is_tenant(std::string_view name)
 void
 guc_init()
 {
-    List *by_client = named_by_client();
+    List *on_connecting = named(true), *by_session = named(false);
     DefineCustomIntVariable("ojs.audit_retention", "How long the audit of administrators is kept.", nullptr,
                             &settings.audit_retention_s, 365 * 86400, 86400, INT_MAX, PGC_SUSET, GUC_UNIT_S, nullptr,
                             nullptr, nullptr);
@@ -185,7 +187,7 @@ guc_init()
                              &settings.webhooks_over_http, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.worker", "Starts background workers where the library is preloaded.", nullptr,
                              &settings.worker, true, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
-    refuse_client(by_client);
+    refuse_session(on_connecting, by_session);
     reserve_settings_prefix("ojs");
 }
 
