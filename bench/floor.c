@@ -34,10 +34,10 @@ static int n_held;
 
 static Oid relation(const char *name) { return get_relname_relid(name, get_namespace_oid("public", false)); }
 
-static TupleTableSlot *fetch(Relation rel, TupleTableSlot *slot, ItemPointer tid) {
-    if (!table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot)) elog(ERROR, "no row");
+static bool fetch(Relation rel, TupleTableSlot *slot, ItemPointer tid) {
+    if (!table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot)) return false;
     slot_getallattrs(slot);
-    return slot;
+    return true;
 }
 
 static void take(Relation rel, ItemPointer tid) {
@@ -102,14 +102,14 @@ Datum floor_claim(PG_FUNCTION_ARGS) {
         bool nulls[8] = {false};
         if (number / rows_per_page >= blocks) break;
         ItemPointerSet(&tid, number / rows_per_page, number % rows_per_page + 1);
-        fetch(ready, row, &tid);
+        if (!fetch(ready, row, &tid)) break; /* a page that is not full */
         job_tid = *(ItemPointer) DatumGetPointer(row->tts_values[2]);
         Datum held_row[] = {row->tts_values[0], TimestampTzGetDatum(GetCurrentTimestamp() + 30 * USECS_PER_SEC),
             Int64GetDatum(number), row->tts_values[1], PointerGetDatum(&job_tid),
             PointerGetDatum(cstring_to_text("worker"))};
         leases[n_held] = heap_form_tuple(RelationGetDescr(lease), held_row, nulls);
         take(ready, &tid);
-        fetch(job, envelope, &job_tid);
+        if (!fetch(job, envelope, &job_tid)) elog(ERROR, "a job has gone");
         Datum shown[] = {envelope->tts_values[0], envelope->tts_values[5], envelope->tts_values[4],
             envelope->tts_values[0]};
         tuplestore_putvalues(result->setResult, result->setDesc, shown, nulls);
@@ -136,7 +136,7 @@ Datum floor_ack(PG_FUNCTION_ARGS) {
     TupleTableSlot *slot = table_slot_create(lease, NULL);
     for (int i = 0; i < n_held; i++) {
         bool nulls[6] = {false};
-        fetch(lease, slot, &held[i]);
+        if (!fetch(lease, slot, &held[i])) elog(ERROR, "a lease has gone");
         Datum row[] = {slot->tts_values[0], TimestampTzGetDatum(GetCurrentTimestamp()), slot->tts_values[3],
             Int32GetDatum(1), slot->tts_values[1], slot->tts_values[5]};
         rows[i] = heap_form_tuple(RelationGetDescr(finished), row, nulls);

@@ -143,6 +143,7 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
         request.lease_ms = clamp_lease(interval_ms(lease));
     request.room = std::max(n, 1);
     request.queues = static_cast<Queue *>(palloc(sizeof(Queue) * request.room));
+    request.missing = static_cast<int64 *>(palloc(sizeof(int64) * request.room));
     request.weights = weights == nullptr ? nullptr : static_cast<int32 *>(palloc(sizeof(int32) * request.room));
     for (int i = 0; i < n; i++) {
         const Queue *queue = queue_for_claim(queues[i]);
@@ -150,6 +151,7 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
             if (!missing_ok)
                 raise_no_queue(queues[i]);
             validate_queue_name(queues[i]);
+            request.missing[request.n_missing++] = queue_id(queues[i]);
             continue;
         }
         check_queue(*queue, Right::work);
@@ -226,6 +228,18 @@ await_share(const Request &request, Share *share)
     return true;
 }
 
+/* What a claim waits for: its queues, and those that a first push will make. */
+static QueueIds
+awaited_ids(Request &request)
+{
+    QueueIds queues = all_queue_ids(request);
+    if (request.n_missing == 0)
+        return queues;
+    auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * (queues.n + request.n_missing)));
+    std::copy(request.missing, request.missing + request.n_missing, std::copy(queues.ids, queues.ids + queues.n, ids));
+    return {ids, queues.n + request.n_missing};
+}
+
 void
 await_jobs(Request &request, const HandedOut &out, int64 until_us, int round)
 {
@@ -234,7 +248,7 @@ await_jobs(Request &request, const HandedOut &out, int64 until_us, int round)
     int64 at_us = steady_us();
 
     if (request.max > 0) { /* where jobs wait for a rate limit, nobody says when it lets them start */
-        QueueIds queues = all_queue_ids(request);
+        QueueIds queues = awaited_ids(request);
         wake_wait(queues.ids, queues.n, names_versions(request.worker),
                   out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
     } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */

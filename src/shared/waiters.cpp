@@ -58,7 +58,7 @@ wait_for_queues(Waiter &waiter, const int64 *queues, int n, bool picky)
 {
     waiter.n = n <= max_waiter_queues && !picky ? n : 0;
     std::copy(queues, queues + waiter.n, waiter.queues);
-    std::fill(std::begin(waiter.filter), std::end(waiter.filter), n == 0 ? ~UINT64CONST(0) : 0);
+    std::fill(std::begin(waiter.filter), std::end(waiter.filter), 0);
     for (int i = 0; i < n && waiter.n == 0; i++)
         each_filter_bit(queues[i], [&](uint32 word, uint64 bit) { waiter.filter[word] |= bit; });
 }

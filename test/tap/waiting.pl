@@ -74,6 +74,24 @@ for my $preload (1, 0) {
     is($node->safe_psql('postgres', $overdue), 't', "the entry is still where it was, $how");
     is($node->safe_psql('postgres', $uses), $used, "and what the limit counts, $how");
 
+    # A claim that waits for a queue which nobody has made yet is woken by that queue's first job, not by others.
+    my $absent = $node->background_psql('postgres');
+    my $waits = $absent->query_safe('select pg_backend_pid()');
+    $absent->{stdin} .= "select count(*) from ojs.claim('absent', 'w', wait => '60 s', missing_ok => true);\n";
+    $absent->{run}->pump_nb;
+    my $state = "from pg_stat_activity where pid = $waits";
+    awaits($node, "select wait_event_type = 'Extension' $state", "a claim waits for a queue that is not there, $how");
+    my $switches = sub { return slurp_file("/proc/$waits/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m ? $1 : 0 };
+    my $slept = -e '/proc/self/status' ? $switches->() : 0;
+    append_to_file("$folder/others$preload", "select (ojs.push('test.job', queue => 'others')).id;\n");
+    $node->command_ok(['pgbench', '-n', '-t', 1000, '-f', "$folder/others$preload", $node->connstr('postgres')],
+        "others push, $how");
+    cmp_ok($switches->() - $slept, '<', 500, "and do not wake it each time, $how") if -e '/proc/self/status';
+    pushed($node, 'absent');
+    awaits($node, "select state = 'idle' $state", "its first job does, $how");
+    like($absent->query_safe('select 2'), qr/^1\n/, "and is handed out, $how");
+    $absent->quit;
+
     # A claim in a transaction that does not wait.
     my $session = $node->background_psql('postgres');
     is($session->query_safe(q{begin; select count(*) from ojs.claim('{long,mortal}'::text[], 'w', max => 10)}), '0',

@@ -19,6 +19,8 @@ struct Request {
     Queue *queues; /* copies: the cache may change under a call */
     int n;
     int room;
+    int64 *missing; /* the ids that queues will have which it names and which are not there */
+    int n_missing;
     int32 *weights;        /* by queue (shares.h); null: strictly one after the other */
     struct FairLook *fair; /* of all parts of a queue (fair.h), which it is given as their turns come; null: not so */
     text *worker;

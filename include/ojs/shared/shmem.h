@@ -71,7 +71,7 @@ struct ListenerFlag {
 /* A claim that waits; indexed by process number. */
 struct Waiter {
     Oid database;
-    int32 n; /* 0: too many queues, or all; those that the filter lets through */
+    int32 n; /* 0: none, or too many; those that the filter lets through */
     bool woken;
     int64 queues[max_waiter_queues];
     uint64 filter[waiter_filter_words]; /* a Bloom filter of queue ids, which are hashes */
