@@ -6,6 +6,7 @@
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
 #include "ojs/pg/json.h"
+#include "ojs/pg/row.h"
 #include "ojs/queue/access.h"
 #include "ojs/queue/tenant.h"
 #include "ojs/shared/shmem.h"

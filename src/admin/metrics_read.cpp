@@ -5,6 +5,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/pg/row.h"
 #include "ojs/counters/metric_table.h"
 #include "ojs/store/spi.h"
 

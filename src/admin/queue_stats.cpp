@@ -10,6 +10,7 @@
 #include "ojs/counters/queue_counters.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/pg/row.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/store/rows.h"
 #include "ojs/state/reap.h"

@@ -7,6 +7,7 @@
 #include "ojs/counters/metric_table.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
+#include "ojs/pg/row.h"
 
 namespace ojs
 {

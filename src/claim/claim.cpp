@@ -7,6 +7,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/pg/row.h"
 #include "ojs/job/envelope.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/queue/pool.h"

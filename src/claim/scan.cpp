@@ -30,6 +30,7 @@
 #include "ojs/state/transitions.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/pg/uuid.h"
+#include "ojs/pg/row.h"
 #include "ojs/state/reap.h"
 #include "ojs/shared/shmem.h"
 #include "ojs/shared/wakeup.h"

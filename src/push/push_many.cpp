@@ -16,6 +16,7 @@
 #include "ojs/pg/json.h"
 #include "ojs/push/unique.h"
 #include "ojs/pg/uuid.h"
+#include "ojs/pg/row.h"
 #include "ojs/hot_set/hot_set.h"
 
 using namespace ojs;

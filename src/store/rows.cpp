@@ -3,6 +3,8 @@
  */
 #include "ojs/store/rows.h"
 
+#include "ojs/pg/row.h"
+
 namespace ojs
 {
 
@@ -52,74 +54,55 @@ constexpr Oid maintenance_types[] = {TIMESTAMPTZOID, TEXTOID, TIMESTAMPTZOID, TE
 constexpr Oid job_parent_types[] = {UUIDOID, UUIDOID};
 constexpr Oid pool_types[] = {TEXTOID, TEXTARRAYOID, INT4ARRAYOID, INT4OID, TEXTOID, TIMESTAMPTZOID};
 
-/* Fills values and nulls one column after the other. */
-template <int n> struct Columns {
-    Datum values[n];
-    bool nulls[n];
-    int at = 0;
+bool
+is_null(const auto &value)
+{
+    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(value)>>)
+        return value == nullptr;
+    else if constexpr (requires { value.has_value(); })
+        return !value.has_value();
+    else
+        return false;
+}
 
-    void put(Datum value)
-    {
-        values[at] = value;
-        nulls[at++] = false;
-    }
-    void none()
-    {
-        values[at] = 0;
-        nulls[at++] = true;
-    }
-    void put(const pg_uuid_t &id) { put(UUIDPGetDatum(&id)); }
-    void put(const ItemPointerData &tid) { put(PointerGetDatum(&tid)); }
-    void put(int64 v) { put(Int64GetDatum(v)); }
-    void put(int32 v) { put(Int32GetDatum(v)); }
-    void put(int16 v) { put(Int16GetDatum(v)); }
-    template <typename E>
-    requires std::is_enum_v<E>
-    void put(E v) { put(static_cast<int16>(v)); }
-    void put(const std::optional<int64> &v)
-    {
-        if (v)
-            put(*v);
-        else
-            none();
-    }
-    void put(const void *varlena)
-    {
-        if (varlena != nullptr)
-            put(PointerGetDatum(varlena));
-        else
-            none();
-    }
-    HeapTuple form(Relation rel)
-    {
-        Assert(at == n && RelationGetNumberOfAttributes(rel) == n);
-        HeapTuple tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-        leave_out_nulls(tuple, RelationGetDescr(rel));
-        return tuple;
-    }
+/* How many bytes the value takes, at most, with what may come before it to align it. */
+template <typename Value>
+Size
+room_for(const Value &value)
+{
+    if constexpr (std::is_pointer_v<Value>)
+        return value == nullptr ? 0 : RowWriter::room_for_varlena(value);
+    else
+        return sizeof(Value) + alignof(Value);
+}
 
-private:
-    /*
-     * Columns that a row does not have read as null, as in rows that are older than their column. If only the last ones
-     * are null, the row can do without them, and so without a bitmap of nulls: 8 bytes less to log and to keep.
-     */
-    void leave_out_nulls(HeapTuple tuple, TupleDesc columns)
-    {
-        int given = n;
-        while (given > 0 && nulls[given - 1] && !TupleDescAttr(columns, given - 1)->atthasmissing)
-            given--;
-        if (given == n || std::find(nulls, nulls + given, true) != nulls + given)
-            return;
-        HeapTupleHeader header = tuple->t_data;
-        auto *bytes = reinterpret_cast<char *>(header);
-        uint8 start = MAXALIGN(SizeofHeapTupleHeader);
-        memmove(bytes + start, bytes + header->t_hoff, tuple->t_len - header->t_hoff);
-        tuple->t_len -= header->t_hoff - start;
-        header->t_hoff = start;
-        header->t_infomask &= static_cast<uint16>(~HEAP_HASNULL);
-        HeapTupleHeaderSetNatts(header, given);
-    }
-};
+template <typename Value>
+void
+put(RowWriter &out, const Value &value)
+{
+    if (is_null(value))
+        out.none();
+    else if constexpr (std::is_pointer_v<Value>)
+        out.varlena(value);
+    else if constexpr (requires { value.has_value(); })
+        out.fixed(*value);
+    else
+        out.fixed(value);
+}
+
+/*
+ * How many columns a row must have. Columns that it does not have read as null, as in rows that are older than their
+ * column. If only the last ones are null, the row can do without them, and so without a bitmap of nulls: 8 bytes less
+ * to log and to keep.
+ */
+int
+columns_given(const bool *nulls, int n, TupleDesc columns)
+{
+    int given = n;
+    while (given > 0 && nulls[given - 1] && !TupleDescAttr(columns, given - 1)->atthasmissing)
+        given--;
+    return std::find(nulls, nulls + given, true) == nulls + given ? given : n;
+}
 
 /* Reads one column after the other. Varlena values may be compressed or out of line: jsonb is given back plain. */
 struct Reader {
@@ -211,9 +194,15 @@ HeapTuple
 form(Relation rel, const Row &row)
 {
     return Row::columns(row, [rel](const auto &...column) {
-        Columns<sizeof...(column)> c;
-        (c.put(column), ...);
-        return c.form(rel);
+        constexpr int n = sizeof...(column);
+        Assert(RelationGetNumberOfAttributes(rel) == n);
+        const bool nulls[] = {is_null(column)...};
+        int given = columns_given(nulls, n, RelationGetDescr(rel));
+        bool any_null = std::find(nulls, nulls + given, true) != nulls + given;
+        RowWriter out(given, any_null, (room_for(column) + ...));
+        int number = 0;
+        ((number++ < given ? put(out, column) : void()), ...);
+        return out.finish();
     });
 }
 

@@ -7,6 +7,7 @@
 #include "ojs/counters/job_metrics.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/pg/row.h"
 #include "ojs/state/lease_log.h"
 #include "ojs/hot_set/hot_set.h"
 

@@ -5,6 +5,7 @@
  */
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
+#include "ojs/pg/row.h"
 #include "ojs/queue/access.h"
 #include "ojs/state/status.h"
 

@@ -9,6 +9,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/pg/row.h"
 #include "ojs/limits/slots.h"
 #include "ojs/state/transitions.h"
 #include "ojs/hot_set/hot_set.h"

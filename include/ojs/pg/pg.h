@@ -229,34 +229,6 @@ insert_index_tuples(ResultRelInfo *indexes, TupleTableSlot *slot, EState *state,
 #endif
 }
 
-/*
- * A set is returned in one piece. The caller knows what its rows look like, so no description of them is made: the
- * server's own InitMaterializedSRF() makes two, which costs a claim more than it costs to find a job's envelope.
- */
-inline ReturnSetInfo *
-begin_set(FunctionCallInfo fcinfo)
-{
-    auto *set = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
-    if (set == nullptr || !IsA(set, ReturnSetInfo) || !(set->allowedModes & SFRM_Materialize) ||
-        set->expectedDesc == nullptr)
-        ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-                        errmsg("set-valued function called in context that cannot accept a set")));
-    MemoryContext old = MemoryContextSwitchTo(set->econtext->ecxt_per_query_memory);
-    set->returnMode = SFRM_Materialize;
-    set->setResult = tuplestore_begin_heap((set->allowedModes & SFRM_Materialize_Random) != 0, false, work_mem);
-    MemoryContextSwitchTo(old);
-    return set;
-}
-
-template <int n>
-inline void
-put_row(ReturnSetInfo *set, Datum (&values)[n], bool (&nulls)[n])
-{
-    if (set->expectedDesc->natts != n)
-        elog(ERROR, "a row has %d columns and not %d", n, set->expectedDesc->natts);
-    tuplestore_putvalues(set->setResult, set->expectedDesc, values, nulls);
-}
-
 /* Whether this transaction has an earlier statement of a pipeline. Minor releases before August 2022 do not say. */
 inline bool
 in_pipeline()
