@@ -391,9 +391,8 @@ emit(Walk &walk, ReturnSetInfo *set)
     Hooks hooks = hooks_at(Point::before_execute);
 
     std::sort(walk.taken, walk.taken + walk.n, [](const ClaimedJob &a, const ClaimedJob &b) {
-        if (a.queue_position != b.queue_position)
-            return a.queue_position < b.queue_position;
-        return a.ready.npriority != b.ready.npriority ? a.ready.npriority < b.ready.npriority : a.seq < b.seq;
+        return std::tie(a.queue_position, a.ready.npriority, a.seq) <
+               std::tie(b.queue_position, b.ready.npriority, b.seq);
     });
     if (walk.request.weights != nullptr)
         take_turns(walk.taken, walk.n, walk.request.weights);

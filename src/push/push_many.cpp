@@ -98,7 +98,6 @@ read_job(Call &call, Batch &batch, int i)
 {
     const JsonbValue &job = call.jobs[i];
     Envelope envelope = empty_envelope();
-
     envelope.item = call.partial ? -1 : i;
     error_item = envelope.item;
     if (!is_object(job))

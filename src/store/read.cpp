@@ -220,7 +220,7 @@ is_of(Table &table, const pg_uuid_t *id)
 
 /* What the server remembers of the file's length is at most too little: whoever cuts a file off or writes another says
  * so to all. */
-static bool
+bool
 has_block(Relation rel, BlockNumber block)
 {
     BlockNumber known = rel->rd_smgr != nullptr ? rel->rd_smgr->smgr_cached_nblocks[MAIN_FORKNUM] : InvalidBlockNumber;

@@ -160,6 +160,7 @@ delete_tuple(Table &table, ItemPointer tid, bool wait)
 static void
 watch_deleted(Table &table, ItemPointer tid)
 {
+    note_taken(table, tid);
     if (!TTS_EMPTY(table.slot) && ItemPointerEquals(&table.slot->tts_tid, tid)) {
         bool should_free;
         watch(table, ExecFetchSlotHeapTuple(table.slot, false, &should_free), -1);

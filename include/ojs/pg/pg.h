@@ -22,6 +22,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 
 extern "C" {
@@ -92,6 +93,7 @@ extern "C" {
 #include "replication/walsender.h"
 #include "storage/bufmgr.h"
 #include "storage/condition_variable.h"
+#include "storage/freespace.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"

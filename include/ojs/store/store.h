@@ -203,6 +203,9 @@ Outcome take_waiting(Table &table, ItemPointer tid);
 Outcome lock(Table &table, ItemPointer tid, bool wait);
 void replace(Table &table, ItemPointer tid, HeapTuple tuple);
 
+/* By the verbs that take: new rows of ready or lease may go where this one was (reuse.cpp). */
+void note_taken(const Table &table, ItemPointer tid);
+
 /*
  * For a table of which our only index is unique, on its first column, and may be partial, as long as all rows written
  * here are ones that it holds. insert_unless_there() is INSERT … ON CONFLICT DO NOTHING without the wait: false, and
@@ -282,6 +285,8 @@ void key_uuid(ScanKey key, const pg_uuid_t &id);
 
 /* The row of job `id` as `snapshot` sees it, in the slot. */
 bool read(Table &table, Idx index, const pg_uuid_t &id, Snapshot snapshot);
+
+bool has_block(Relation rel, BlockNumber block);
 
 /* The committed (or own) row at tid, in the slot. The caller compares the id: rows of a table move, and where it is
  * written anew there may be no such block any more. */
