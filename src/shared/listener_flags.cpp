@@ -78,8 +78,13 @@ lower_listener_flag(int64 queue)
 {
     if (!can_open())
         return true;
+    Relation rel = store::open_relation(store::Rel::listener_flag, mode);
+    bool up = store::may_hold(rel, queue);
+    table_close(rel, NoLock);
+    if (!up)
+        return false;
     Flags flags;
-    bool up = false;
+    up = false;
     begin(flags);
     look_at(flags, queue);
     for (store::Row row; (row = store::next(flags.scan)) != store::Row::none;) {

@@ -374,4 +374,28 @@ wait_for(const Scan &scan)
     }
 }
 
+bool
+may_hold(Relation rel, int64 value)
+{
+    constexpr BlockNumber few = 2;
+    BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+    bool found = blocks > few;
+    for (BlockNumber block = 0; block < blocks && !found; block++) {
+        Buffer buffer = ReadBuffer(rel, block);
+        Page page = BufferGetPage(buffer);
+        LockBuffer(buffer, BUFFER_LOCK_SHARE);
+        OffsetNumber last = PageGetMaxOffsetNumber(page);
+        for (OffsetNumber i = FirstOffsetNumber; i <= last && !found; i++) {
+            ItemId item = PageGetItemId(page, i);
+            if (!ItemIdIsNormal(item))
+                continue;
+            auto *row = reinterpret_cast<HeapTupleHeader>(PageGetItem(page, item));
+            bool dead = (row->t_infomask & HEAP_XMAX_COMMITTED) && !HEAP_XMAX_IS_LOCKED_ONLY(row->t_infomask);
+            found = !dead && memcmp(reinterpret_cast<char *>(row) + row->t_hoff, &value, sizeof value) == 0;
+        }
+        UnlockReleaseBuffer(buffer);
+    }
+    return found;
+}
+
 } // namespace ojs::store

@@ -97,6 +97,24 @@ for my $preload (1, 0) {
             'PGX-08: who may have waited, and got less than it asked for, hears of the next push');
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
 
+        # A push lowers the flag; that it was rolled back leaves it up.
+        $other->query_safe("begin; select from ojs.push('test.job', queue => 'news'); savepoint s;
+            set constraints all immediate; rollback");
+        pushed($node, 'news');
+        ok(heard($session, 'news'), 'PGX-08: a flag stays up if who lowered it rolls back');
+        # So many flags that a push asks their index.
+        $node->safe_psql('postgres',
+            q{select from generate_series(1, 700) n, ojs.create_queue('many-' || n);
+            select from generate_series(1, 700) n, ojs.claim('many-' || n, 'w')});
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+        cmp_ok($node->safe_psql('postgres', q{select pg_relation_size('ojs_store.listener_flag')}), '>', 2 * 8192,
+            'PGX-08: seven hundred queues are waited for');
+        pushed($node, 'news');
+        ok(heard($session, 'news'), 'PGX-08: a listener hears of its queue among so many');
+        pushed($node, 'many-444');
+        ok(heard($session, 'many-444'), 'PGX-08: of each of them');
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+
         $other->query_safe("set ojs.notify = off; select from ojs.push('test.job', queue => 'news'); reset ojs.notify");
         ok(!heard($session, 'news', 0.5), 'PGX-07: ojs.notify = off keeps quiet');
     }
