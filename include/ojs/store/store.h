@@ -281,7 +281,7 @@ Row find(Table &table, Idx index, ScanKey keys, int n, const pg_uuid_t *id, Item
 bool find_at(Table &table, const pg_uuid_t &id, ItemPointer tid);
 
 /* False: no row of a table whose first column is a bigint, and never null, has that value there. By a look at the pages
- * of a small table, which costs a third of a look at its index; of a larger one it knows nothing. */
+ * of a small table, which costs a quarter of a look at its index; a larger one may hold it. */
 bool may_hold(Relation rel, int64 value);
 
 /* All rows of job `id`, for tables that may hold several: begin/next with this key. */
