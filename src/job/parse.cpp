@@ -7,6 +7,7 @@
 #include "ojs/job/attribute_names.h"
 #include "ojs/job/attributes.h"
 #include "ojs/job/limit_policy.h"
+#include "ojs/pg/settings.h"
 #include "ojs/pg/uuid.h"
 
 namespace ojs
@@ -403,13 +404,17 @@ envelope_from_json(const Jsonb *json, TimestampTz now, bool parameters_only, Env
     if (!is_object(json))
         raise_field(Code::invalid_payload, what, "Give a job such as {\"type\": \"email.send\", \"args\": []}.",
                     "%s must be a JSON object, not %s", what, kind_of(json));
-    envelope_from_object(root_of(json), now, parameters_only, envelope);
+    envelope_from_object(json_of(json), now, parameters_only, envelope);
 }
 
 void
-envelope_from_object(const JsonbContainer *object, TimestampTz now, bool parameters_only, Envelope &envelope)
+envelope_from_object(const JsonbValue &value, TimestampTz now, bool parameters_only, Envelope &envelope)
 {
-    if (!parameters_only) {
+    const JsonbContainer *object = value.val.binary.data;
+
+    /* A byte of it is at most six of text, but for numbers: those that are kept have to be short, and validate() counts
+     * them. */
+    if (!parameters_only && int64{value.val.binary.len} * 6 > settings.max_envelope_size) {
         check_envelope_size(object);
         envelope.measured = true;
     }

@@ -22,6 +22,18 @@ escaped_lengths()
 }
 constexpr std::array<uint8, 256> escaped_length = escaped_lengths();
 
+/* Whether none of the next eight bytes needs an escape: no control character, no quote, no backslash. */
+bool
+eight_plain(const char *p)
+{
+    constexpr uint64 each = 0x0101010101010101;
+    uint64 bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    auto zero = [](uint64 x) { return (x - each) & ~x; }; /* the high bit of a byte, where one is zero */
+    uint64 control = (bytes - each * 0x20) & ~bytes;
+    return ((control | zero(bytes ^ each * '"') | zero(bytes ^ each * '\\')) & each * 0x80) == 0;
+}
+
 char *
 numeric_text(Numeric number)
 {
@@ -59,18 +71,37 @@ number_length(Numeric number)
 namespace
 {
 
-int64
-scalar_length(const JsonbValue &value)
+/* Brackets take two bytes; each element or member two for the ", " before it, save the first of its container, and each
+ * member two more for its ": ". Reads the entries where they lie: an iterator would copy each. */
+void
+measure(const JsonbContainer *json, int depth, Extent &extent)
 {
-    switch (value.type) {
-    case jbvString:
-        return text_length(text_of(value));
-    case jbvNumeric:
-        return number_length(value.val.numeric);
-    case jbvBool:
-        return value.val.boolean ? 4 : 5;
-    default:
-        return 4;
+    int n = static_cast<int>(JsonContainerSize(json));
+    int entries = JsonContainerIsObject(json) ? 2 * n : n;
+    auto data = reinterpret_cast<const char *>(&json->children[entries]);
+    uint32 at = 0;
+
+    check_stack_depth();
+    CHECK_FOR_INTERRUPTS();
+    extent.depth = std::max(extent.depth, depth);
+    extent.values += n;
+    extent.text += 2 + 2 * std::max(n - 1, 0) + 2 * (entries - n);
+    for (int i = 0; i < entries; i++) {
+        JEntry entry = json->children[i];
+        uint32 end = at;
+        JBE_ADVANCE_OFFSET(end, entry);
+        if (JBE_ISSTRING(entry)) {
+            extent.text += text_length({data + at, end - at});
+        } else if (JBE_ISCONTAINER(entry)) {
+            measure(reinterpret_cast<const JsonbContainer *>(data + INTALIGN(at)), depth + 1, extent);
+        } else if (JBE_ISNUMERIC(entry)) {
+            int64 length = number_length(reinterpret_cast<Numeric>(const_cast<char *>(data + INTALIGN(at))));
+            extent.text += length;
+            extent.number = std::max(extent.number, length);
+        } else {
+            extent.text += JBE_ISBOOL_FALSE(entry) ? 5 : 4;
+        }
+        at = end;
     }
 }
 
@@ -172,44 +203,22 @@ int64
 text_length(std::string_view text)
 {
     int64 length = 2;
-    for (char c : text)
-        length += escaped_length[static_cast<unsigned char>(c)];
+    for (const char *p = text.data(), *end = p + text.size(); p < end;) {
+        if (end - p >= 8 && eight_plain(p)) {
+            length += 8;
+            p += 8;
+        } else {
+            length += escaped_length[static_cast<unsigned char>(*p++)];
+        }
+    }
     return length;
 }
 
 Extent
 extent_of(const JsonbContainer *json)
 {
-    JsonbIterator *it = JsonbIteratorInit(const_cast<JsonbContainer *>(json));
-    JsonbIteratorToken token;
-    JsonbValue value;
     Extent extent = {};
-    int depth = 0;
-
-    /* Brackets take two bytes; each element or member two for the ", " before it, save the first of its container,
-     * and each member two more for its ": ". */
-    while ((token = JsonbIteratorNext(&it, &value, false)) != WJB_DONE) {
-        switch (token) {
-        case WJB_BEGIN_ARRAY:
-        case WJB_BEGIN_OBJECT: {
-            int64 n = token == WJB_BEGIN_ARRAY ? value.val.array.nElems : value.val.object.nPairs;
-            extent.depth = std::max(extent.depth, ++depth);
-            extent.values += n;
-            extent.text += 2 + 2 * std::max<int64>(n - 1, 0) + (token == WJB_BEGIN_OBJECT ? 2 * n : 0);
-            break;
-        }
-        case WJB_END_ARRAY:
-        case WJB_END_OBJECT:
-            depth--;
-            break;
-        default:
-            int64 length = scalar_length(value);
-            extent.text += length;
-            if (value.type == jbvNumeric)
-                extent.number = std::max(extent.number, length);
-        }
-        CHECK_FOR_INTERRUPTS();
-    }
+    measure(json, 1, extent);
     return extent;
 }
 

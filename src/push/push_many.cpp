@@ -102,7 +102,7 @@ read_job(Call &call, Batch &batch, int i)
     error_item = envelope.item;
     if (!is_object(job))
         raise_field(Code::invalid_payload, "jobs", "Give each job as an object.", "a job must be an object");
-    envelope_from_object(job.val.binary.data, call.at, false, envelope);
+    envelope_from_object(job, call.at, false, envelope);
     if (!admit_envelope(call.hooks, envelope, call.at)) {
         call.results[i] = {"dropped", false, {}, nullptr};
         return;

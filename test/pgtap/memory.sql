@@ -82,6 +82,31 @@ select is(string_agg(n::text,
     'the length of a number is that of its text')
 from numbers;
 
+-- So is that of any other value, whatever has to be escaped in it and wherever that stands.
+select random() as seed \gset
+select setseed(:seed);
+create function pg_temp.any_text() returns text language sql as $$
+    select coalesce(string_agg((array['a', 'é', '😀', '"', e'\\', '/', ' ', '!', '#', '[', e'\x7f', chr(1 + n % 32)])
+        [1 + (random() * 80)::int % greatest(12 - 11 * (n % 2), 1)], ''), '')
+    from generate_series(1, (random() * 40)::int) n
+$$;
+create temp table texts as
+select j, pg_temp.held('texts') as id
+from (
+    select case n % 5
+        when 0 then to_jsonb(pg_temp.any_text())
+        when 1 then jsonb_build_array(pg_temp.any_text(), true, pg_temp.any_text(), null, n, '[]'::jsonb)
+        when 2 then jsonb_build_object('k' || pg_temp.any_text(), pg_temp.any_text(), 'b', false, 'o', '{}'::jsonb)
+        when 3 then jsonb_build_array(jsonb_build_object('k', array[n, -n], 'm', pg_temp.any_text()), n / 7.0, 1.50)
+        else (array['{}', '[]', '[[]]', 'true', 'false', 'null', '""', '[null]', '{"a": [{}]}'])[1 + n / 5 % 9]::jsonb
+    end
+    from generate_series(1, 500) n) as given(j);
+select ojs.ack(id, j) from texts where j <> 'null' \g /dev/null
+select is(string_agg(j::text, ' ') filter (where ojs.info(id) -> 'result_size_bytes'
+        is distinct from to_jsonb(octet_length(j::text))), null,
+    format('the length of a value is that of its text (seed %s)', :'seed'))
+from texts where j <> 'null';
+
 -- Whatever it is ----------------------------------------------------------------------------------------------------
 
 -- Random JSON of some `size` values: numbers of all sizes, strings that are not normalised, keys that nearly agree,
