@@ -456,7 +456,7 @@ begin
         perform ojs_store.rest(0.01);
     end loop;
 
-    perform ojs_store.wake(name); -- who waits for it is told
+    perform ojs_store.wake(name); -- who waits for it is told, by the commit, which lowers the flags of listeners
     if strategy = 'move' then
         perform ojs_store.wake(target);
     end if;
@@ -483,8 +483,6 @@ begin
         select u.ctid from ojs_store.limit_use u where u.key = ojs_store.name_hash(own_limits)
             and u.kind in (LimitUse.start, LimitUse.event) for update skip locked));
     perform ojs_store.merge_slots(own_limits);
-    delete from ojs_store.listener_flag where ctid = any (array(
-        select f.ctid from ojs_store.listener_flag f where f.queue = queue.id for update skip locked));
     delete from ojs_store.priority_aging where ctid = any (array(
         select a.ctid from ojs_store.priority_aging a where a.queue = queue.id for update skip locked));
     perform ojs_store.changed('ojs_store.rate_limit');

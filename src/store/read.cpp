@@ -390,7 +390,8 @@ may_hold(Relation rel, int64 value)
             if (!ItemIdIsNormal(item))
                 continue;
             auto *row = reinterpret_cast<HeapTupleHeader>(PageGetItem(page, item));
-            bool dead = (row->t_infomask & HEAP_XMAX_COMMITTED) && !HEAP_XMAX_IS_LOCKED_ONLY(row->t_infomask);
+            bool dead = HeapTupleHeaderXminInvalid(row) ||
+                        ((row->t_infomask & HEAP_XMAX_COMMITTED) && !HEAP_XMAX_IS_LOCKED_ONLY(row->t_infomask));
             found = !dead && memcmp(reinterpret_cast<char *>(row) + row->t_hoff, &value, sizeof value) == 0;
         }
         UnlockReleaseBuffer(buffer);

@@ -97,11 +97,20 @@ for my $preload (1, 0) {
             'PGX-08: who may have waited, and got less than it asked for, hears of the next push');
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
 
-        # A push lowers the flag; that it was rolled back leaves it up.
-        $other->query_safe("begin; select from ojs.push('test.job', queue => 'news'); savepoint s;
-            set constraints all immediate; rollback");
+        # The commit of a push lowers the flag, and then fails: the last check that it makes is for write skew.
+        $node->safe_psql('postgres', 'create table skew (n int)');
+        my $count = 'begin isolation level serializable; select count(*) from skew';
+        $other->query_safe("$count; select from ojs.push('test.job', queue => 'news'); insert into skew values (1)");
+        $node->safe_psql('postgres', "$count; insert into skew values (2); commit");
+        $other->query('commit');
+        like($other->{stderr}, qr/could not serialize/, 'PGX-08: a push fails in its commit');
+        $other->{stderr} = '';
         pushed($node, 'news');
         ok(heard($session, 'news'), 'PGX-08: a flag stays up if who lowered it rolls back');
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
+        $other->query_safe("begin; select from ojs.drop_queue('news', 'discard'); commit");
+        ok(heard($session, 'news'), 'PGX-08: who listens to a queue that is dropped is told');
+        $session->query_safe("select from ojs.claim('news', 'w', max => 1000, missing_ok => true)") for 1 .. 2;
         # So many flags that a push asks their index.
         $node->safe_psql('postgres',
             q{select from generate_series(1, 700) n, ojs.create_queue('many-' || n);
@@ -113,6 +122,7 @@ for my $preload (1, 0) {
         ok(heard($session, 'news'), 'PGX-08: a listener hears of its queue among so many');
         pushed($node, 'many-444');
         ok(heard($session, 'many-444'), 'PGX-08: of each of them');
+        $node->safe_psql('postgres', 'truncate ojs_store.listener_flag');
         $session->query_safe("select from ojs.claim('news', 'w', max => 1000)") for 1 .. 2;
 
         $other->query_safe("set ojs.notify = off; select from ojs.push('test.job', queue => 'news'); reset ojs.notify");
