@@ -29,7 +29,6 @@
 #include "ojs/state/members.h"
 #include "ojs/state/transitions.h"
 #include "ojs/pg/subtransaction.h"
-#include "ojs/pg/uuid.h"
 #include "ojs/pg/row.h"
 #include "ojs/state/reap.h"
 #include "ojs/shared/shmem.h"
@@ -161,7 +160,8 @@ walk_positions(Walk &walk, store::Scan &scan, int queue_position, Level &level, 
         if (walk.held_back.limit != 0)
             end_stretch(walk.held_back, level.held_back[klass], walk.now);
         int before = walk.n;
-        if (seen == store::Row::live && store::take(ready, &scan.tid) == store::Outcome::ok)
+        bool at_once = walk.n > 0 || !walk.request.may_wait; /* who has written does not go on to wait */
+        if (seen == store::Row::live && store::take(ready, &scan.tid, at_once) == store::Outcome::ok)
             hand_over(walk, queue_position, row);
         walk.left -= walk.n - before;
         if (limited && walk.n > before)

@@ -24,18 +24,19 @@ alignment_of(char attalign)
     }
 }
 
-void
+inline void
 put(RowWriter &out, Form_pg_attribute column, Datum value)
 {
-    if (column->attlen == -1)
+    int length = column->attlen;
+    if (length == -1)
         out.varlena(DatumGetPointer(value), alignment_of(column->attalign));
     else if (!column->attbyval)
-        out.fixed(DatumGetPointer(value), static_cast<Size>(column->attlen), alignment_of(column->attalign));
-    else if (column->attlen == sizeof(int64))
+        out.fixed(DatumGetPointer(value), static_cast<Size>(length), alignment_of(column->attalign));
+    else if (length == sizeof(int64))
         out.fixed(DatumGetInt64(value));
-    else if (column->attlen == sizeof(int32))
+    else if (length == sizeof(int32))
         out.fixed(DatumGetInt32(value));
-    else if (column->attlen == sizeof(int16))
+    else if (length == sizeof(int16))
         out.fixed(DatumGetInt16(value));
     else
         out.fixed(DatumGetChar(value));

@@ -175,9 +175,23 @@ watch_deleted(Table &table, ItemPointer tid)
     ReleaseBuffer(buffer);
 }
 
-Outcome
-take(Table &table, ItemPointer tid)
+/* Whether the slot shows a row at tid that is there for everyone, and that nobody has touched. The slot's pin keeps it
+ * from being another row by now. */
+static bool
+seen_free(const Table &table, ItemPointer tid)
 {
+    if (TTS_EMPTY(table.slot) || !ItemPointerEquals(&table.slot->tts_tid, tid))
+        return false;
+    bool should_free;
+    HeapTupleHeader row = ExecFetchSlotHeapTuple(table.slot, false, &should_free)->t_data;
+    return HeapTupleHeaderXminCommitted(row) && (row->t_infomask & HEAP_XMAX_INVALID) != 0;
+}
+
+Outcome
+take(Table &table, ItemPointer tid, bool at_once)
+{
+    if (at_once && seen_free(table, tid))
+        return take_seen(table, tid);
     TM_Result result = lock_tuple(table, tid, LockWaitSkip);
     if (result == TM_Ok)
         result = delete_tuple(table, tid, true); /* "wait" for our own lock, which is none */

@@ -20,6 +20,7 @@ public:
         header = reinterpret_cast<HeapTupleHeader>(reinterpret_cast<char *>(tuple) + HEAPTUPLESIZE);
         memset(header, 0, start);
         at = reinterpret_cast<char *>(header) + start;
+        present = any_null ? header->t_bits : nullptr;
         header->t_hoff = static_cast<uint8>(start);
         header->t_infomask = any_null ? HEAP_HASNULL : 0;
         HeapTupleHeaderSetNatts(header, columns);
@@ -73,6 +74,7 @@ public:
 private:
     HeapTuple tuple;
     HeapTupleHeader header;
+    bits8 *present; /* null if all are */
     char *at;
     int column = 0;
 
@@ -81,8 +83,8 @@ private:
         auto offset = static_cast<Size>(at - reinterpret_cast<char *>(header));
         for (Size gap = TYPEALIGN(alignment, offset) - offset; gap > 0; gap--)
             *at++ = 0;
-        if (header->t_infomask & HEAP_HASNULL)
-            header->t_bits[column >> 3] |= static_cast<bits8>(1 << (column & 7));
+        if (present != nullptr)
+            present[column >> 3] |= static_cast<bits8>(1 << (column & 7));
         column++;
     }
 };

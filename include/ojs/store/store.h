@@ -191,9 +191,11 @@ void watch(const Table &table, HeapTuple tuple, int change); /* for a caller tha
 
 /*
  * Deletes the row at tid as FOR UPDATE SKIP LOCKED would: lock it if that needs
- * no waiting, recheck, delete. One caller only gets `ok`.
+ * no waiting, recheck, delete. One caller only gets `ok`. With `at_once`, a row that the slot shows to be free is
+ * deleted without being locked before, which is cheaper; if another one is faster, this command has written all the
+ * same.
  */
-Outcome take(Table &table, ItemPointer tid);
+Outcome take(Table &table, ItemPointer tid, bool at_once = false);
 /* Like take(), for a row that a snapshot of this command shows: deleted without being locked before, which would be one
  * more record in the log. */
 Outcome take_seen(Table &table, ItemPointer tid);
