@@ -16,6 +16,18 @@ watch(const Table &table, HeapTuple tuple, int change)
         watcher(table.which, tuple->t_data, change);
 }
 
+/* A hundred jobs take 400 kB for a moment. glibc gives what is free beyond 128 kB back to the system at once, and gets
+ * it anew for the next call, page by page: a tenth of the server's time. Once a piece of this size has been freed, it
+ * keeps twice as much. The piece itself is never touched. */
+static void
+keep_freed_memory()
+{
+    static bool done;
+    if (!done)
+        pfree(palloc(1024 * 1024));
+    done = true;
+}
+
 void
 begin_write(const char *what)
 {
@@ -26,6 +38,7 @@ begin_write(const char *what)
      * call takes are held already. */
     AcceptInvalidationMessages();
     begin_noting_writes();
+    keep_freed_memory();
 }
 
 void
