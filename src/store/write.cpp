@@ -17,8 +17,8 @@ watch(const Table &table, HeapTuple tuple, int change)
 }
 
 /* A hundred jobs take 400 kB for a moment. glibc gives what is free beyond 128 kB back to the system at once, and gets
- * it anew for the next call, page by page: a tenth of the server's time. Once a piece of this size has been freed, it
- * keeps twice as much. The piece itself is never touched. */
+ * it anew for the next call, page by page: a fifteenth of the server's time, and what that pushes out of its caches.
+ * Once a piece of this size has been freed, it keeps twice as much. The piece itself is never touched. */
 static void
 keep_freed_memory()
 {

@@ -64,7 +64,7 @@ Envelope empty_envelope();
  */
 void envelope_from_json(const Jsonb *json, TimestampTz now, bool parameters_only, Envelope &envelope);
 /* The same of an object in a larger value, of which it takes no copy. */
-void envelope_from_object(const JsonbValue &object, TimestampTz now, bool parameters_only, Envelope &envelope);
+void envelope_from_object(const JsonbValue &value, TimestampTz now, bool parameters_only, Envelope &envelope);
 
 /* The way back: an envelope that was read as a JSON object that reads the same, each attribute once. */
 Jsonb *request_json(const Envelope &envelope);
