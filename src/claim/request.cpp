@@ -136,6 +136,7 @@ read_request(const std::string_view *queues, int n, text *worker, int max, Inter
     if (max < 0)
         raise_field(Code::invalid_payload, "max", "Give a number from 0 to 1000.", "max must not be negative");
     request.worker = worker;
+    request.names = store::queue_names_generation();
     request.share.quota = -1;
     request.pool_limit = no_limit;
     request.max = std::min(max, max_claim);
@@ -249,7 +250,7 @@ await_jobs(Request &request, const HandedOut &out, int64 until_us, int round)
 
     if (request.max > 0) { /* where jobs wait for a rate limit, nobody says when it lets them start */
         QueueIds queues = awaited_ids(request);
-        wake_wait(queues.ids, queues.n, names_versions(request.worker),
+        wake_wait(queues.ids, queues.n, names_versions(request.worker), request.names,
                   out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
     } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
         sleep_ms(std::clamp<int64>((until_us - at_us) / 1000, 1, look_every_ms), "OjsWorkFull", &event);

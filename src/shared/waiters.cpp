@@ -268,7 +268,7 @@ wake_wanted(const int64 *queues, int n, bool waits)
 }
 
 void
-wake_wait(const int64 *queues, int n, bool picky, int64 until_us, int round)
+wake_wait(const int64 *queues, int n, bool picky, uint64 names, int64 until_us, int round)
 {
     Database *database = my_database();
     int64 left_ms = (until_us - steady_us() + 999) / 1000;
@@ -302,7 +302,8 @@ wake_wait(const int64 *queues, int n, bool picky, int64 until_us, int round)
     if (changed)
         return;
 
-    for (;;) {
+    AcceptInvalidationMessages(); /* those of a commit that came too early to wake us */
+    while (store::queue_names_generation() == names) {
         int64 ms = (rest_until_us - steady_us() + 999) / 1000;
         if (waiter.woken || ms <= 0)
             break;

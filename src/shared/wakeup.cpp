@@ -39,12 +39,13 @@ constinit Notes<QueuedWakeup> made = {};
 bool by_worker; /* decided before the commit, while a NOTIFY can still be added to it */
 bool want_worker_at_commit;
 bool active_here; /* note_activity() was called */
+bool committed;
 
 void
 forget()
 {
     made.forget();
-    by_worker = want_worker_at_commit = active_here = false;
+    by_worker = want_worker_at_commit = active_here = committed = false;
 }
 
 void
@@ -104,6 +105,31 @@ publish_activity()
         set_latch(pg_atomic_read_u32(&shared->launcher));
 }
 
+/* Once the transaction has committed, and sessions have been told what it changed: whoever is woken must not find a
+ * queue paused that this transaction has resumed. */
+void
+after_commit()
+{
+    if (made.n > 0)
+        tell_all();
+    if (want_worker_at_commit) {
+        Database *database = my_database();
+        if (database != nullptr)
+            pg_atomic_write_u32(&database->absent, 0);
+        ask_for_worker();
+        worker_poke();
+    }
+    publish_activity();
+    forget();
+}
+
+extern "C" void
+wake_release(ResourceReleasePhase phase, bool, bool, void *)
+{
+    if (committed && phase == RESOURCE_RELEASE_AFTER_LOCKS)
+        after_commit();
+}
+
 extern "C" void
 wake_xact(XactEvent event, void *)
 {
@@ -112,17 +138,7 @@ wake_xact(XactEvent event, void *)
         before_commit();
         break;
     case XACT_EVENT_COMMIT:
-        if (made.n > 0)
-            tell_all();
-        if (want_worker_at_commit) {
-            Database *database = my_database();
-            if (database != nullptr)
-                pg_atomic_write_u32(&database->absent, 0);
-            ask_for_worker();
-            worker_poke();
-        }
-        publish_activity();
-        forget();
+        committed = true;
         break;
     case XACT_EVENT_ABORT:
         stop_waiting(true);
@@ -158,6 +174,7 @@ void
 wake_init()
 {
     RegisterXactCallback(wake_xact, nullptr);
+    RegisterResourceReleaseCallback(wake_release, nullptr);
     RegisterSubXactCallback(wake_subxact, nullptr);
 }
 

@@ -21,6 +21,7 @@ struct Request {
     int room;
     int64 *missing; /* the ids that queues will have which it names and which are not there */
     int n_missing;
+    uint64 names;          /* queue_names_generation() before it looked for them */
     int32 *weights;        /* by queue (shares.h); null: strictly one after the other */
     struct FairLook *fair; /* of all parts of a queue (fair.h), which it is given as their turns come; null: not so */
     text *worker;
