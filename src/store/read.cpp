@@ -377,14 +377,17 @@ wait_for(const Scan &scan)
 bool
 may_hold(Relation rel, int64 value)
 {
-    constexpr BlockNumber few = 2;
+    constexpr BlockNumber few_blocks = 16;
+    int rows_left = 500; /* more take longer than the index */
     BlockNumber blocks = RelationGetNumberOfBlocks(rel);
-    bool found = blocks > few;
+    bool found = blocks > few_blocks;
     for (BlockNumber block = 0; block < blocks && !found; block++) {
         Buffer buffer = ReadBuffer(rel, block);
         Page page = BufferGetPage(buffer);
         LockBuffer(buffer, BUFFER_LOCK_SHARE);
         OffsetNumber last = PageGetMaxOffsetNumber(page);
+        rows_left -= last;
+        found = rows_left < 0;
         for (OffsetNumber i = FirstOffsetNumber; i <= last && !found; i++) {
             ItemId item = PageGetItemId(page, i);
             if (!ItemIdIsNormal(item))
