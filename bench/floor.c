@@ -32,7 +32,25 @@ PG_MODULE_MAGIC;
 static ItemPointerData held[MOST];
 static int n_held;
 
-static Oid relation(const char *name) { return get_relname_relid(name, get_namespace_oid("public", false)); }
+enum { JOB, READY, LEASE, LEASE_JOB, LEASE_DEADLINE, FINISHED, FINISHED_JOB, TAKEN, RELATIONS };
+
+static Oid relation(int which) {
+    static const char *const names[RELATIONS] = {"job", "ready", "lease", "lease_job", "lease_deadline", "finished",
+        "finished_job", "taken"};
+    static Oid oids[RELATIONS];
+    if (!OidIsValid(oids[which]))
+        oids[which] = get_relname_relid(names[which], get_namespace_oid("public", false));
+    return oids[which];
+}
+
+static Tuplestorestate *begin_rows(ReturnSetInfo *result) {
+    MemoryContext caller = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
+    result->returnMode = SFRM_Materialize;
+    result->setDesc = CreateTupleDescCopy(result->expectedDesc);
+    result->setResult = tuplestore_begin_heap(false, false, work_mem);
+    MemoryContextSwitchTo(caller);
+    return result->setResult;
+}
 
 static bool fetch(Relation rel, TupleTableSlot *slot, ItemPointer tid) {
     if (!table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot)) return false;
@@ -47,7 +65,7 @@ static void take(Relation rel, ItemPointer tid) {
         elog(ERROR, "the row has gone");
 }
 
-static void insert(Relation rel, HeapTuple *rows, int n, const char *const *indexes, const int *columns,
+static void insert(Relation rel, HeapTuple *rows, int n, const int *indexes, const int *columns,
         int n_indexes) {
     TupleTableSlot *slots[MOST];
     for (int i = 0; i < n; i++) {
@@ -77,20 +95,20 @@ static void insert(Relation rel, HeapTuple *rows, int n, const char *const *inde
 /* floor_claim(max int) returns setof (id, args, type, lease_id) */
 PG_FUNCTION_INFO_V1(floor_claim);
 Datum floor_claim(PG_FUNCTION_ARGS) {
-    static const char *const indexes[] = {"lease_job", "lease_deadline"};
+    static const int indexes[] = {LEASE_JOB, LEASE_DEADLINE};
     static const int columns[] = {1, 2};
     static int rows_per_page;
     HeapTuple leases[MOST];
     int max = Min(PG_GETARG_INT32(0), MOST);
-    Relation ready = table_open(relation("ready"), RowExclusiveLock);
-    Relation lease = table_open(relation("lease"), RowExclusiveLock);
-    Relation job = table_open(relation("job"), AccessShareLock);
+    Relation ready = table_open(relation(READY), RowExclusiveLock);
+    Relation lease = table_open(relation(LEASE), RowExclusiveLock);
+    Relation job = table_open(relation(JOB), AccessShareLock);
     TupleTableSlot *row = table_slot_create(ready, NULL), *envelope = table_slot_create(job, NULL);
-    Oid sequence = relation("taken");
+    Oid sequence = relation(TAKEN);
     BlockNumber blocks = RelationGetNumberOfBlocks(ready);
     ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+    Tuplestorestate *shown_rows = begin_rows(result);
 
-    InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
     if (rows_per_page == 0) {
         Buffer buffer = ReadBuffer(ready, 0);
         rows_per_page = PageGetMaxOffsetNumber(BufferGetPage(buffer));
@@ -112,7 +130,7 @@ Datum floor_claim(PG_FUNCTION_ARGS) {
         if (!fetch(job, envelope, &job_tid)) elog(ERROR, "a job has gone");
         Datum shown[] = {envelope->tts_values[0], envelope->tts_values[5], envelope->tts_values[4],
             envelope->tts_values[0]};
-        tuplestore_putvalues(result->setResult, result->setDesc, shown, nulls);
+        tuplestore_putvalues(shown_rows, result->setDesc, shown, nulls);
     }
     insert(lease, leases, n_held, indexes, columns, lengthof(indexes));
     for (int i = 0; i < n_held; i++)
@@ -128,11 +146,11 @@ Datum floor_claim(PG_FUNCTION_ARGS) {
 /* floor_ack() returns int */
 PG_FUNCTION_INFO_V1(floor_ack);
 Datum floor_ack(PG_FUNCTION_ARGS) {
-    static const char *const indexes[] = {"finished_job"};
+    static const int indexes[] = {FINISHED_JOB};
     static const int columns[] = {1};
     HeapTuple rows[MOST];
-    Relation lease = table_open(relation("lease"), RowExclusiveLock);
-    Relation finished = table_open(relation("finished"), RowExclusiveLock);
+    Relation lease = table_open(relation(LEASE), RowExclusiveLock);
+    Relation finished = table_open(relation(FINISHED), RowExclusiveLock);
     TupleTableSlot *slot = table_slot_create(lease, NULL);
     for (int i = 0; i < n_held; i++) {
         bool nulls[6] = {false};
