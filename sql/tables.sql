@@ -258,17 +258,15 @@ create unlogged table ojs_store.limit_use (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
 create index limit_use_key on ojs_store.limit_use (key, kind, at, number);
 
--- Queues that somebody may be listening to, where there is no shared memory to say so (src/shared/listener_flags.cpp).
--- Vacuum comes early, since pushes look at all rows of it, dead ones too, as long as there are few. It does not cut the
--- table off: a claim that cannot lock it leaves no flag.
+-- Queues that somebody may be listening to, where no shared memory says so (src/shared/listener_flags.cpp). Vacuum comes
+-- early, since pushes look at all rows, dead ones too; it cuts nothing off, since who cannot lock it leaves no flag.
 create unlogged table ojs_store.listener_flag (
     queue bigint not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 300, vacuum_truncate = off);
 create index listener_flag_queue on ojs_store.listener_flag (queue);
 
 -- A row with a time: the hot set stands. No such row, or one from the beginning of time beside it (rows came into the
--- logged tables by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last reconcile
--- pass.
+-- logged tables by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last pass.
 create unlogged table ojs_store.hot_set_state (
     rebuilt_at timestamptz not null,
     took interval not null,

@@ -33,9 +33,9 @@ void wake_wanted(const int64 *queues, int n, bool waits);
 /*
  * Waits until one of the queues may have work, `until_us` (by the steady clock) has passed, or a while has; the caller
  * looks again and decides. It does not wait if queues have changed since queue_names_generation() was `names`: one of
- * them may have been made or resumed while the caller looked. Registers as a waiter on entry and leaves on exit (also on
- * error). Holds no locks. Without preload it sleeps a short while (growing from 5 ms to 100 ms with `round`). One that
- * may have to leave what it finds to others is `picky`: then it takes nobody's wake-up.
+ * them may have been made or resumed while the caller looked. Registers as a waiter on entry and leaves on exit (also
+ * on error). Holds no locks. Without preload it sleeps a short while (growing from 5 ms to 100 ms with `round`). One
+ * that may have to leave what it finds to others is `picky`: then it takes nobody's wake-up.
  */
 void wake_wait(const int64 *queues, int n, bool picky, uint64 names, int64 until_us, int round);
 
