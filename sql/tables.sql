@@ -258,8 +258,8 @@ create unlogged table ojs_store.limit_use (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
 create index limit_use_key on ojs_store.limit_use (key, kind, at, number);
 
--- Queues that somebody may be listening to, where no shared memory says so (src/shared/listener_flags.cpp). Vacuum comes
--- early, since pushes look at all rows, dead ones too; it cuts nothing off, since who cannot lock it leaves no flag.
+-- Queues that somebody may be listening to, where no shared memory says so (src/shared/listener_flags.cpp). Vacuum
+-- comes early, since pushes look at all rows, dead ones too; it cuts nothing off: who cannot lock it leaves no flag.
 create unlogged table ojs_store.listener_flag (
     queue bigint not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 300, vacuum_truncate = off);
