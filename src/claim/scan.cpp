@@ -26,7 +26,6 @@
 #include "ojs/limits/held_position.h"
 #include "ojs/job/hooks.h"
 #include "ojs/state/lease_log.h"
-#include "ojs/state/members.h"
 #include "ojs/state/transitions.h"
 #include "ojs/pg/subtransaction.h"
 #include "ojs/pg/row.h"
@@ -238,6 +237,7 @@ walk_queue(Walk &walk, int queue_position, bool from_start)
         if (walk.n < walk.most)
             walk_class(walk, scan, queue_position, levels.level[i], fresh);
     }
+    end_walk(levels);
     store::end(scan);
 }
 

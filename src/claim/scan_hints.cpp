@@ -3,6 +3,8 @@
  */
 #include "ojs/claim/scan_hints.h"
 
+#include "ojs/pg/settings.h"
+
 namespace ojs
 {
 
@@ -55,7 +57,7 @@ levels_of(int64 queue)
     bool found;
     auto *levels = static_cast<Levels *>(hash_search(known_queues, &queue, HASH_ENTER, &found));
     if (!found)
-        *levels = {queue, 0, 0, nullptr, 0, std::nullopt};
+        *levels = {queue, 0, 0, nullptr, 0, 0, 0, std::nullopt};
     return *levels;
 }
 
@@ -79,7 +81,8 @@ add_level(Levels &levels, int at, int16 npriority)
 bool
 hints_are_old(const Levels &levels, TimestampTz now)
 {
-    return now - levels.since > live_us || now < levels.since;
+    constexpr int64 share = 64, longest_us = 5 * USECS_PER_SEC; /* at most a 64th of the time goes into such walks */
+    return now - levels.since > std::clamp(levels.walk_us * share, live_us, longest_us) || now < levels.since;
 }
 
 void
@@ -92,7 +95,16 @@ start_anew(Levels &levels, TimestampTz now)
         level.hint[fresh] = 0;
     }
     levels.since = now;
+    levels.began_us = steady_us();
     levels.nothing_before.reset();
+}
+
+void
+end_walk(Levels &levels)
+{
+    if (levels.began_us != 0)
+        levels.walk_us = steady_us() - levels.began_us;
+    levels.began_us = 0;
 }
 
 void

@@ -4,7 +4,8 @@
  *
  * Within a class positions only grow, so nothing comes in below a hint, except what took long from drawing its number
  * to being stored: that is found by the walk from the start which every claim makes before it comes back short, and by
- * every claim after half a second. A rollback brings rows back, and forgets all hints.
+ * a claim after half a second; or after some seconds, where that walk passes very many dead entries. A rollback brings
+ * rows back, and forgets all hints.
  */
 #pragma once
 
@@ -45,6 +46,8 @@ struct Levels {
     int room;
     Level *level; /* by npriority */
     TimestampTz since;
+    int64 began_us; /* a walk from the start, by the steady clock; 0: none is under way */
+    int64 walk_us;  /* what the last one took */
     std::optional<uint32>
         nothing_before; /* overtaking_in() as it was when no row came before fresh jobs of priority 0 */
 };
@@ -54,6 +57,7 @@ Level &add_level(Levels &levels, int at, int16 npriority);
 
 bool hints_are_old(const Levels &levels, TimestampTz now);
 void start_anew(Levels &levels, TimestampTz now);
+void end_walk(Levels &levels);
 
 /* The walk, in the stretch `current`, passes over the row at `position` for `limit`: up to which position it need not
  * look at others. */
