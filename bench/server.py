@@ -15,6 +15,7 @@ ROOT = BENCH.parent
 BUILD = BENCH / "build"
 NPM_SYSTEMS = ("graphile-worker", "pg-boss")
 EXTENSIONS = {"pgq": "Debian: postgresql-15-pgq3", "pgmq": "from its own repository"}    # and where it is had
+OJS = {"ojs", "queues"}
 ASIDE = ("queues", "floor", "plpgsql")  # measured when asked for
 SYSTEMS = ("ojs", "table", *EXTENSIONS, *ASIDE) + NPM_SYSTEMS
 
