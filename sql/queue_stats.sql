@@ -21,8 +21,8 @@ language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_co
 create function ojs_store.ready_and_held(id bigint, out ready bigint, out in_flight bigint) returns record
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ready_and_held';
 
--- Rows that change by SQL are counted by triggers; direct table access fires none. A row of ready or delayed is never
--- updated. Rows that come into done by SQL are a restore, and may be many: hot_set_lost() has them counted anew.
+-- Rows that change by SQL are counted by triggers; direct table access fires none. Nothing here updates rows of ready or
+-- delayed, but a superuser might. Rows that come into done by SQL are a restore, and may be many: hot_set_lost() has them counted anew.
 create function ojs_store.count_rows() returns trigger
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_rows';
 
@@ -30,10 +30,14 @@ create trigger rows_in after insert on ojs_store.ready
     referencing new table as came for each statement execute function ojs_store.count_rows();
 create trigger rows_out after delete on ojs_store.ready
     referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger rows_moved after update on ojs_store.ready
+    referencing old table as went new table as came for each statement execute function ojs_store.count_rows();
 create trigger rows_in after insert on ojs_store.delayed
     referencing new table as came for each statement execute function ojs_store.count_rows();
 create trigger rows_out after delete on ojs_store.delayed
     referencing old table as went for each statement execute function ojs_store.count_rows();
+create trigger rows_moved after update on ojs_store.delayed
+    referencing old table as went new table as came for each statement execute function ojs_store.count_rows();
 create trigger rows_in after insert on ojs_store.lease
     referencing new table as came for each statement execute function ojs_store.count_rows();
 create trigger rows_out after delete on ojs_store.lease

@@ -56,8 +56,10 @@ levels_of(int64 queue)
     }
     bool found;
     auto *levels = static_cast<Levels *>(hash_search(known_queues, &queue, HASH_ENTER, &found));
-    if (!found)
-        *levels = {queue, 0, 0, nullptr, 0, 0, 0, std::nullopt};
+    if (!found) {
+        *levels = {};
+        levels->queue = queue;
+    }
     return *levels;
 }
 
@@ -74,8 +76,20 @@ add_level(Levels &levels, int at, int16 npriority)
     }
     memmove(levels.level + at + 1, levels.level + at, sizeof(Level) * (levels.n - at));
     levels.n++;
-    levels.level[at] = {npriority, {PG_INT64_MIN, 0}, 0, 0, {}, 0, 0};
-    return levels.level[at];
+    Level &level = levels.level[at];
+    level = {};
+    level.npriority = npriority;
+    for (int klass : {returned, fresh}) {
+        level.hint[klass] = first_position[klass];
+        level.farthest[klass] = level.recent[klass] = level.settled[klass] = no_floor;
+    }
+    return level;
+}
+
+bool
+has_long_walks(const Levels &levels)
+{
+    return levels.walk_us > 200;
 }
 
 bool
@@ -88,23 +102,23 @@ hints_are_old(const Levels &levels, TimestampTz now)
 void
 start_anew(Levels &levels, TimestampTz now)
 {
+    bool settles = now - levels.settled_at > live_us || now < levels.settled_at;
+    if (settles)
+        levels.settled_at = now;
     for (int i = 0; i < levels.n; i++) {
         Level &level = levels.level[i];
-        level.hint[returned] = PG_INT64_MIN;
+        for (int klass : {returned, fresh}) {
+            if (!settles)
+                break;
+            level.settled[klass] = level.recent[klass];
+            level.recent[klass] = level.farthest[klass];
+        }
+        level.hint[returned] = first_position[returned];
         level.reached = std::max(level.reached, level.hint[fresh]);
-        level.hint[fresh] = 0;
+        level.hint[fresh] = first_position[fresh];
     }
     levels.since = now;
-    levels.began_us = steady_us();
     levels.nothing_before.reset();
-}
-
-void
-end_walk(Levels &levels)
-{
-    if (levels.began_us != 0)
-        levels.walk_us = steady_us() - levels.began_us;
-    levels.began_us = 0;
 }
 
 void

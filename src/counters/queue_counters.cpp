@@ -9,6 +9,7 @@
  * rows are counted whenever somebody asks.
  */
 #include "ojs/counters/counter_table.h"
+#include "ojs/shared/claim_floor.h"
 
 #include "ojs/store/rows.h"
 #include "ojs/pg/uuid.h"
@@ -302,11 +303,15 @@ size_now(const SizedJob &job)
     return size;
 }
 
-/* A row of `ready`: whether it comes before fresh jobs of the default priority. */
-static bool
-overtakes(HeapTupleHeader row)
+/* A row of `ready`, which can be found by now. */
+static void
+note_ready(int64 queue, HeapTupleHeader row)
 {
-    return column<ReadyRow, &ReadyRow::position>(row) < 0 || column<ReadyRow, &ReadyRow::npriority>(row) < 0;
+    int64 position = column<ReadyRow, &ReadyRow::position>(row);
+    int16 npriority = column<ReadyRow, &ReadyRow::npriority>(row);
+    if (position < 0 || npriority < 0) /* before fresh jobs of the default priority */
+        note_overtaking(queue);
+    note_late(queue, npriority, position);
 }
 
 void
@@ -317,8 +322,8 @@ note_row(store::Rel rel, HeapTupleHeader row, int change)
     SizedJob job;
     if (!where_of(rel, row, queue, where, also))
         return;
-    if (where == Where::ready && change > 0 && overtakes(row))
-        note_overtaking(queue);
+    if (where == Where::ready && change > 0)
+        note_ready(queue, row);
     int64 bytes = sized(rel, row, job) ? size_now(job) : 0;
     Change &note = change_of(queue);
     note.n[static_cast<int>(where)] += change;

@@ -4,6 +4,7 @@
 #include "ojs/shared/shmem.h"
 
 #include "ojs/pg/settings.h"
+#include "ojs/shared/claim_floor.h"
 #include "ojs/shared/part_news.h"
 
 namespace ojs
@@ -89,6 +90,7 @@ shmem_startup(LWLock *lock)
         pg_atomic_init_u64(&shared->n_part_news, 0);
         for (pg_atomic_uint64 &slot : shared->part_news)
             pg_atomic_init_u64(&slot, 0);
+        init_floors();
     }
     shared->listener_flags = listener_flags;
     shared->calls = calls;
@@ -178,6 +180,7 @@ free_database_slot(Oid oid)
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
     remove_of<ListenerFlag>(shared->listener_flags, oid);
     remove_of<Calls>(shared->calls, oid);
+    forget_floors(oid);
     for (Database &database : shared->databases)
         if (database.oid == oid)
             database.oid = InvalidOid;

@@ -35,7 +35,7 @@ flush(Sink &sink)
     if (sink.bulk) {
         for (int i = 0; i < sink.n; i++) {
             ExecStoreHeapTuple(sink.tuples[i], sink.slots[i], false);
-            store::watch(sink.table, sink.tuples[i], 1);
+            store::watch(sink.table, sink.tuples[i], 1); /* before it can be found: nobody else can look yet */
         }
         if (sink.n > 0)
             table_multi_insert(sink.table.rel, sink.slots, sink.n, GetCurrentCommandId(true), 0, sink.bulk_state);

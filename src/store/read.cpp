@@ -109,13 +109,11 @@ row_at(Scan &scan, ItemPointer tid)
 
     scan.tid = *tid;
     if (!table_index_fetch_tuple(scan.desc->xs_heapfetch, &scan.tid, &scan.dirty, table.slot, &again, &all_dead)) {
+        bool ours = scan.kill_dead && !all_dead && maybe_deleted_by_us(table, tid);
         scan.saw_dead = true;
-        if (scan.desc->xactStartedInRecovery) /* no entry is marked on a standby */
-            return Row::none;
-        if (all_dead)
-            scan.desc->kill_prior_tuple = true;
-        else if (scan.kill_dead)
-            scan.desc->kill_prior_tuple = !maybe_deleted_by_us(table, tid);
+        scan.saw_ours |= ours;
+        if (!scan.desc->xactStartedInRecovery) /* no entry is marked on a standby */
+            scan.desc->kill_prior_tuple = all_dead || (scan.kill_dead && !ours);
         return Row::none;
     }
     scan.tid = table.slot->tts_tid; /* the newest version, where a heap-only update moved it */

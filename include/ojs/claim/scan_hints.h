@@ -9,12 +9,11 @@
  */
 #pragma once
 
+#include "ojs/shared/claim_floor.h"
 #include "ojs/store/store.h"
 
 namespace ojs
 {
-
-enum { returned, fresh, n_classes }; /* served in this order */
 
 /*
  * Rows that a walk passed over one after the other, all for the same limit. As long as that keeps one of them back, it
@@ -32,8 +31,11 @@ struct HeldBack {
 struct Level {
     int16 npriority;
     int64 hint[n_classes];
-    int64 reached;                 /* the last hint of fresh jobs that was given up as too old */
-    int64 passed;                  /* how far behind its hint the last walk found the last fresh job that it took */
+    int64 reached;             /* the last hint of fresh jobs that was given up as too old */
+    int64 farthest[n_classes]; /* row that it has met */
+    int64 recent[n_classes];   /* … when positions settled last */
+    int64 settled[n_classes];  /* … and the time before: what drew a lower one has been stored by now, most often */
+    int64 passed;              /* how far behind its hint the last walk found the last fresh job that it took */
     HeldBack held_back[n_classes]; /* the longest */
     int lines;                     /* of held jobs, when they were looked at */
     TimestampTz looked_at;
@@ -46,8 +48,8 @@ struct Levels {
     int room;
     Level *level; /* by npriority */
     TimestampTz since;
-    int64 began_us; /* a walk from the start, by the steady clock; 0: none is under way */
-    int64 walk_us;  /* what the last one took */
+    TimestampTz settled_at;
+    int64 walk_us; /* what the last walk from the start took to find rows, not to take them */
     std::optional<uint32>
         nothing_before; /* overtaking_in() as it was when no row came before fresh jobs of priority 0 */
 };
@@ -55,9 +57,11 @@ struct Levels {
 Levels &levels_of(int64 queue);
 Level &add_level(Levels &levels, int at, int16 npriority);
 
+/* So long that others should be spared them. */
+bool has_long_walks(const Levels &levels);
+
 bool hints_are_old(const Levels &levels, TimestampTz now);
 void start_anew(Levels &levels, TimestampTz now);
-void end_walk(Levels &levels);
 
 /* The walk, in the stretch `current`, passes over the row at `position` for `limit`: up to which position it need not
  * look at others. */

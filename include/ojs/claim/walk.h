@@ -39,7 +39,9 @@ struct Walk {
     int max = 0;                  /* and to this in all */
     int16 deepest = PG_INT16_MAX; /* jobs of a lower priority than this are left */
     Limits limits;
-    HeldBack held_back = {};       /* that this walk is in */
+    HeldBack held_back = {}; /* that this walk is in */
+    bool measures = false;   /* what it takes to find the next row: looked_us */
+    int64 looked_us = 0;
     Bitmapset *arriving = nullptr; /* positions of the queues where it met jobs of open transactions */
     HeldJob *held = nullptr;       /* to be put into lines; the first most_moved */
     int n_held = 0;

@@ -21,6 +21,7 @@ constexpr int waiter_filter_words = 16;
 constexpr int max_flag_name = 128;
 constexpr int overtaking_slots = 1024; /* queues share them by a hash */
 constexpr int max_part_news = 1024;    /* see part_news.h */
+constexpr int claim_floors = 1024;     /* queues share them by a hash */
 constexpr int max_calls = 4096;        /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
 enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
@@ -108,6 +109,23 @@ struct Calls {
     int64 n;
 };
 
+struct FloorKey {
+    int64 queue;
+    Oid database;
+    Oid table; /* `ready`, of the extension that is there now */
+    int32 npriority;
+    int32 klass;
+};
+
+/* Below which position a class of a queue's jobs has none (claim_floor.h). */
+struct Floor {
+    FloorKey key;
+    pg_atomic_uint64 announced; /* no walk raises the floor above this position */
+    pg_atomic_uint64 at;
+    uint32 holds_at;       /* the floor counts as long as `late` is this */
+    pg_atomic_uint32 late; /* jobs that came in below what is announced */
+};
+
 struct Shared {
     LWLock *lock;
     HTAB *listener_flags;        /* of ListenerFlag */
@@ -117,6 +135,7 @@ struct Shared {
     pg_atomic_uint32 overtaking[overtaking_slots];
     pg_atomic_uint64 n_part_news;
     pg_atomic_uint64 part_news[max_part_news];
+    Floor floors[claim_floors];
     int n_waiting;
     Database databases[max_databases];
     Waiter *waiters;

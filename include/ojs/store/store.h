@@ -240,6 +240,7 @@ struct Scan {
     ScanDirection direction; /* forward unless changed before the first next() */
     bool kill_dead;
     bool saw_dead; /* an entry that led nowhere was passed */
+    bool saw_ours; /* … whose row this transaction may have deleted, in this rescan or before; with kill_dead */
 };
 
 /*
