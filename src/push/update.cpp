@@ -60,14 +60,16 @@ joined(const Jsonb *first, const Jsonb *second)
     return JsonbValueToJsonb(pushJsonbValue(&array, WJB_END_ARRAY, nullptr));
 }
 
-/* `base` with the members of `over` in place of its own; either may be null. */
+/* `base`, which lies in a row that a slot shows, with the members of `over` in place of its own; either may be null. */
 Jsonb *
-with_members(const Jsonb *base, const Jsonb *over)
+with_members(const Jsonb *base, Jsonb *over)
 {
     ObjectBuilder out;
     JsonbValue replaced;
-    if (base == nullptr || over == nullptr)
-        return const_cast<Jsonb *>(base == nullptr ? over : base);
+    if (base == nullptr)
+        return over;
+    if (over == nullptr)
+        return DatumGetJsonbPCopy(PointerGetDatum(base));
     each_member(root_of(base), [&](std::string_view key, const JsonbValue &value) {
         if (!find_member(root_of(over), key, replaced))
             out.add(key, value);
