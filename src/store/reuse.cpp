@@ -76,8 +76,9 @@ note_taken(const Table &table, ItemPointer tid)
     if (pages == nullptr || std::find(pages->at, pages->at + pages->n, block) != pages->at + pages->n)
         return;
     if (pages->n == lengthof(pages->at)) {
-        tell_free_space(table.rel, pages->at[0]);
-        std::copy(pages->at + 1, pages->at + pages->n--, pages->at);
+        BlockNumber oldest = pages->at[0];
+        std::copy(pages->at + 1, pages->at + pages->n--, pages->at); /* first: a page that cannot be read fails once */
+        tell_free_space(table.rel, oldest);
     }
     pages->at[pages->n++] = block;
 }

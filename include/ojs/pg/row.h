@@ -50,6 +50,7 @@ public:
     /* A type of variable width that may have a short header; `alignment` is for values that have none. */
     void varlena(const void *value, Size alignment = ALIGNOF_INT)
     {
+        Assert(!VARATT_IS_EXTERNAL_EXPANDED(value));
         header->t_infomask |= HEAP_HASVARWIDTH;
         if (VARATT_CAN_MAKE_SHORT(value)) {
             begin(1);
