@@ -174,7 +174,7 @@ begin
     perform ojs_store.record_audit('queue_resumed', name, null, null, jsonb_build_object('queue', name));
     perform ojs_store.record_event('queue.resumed', name,
         jsonb_build_object('queue', name, 'resumed_by', session_user));
-    perform ojs_store.wake(name);
+    perform ojs_store.wake_parts(name);
 end $$;
 comment on function ojs.resume_queue(text) is 'Ends a pause or a drain';
 
@@ -183,7 +183,7 @@ language plpgsql volatile parallel unsafe security definer set search_path = pg_
 begin
     perform ojs_store.set_state(name, 'draining');
     perform ojs_store.record_act('queue_drained', name, jsonb_build_object('queue', name));
-    perform ojs_store.wake(name);
+    perform ojs_store.wake_parts(name);
 end $$;
 comment on function ojs.drain_queue(text) is 'Refuses pushes to a queue, and hands out what is there';
 

@@ -21,8 +21,9 @@ language c strict volatile parallel unsafe rows 10 as 'MODULE_PATHNAME', 'ojs_co
 create function ojs_store.ready_and_held(id bigint, out ready bigint, out in_flight bigint) returns record
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ready_and_held';
 
--- Rows that change by SQL are counted by triggers; direct table access fires none. Nothing here updates rows of ready or
--- delayed, but a superuser might. Rows that come into done by SQL are a restore, and may be many: hot_set_lost() has them counted anew.
+-- Rows that change by SQL are counted by triggers; direct table access fires none. ojs updates no row of ready or
+-- delayed, but a superuser might. Rows that come into done by SQL are a restore, and may be many: hot_set_lost() has
+-- them counted anew.
 create function ojs_store.count_rows() returns trigger
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_count_rows';
 

@@ -142,6 +142,14 @@ end $$;
 comment on function ojs.set_tenant(text, jsonb, text) is 'Sets limits of a tenant, over all of its queues, and its '
     'weight; what is not named stays as it is, and null lifts a limit';
 
+-- Tells those who wait for a queue or its tenants' parts that these have work again.
+create function ojs_store.wake_parts(queue text) returns void
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+begin atomic
+    select ojs_store.wake(q.name) from ojs.queues q
+    where q.state <> 'paused' and (q.name = queue or starts_with(q.name, queue || '@'));
+end;
+
 create function ojs.drop_tenant(tenant text) returns boolean
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable

@@ -148,7 +148,8 @@ is_urgent(Duty duty)
 int64
 backoff_us_of(Duty duty)
 {
-    return duty <= Duty::promote ? shortest_backoff_us : longest_backoff_us;
+    bool waited_for = duty <= Duty::promote || duty == Duty::wake_up || duty == Duty::notifications;
+    return waited_for ? shortest_backoff_us : longest_backoff_us;
 }
 
 void

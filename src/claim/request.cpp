@@ -250,7 +250,9 @@ await_jobs(Request &request, const HandedOut &out, int64 until_us, int round)
 
     if (request.max > 0) { /* where jobs wait for a rate limit, nobody says when it lets them start */
         QueueIds queues = awaited_ids(request);
-        wake_wait(queues.ids, queues.n, names_versions(request.worker), request.names,
+        bool picky =
+            names_versions(request.worker) || worker_stopped(request.worker) || !request.pool_limit.key.empty();
+        wake_wait(queues.ids, queues.n, picky, request.names,
                   out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
     } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */
         sleep_ms(std::clamp<int64>((until_us - at_us) / 1000, 1, look_every_ms), "OjsWorkFull", &event);

@@ -339,6 +339,11 @@ hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set)
         emit(walk, set);
     else
         pfree(walk.taken); /* a claim that waits comes here many times */
+    if (walk.n > 0) {
+        auto *from = static_cast<int64 *>(palloc(sizeof(int64) * walk.n));
+        std::transform(walk.taken, walk.taken + walk.n, from, [](const ClaimedJob &job) { return job.ready.queue; });
+        used_wake_up(from, walk.n);
+    }
     out.jobs = walk.n;
     for (int i = 0; i < walk.n; i++)
         out.deliveries[i] = {walk.taken[i].lease.job_id, walk.taken[i].lease.token};

@@ -366,8 +366,8 @@ make(std::string_view name, int64 id, TimestampTz revised_at, const Queue *dropp
     const TenantSettings *tenant = has_tenants() ? settings_of_tenant(tenant_in(name)) : nullptr;
     if (revised_at != DT_NOBEGIN || (tenant != nullptr && tenant->bounds_pushes()))
         CacheInvalidateRelcache(table.rel); /* sessions may know it as deleted, or count what its tenant has */
-    else if (!tenant_in(name).empty())
-        store::say_new_name();
+    else
+        store::say_new_name(); /* claims may wait for it */
     store::close(table);
     CommandCounterIncrement();
     made_here = true;

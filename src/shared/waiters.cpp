@@ -31,6 +31,9 @@ fits_channel(int name_length)
 
 bool waiting; /* this process is among the waiters */
 
+int64 woken_for; /* the queue that this transaction was woken for; whoever undoes what came of it wakes another */
+bool was_woken;
+
 /* Two bits for each queue. */
 template <typename Body>
 void
@@ -73,6 +76,7 @@ wake_waiters(int64 queue, int64 jobs)
         if (waiter.database != MyDatabaseId || waiter.woken || !waits_for(waiter, queue))
             continue;
         waiter.woken = true;
+        waiter.woken_for = queue;
         set_latch(static_cast<uint32>(shared->waiting[i]) + 1);
         jobs -= waiter.n > 0;
     }
@@ -108,10 +112,13 @@ make_room_to_see(int n)
     room_for_seen = n;
 }
 
-/* Flags that nobody needs make room. Under the lock. */
+} // namespace
+
 bool
-remove_idle_flags()
+has_room_for_flags()
 {
+    if (hash_get_num_entries(shared->listener_flags) < max_listener_flags)
+        return true;
     HASH_SEQ_STATUS scan;
     hash_seq_init(&scan, shared->listener_flags);
     while (auto *flag = static_cast<ListenerFlag *>(hash_seq_search(&scan)))
@@ -120,12 +127,15 @@ remove_idle_flags()
     return hash_get_num_entries(shared->listener_flags) < max_listener_flags;
 }
 
+namespace
+{
+
 void
 want(Database &database, int64 queue)
 {
     bool found;
     ListenerFlag *flag = find_flag(queue, HASH_FIND, nullptr);
-    if (flag == nullptr && (hash_get_num_entries(shared->listener_flags) < max_listener_flags || remove_idle_flags())) {
+    if (flag == nullptr && has_room_for_flags()) {
         flag = find_flag(queue, HASH_ENTER_NULL, &found);
         if (flag != nullptr) {
             flag->wanted = flag->pending = false;
@@ -135,7 +145,7 @@ want(Database &database, int64 queue)
         }
     }
     if (flag == nullptr) {
-        pg_atomic_write_u32(&database.crowded, 1);
+        pg_atomic_write_u32(&database.crowded, crowded_ticks);
         return;
     }
     if (!flag->wanted) {
@@ -195,8 +205,11 @@ notify_queue(const char *name, int name_length)
 void
 stop_waiting(bool passing)
 {
-    if (!waiting)
+    if (!waiting) {
+        if (passing)
+            pass_wake_up_on();
         return;
+    }
     int me = my_process_number();
     Waiter &waiter = shared->waiters[me];
     waiting = false;
@@ -208,11 +221,38 @@ stop_waiting(bool passing)
         shared->n_waiting--;
         pg_atomic_fetch_sub_u32(&my_database()->waiters, 1);
     }
-    if (passing && waiter.woken)
-        for (int i = 0; i < waiter.n; i++)
-            wake_waiters(waiter.queues[i], 1);
+    if (waiter.woken && waiter.n > 0) {
+        was_woken = true;
+        woken_for = waiter.woken_for;
+    }
     waiter.woken = false;
     LWLockRelease(shared->lock);
+    if (passing)
+        pass_wake_up_on();
+}
+
+void
+pass_wake_up_on()
+{
+    if (!was_woken)
+        return;
+    was_woken = false;
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    wake_waiters(woken_for, 1);
+    LWLockRelease(shared->lock);
+}
+
+void
+used_wake_up(const int64 *queues, int n)
+{
+    if (was_woken && std::find(queues, queues + n, woken_for) == queues + n)
+        pass_wake_up_on();
+}
+
+void
+forget_wake_up()
+{
+    was_woken = false;
 }
 
 bool
@@ -349,37 +389,39 @@ take_due(Database &database, DueWakeup *due, int room, int64 *next_us)
     return n;
 }
 
-static void
-give_back(Database &database, const DueWakeup *due, int n)
+struct Sending {
+    Database &database;
+    const DueWakeup *due;
+    int n;
+};
+
+extern "C" void
+give_back(int, Datum arg)
 {
+    auto &sending = *reinterpret_cast<Sending *>(DatumGetPointer(arg));
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    for (int i = 0; i < n; i++) {
-        ListenerFlag *flag = find_flag(due[i].queue, HASH_FIND, nullptr);
+    for (int i = 0; i < sending.n; i++) {
+        ListenerFlag *flag = find_flag(sending.due[i].queue, HASH_FIND, nullptr);
         if (flag != nullptr && !flag->pending) {
             flag->pending = true;
-            pg_atomic_fetch_add_u32(&database.pending, 1);
+            pg_atomic_fetch_add_u32(&sending.database.pending, 1);
         }
     }
     LWLockRelease(shared->lock);
 }
 
-/* A function of its own, since it is jumped back into. */
+/* A function of its own, since it is jumped back into. Who is terminated gives back too. */
 static pg_noinline void
-send_or_give_back(Database &database, const DueWakeup *due, int n)
+send_or_give_back(Sending &sending)
 {
-    PG_TRY();
+    PG_ENSURE_ERROR_CLEANUP(give_back, PointerGetDatum(&sending));
     {
         StartTransactionCommand();
-        for (int i = 0; i < n; i++)
-            notify_queue(due[i].name, due[i].name_length);
+        for (int i = 0; i < sending.n; i++)
+            notify_queue(sending.due[i].name, sending.due[i].name_length);
         CommitTransactionCommand();
     }
-    PG_CATCH();
-    {
-        give_back(database, due, n);
-        PG_RE_THROW();
-    }
-    PG_END_TRY();
+    PG_END_ENSURE_ERROR_CLEANUP(give_back, PointerGetDatum(&sending));
 }
 
 int64
@@ -391,11 +433,14 @@ wake_send_due()
 
     if (database == nullptr || pg_atomic_read_u32(&database->pending) == 0)
         return next_us;
+    if (!notify_has_room())
+        return steady_us() + USECS_PER_SEC;
     auto *due = static_cast<DueWakeup *>(palloc(sizeof(DueWakeup) * batch));
     int n = take_due(*database, due, batch, &next_us);
     if (n == 0) /* whoever noted them has ojs.notify on */
         return next_us;
-    send_or_give_back(*database, due, n);
+    Sending sending = {*database, due, n};
+    send_or_give_back(sending);
     return next_us;
 }
 
@@ -406,91 +451,6 @@ wake_anyone()
     return database != nullptr &&
            (pg_atomic_read_u32(&database->waiters) > 0 || pg_atomic_read_u32(&database->wanted) > 0 ||
             pg_atomic_read_u32(&database->crowded) > 0);
-}
-
-/* Queues of this database that somebody wants to hear of; their number. */
-static int
-wanted_queues(int64 *queues, int most)
-{
-    int n = 0;
-    HASH_SEQ_STATUS scan;
-    LWLockAcquire(shared->lock, LW_SHARED);
-    hash_seq_init(&scan, shared->listener_flags);
-    while (auto *flag = static_cast<ListenerFlag *>(hash_seq_search(&scan)))
-        if (flag->key.database == MyDatabaseId && flag->wanted && n < most)
-            queues[n++] = flag->key.queue;
-    for (int i = 0; i < shared->n_waiting; i++) {
-        const Waiter &waiter = shared->waiters[shared->waiting[i]];
-        for (int j = 0; waiter.database == MyDatabaseId && !waiter.woken && j < waiter.n && n < most; j++)
-            queues[n++] = waiter.queues[j];
-    }
-    LWLockRelease(shared->lock);
-    std::sort(queues, queues + n);
-    return static_cast<int>(std::unique(queues, queues + n) - queues);
-}
-
-/* The queue after `after` that has entries in the index of `ready`. */
-static bool
-next_queue(store::Scan &scan, ScanKey key, int64 after, int64 *queue)
-{
-    Datum value;
-    ScanKeyInit(key, 1, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(after));
-    if (!store::first_entry(scan, key, 1, 1, &value))
-        return false;
-    *queue = DatumGetInt64(value);
-    return true;
-}
-
-void
-wake_look_again()
-{
-    Database *database = my_database();
-    constexpr int most = max_listener_flags * 2;
-
-    if ((database != nullptr && !wake_anyone()) || in_maintenance())
-        return;
-    bool crowded = database != nullptr && pg_atomic_exchange_u32(&database->crowded, 0) != 0;
-    auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * most));
-    int n = database != nullptr ? wanted_queues(queues, most) : flagged_queues(queues, most);
-    ScanKeyData key;
-    store::Table ready = store::open(store::Rel::ready, AccessShareLock);
-    store::Scan scan;
-    ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(0));
-    store::begin(scan, ready, store::Idx::ready_order, &key, 1, true);
-    if (crowded) { /* not all wishes found room: whatever queue has work, whoever wants it */
-        int64 queue = PG_INT64_MIN;
-        for (n = 0; n < most && next_queue(scan, &key, queue, &queue);)
-            queues[n++] = queue;
-    }
-    bool send = false;
-    for (int i = 0; i < n; i++) {
-        CHECK_FOR_INTERRUPTS();
-        ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(queues[i]));
-        store::rescan(scan, &key, 1);
-        store::Row row;
-        while ((row = store::next(scan)) != store::Row::none && row != store::Row::live)
-            ;
-        if (row == store::Row::none)
-            continue;
-        const Queue *queue = find_queue(queues[i]);
-        if (queue == nullptr || queue->state == QueueState::paused)
-            continue;
-        if (database == nullptr) {
-            wake_queue(queue->id, queue->name, 1);
-            continue;
-        }
-        if (crowded && settings.notify && notify_has_room())
-            notify_queue(queue->name, static_cast<int>(strlen(queue->name)));
-        LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-        send |= tell_queue(*database, queue->id, queue->name, static_cast<int>(strlen(queue->name)), 1, settings.notify,
-                           true);
-        LWLockRelease(shared->lock);
-    }
-    store::end(scan);
-    store::close_and_unlock(ready, AccessShareLock);
-    if (send)
-        SetLatch(MyLatch);
-    pfree(queues);
 }
 
 } // namespace ojs

@@ -120,6 +120,7 @@ after_commit()
         worker_poke();
     }
     publish_activity();
+    forget_wake_up();
     forget();
 }
 

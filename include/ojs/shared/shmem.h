@@ -22,6 +22,7 @@ constexpr int max_flag_name = 128;
 constexpr int overtaking_slots = 1024; /* queues share them by a hash */
 constexpr int max_part_news = 1024;    /* see part_news.h */
 constexpr int claim_floors = 1024;     /* queues share them by a hash */
+constexpr uint32 crowded_ticks = 120;  /* about a minute */
 constexpr int max_calls = 4096;        /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
 enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
@@ -33,7 +34,7 @@ struct Database {
     pg_atomic_uint32 waiters;     /* claims that wait here */
     pg_atomic_uint32 wanted;      /* flags of this database that are `wanted` */
     pg_atomic_uint32 pending;     /* … that are `pending` */
-    pg_atomic_uint32 crowded;     /* some flags found no room: the tick notifies whatever queue has work */
+    pg_atomic_uint32 crowded;     /* some flags found no room: for so many ticks transactions notify themselves */
     pg_atomic_uint32 asked;       /* a session wants a worker here */
     pg_atomic_uint32 absent;      /* the last worker found no extension */
     pg_atomic_uint32 poked;       /* something is due sooner than the worker thinks */
@@ -74,6 +75,7 @@ struct Waiter {
     Oid database;
     int32 n; /* 0: none, or too many; those that the filter lets through */
     bool woken;
+    int64 woken_for;
     int64 queues[max_waiter_queues];
     uint64 filter[waiter_filter_words]; /* a Bloom filter of queue ids, which are hashes */
 };
@@ -169,6 +171,9 @@ void ask_for_worker_at_commit(); /* wakeup.cpp */
 
 /* --- waking (waiters.cpp) --- */
 
+/* Whether there is room for one more listener flag; those that nobody needs make room. Under the lock. */
+bool has_room_for_flags();
+
 /* Whether somebody may be listening to this queue. */
 bool is_wanted(int64 queue);
 
@@ -186,9 +191,13 @@ bool notify_has_room();
 /* Adds the NOTIFYs for a queue to the transaction. */
 void notify_queue(const char *name, int name_length);
 
-/* Leaves the waiters, if this process is one. `passing`: without looking for the job it was woken for, which then is
- * the next one's. */
+/* Leaves the waiters, if this process is one. `passing`: without looking for the job it was woken for. */
 void stop_waiting(bool passing);
+/* The job that this process was woken for is the next waiter's; so it is too if the claim took jobs, but none of that
+ * queue, or is rolled back. */
+void pass_wake_up_on();
+void used_wake_up(const int64 *queues, int n);
+void forget_wake_up(); /* the claim has committed */
 
 /* --- jobs that overtake others of their queue: of a priority above the default, or delivered before --- */
 

@@ -132,7 +132,7 @@ bool installed();                   /* false: no such extension in this database
 void catalog_init();                /* once, at load: hears of changes to these relations */
 uint64 catalog_generation(Rel rel); /* grows whenever that relation's cached description was dropped */
 
-/* The same of the names of queues: a tenant's part that a push has made counts (say_new_name), and any other change. */
+/* The same of the names of queues: a queue that a push has made counts (say_new_name), and any other change. */
 uint64 queue_names_generation();
 void say_new_name();
 
