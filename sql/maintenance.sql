@@ -3,7 +3,7 @@
 
 -- Up to when jobs that wait for a time have been let go.
 create function ojs_store.promoted_to() returns timestamptz
-language c volatile parallel restricted as 'MODULE_PATHNAME', 'ojs_promoted_to';
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_promoted_to';
 
 -- As the admin API answers it.
 create function ojs_store.maintenance_json() returns jsonb
