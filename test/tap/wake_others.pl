@@ -38,8 +38,8 @@ worker_pid($node);
 my $waiting = q{select count(*) from pg_stat_activity
     where wait_event_type = 'Extension' and backend_type = 'client backend'};
 
-# After `before` the sessions call these claims, the first at first; then what makes work happens. How long it took until
-# the last one has a job, the median of five.
+# After `before` the sessions call these claims, the first at first; then what makes work happens. How long it took
+# until the last one has a job, the median of five.
 sub takes {
     my ($before, $happens, @claims) = @_;
     my @took;
