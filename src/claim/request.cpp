@@ -250,8 +250,7 @@ await_jobs(Request &request, const HandedOut &out, int64 until_us, int round)
 
     if (request.max > 0) { /* where jobs wait for a rate limit, nobody says when it lets them start */
         QueueIds queues = awaited_ids(request);
-        bool picky =
-            names_versions(request.worker) || worker_stopped(request.worker) || !request.pool_limit.key.empty();
+        bool picky = names_versions(request.worker) || worker_stopped(request.worker) || out.no_places;
         wake_wait(queues.ids, queues.n, picky, request.names,
                   out.free_in_us ? std::min(until_us, at_us + *out.free_in_us) : until_us, round);
     } else /* it may hold no more: no wake-up is for it, and nobody tells it of its acks */

@@ -288,6 +288,7 @@ hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set)
     bool shares = request.share.quota >= 0;
     if (request.max == 0 || worker_stopped(request.worker)) {
         claim_window_leave();
+        pass_wake_up_on();
         return {};
     }
     walk.taken = static_cast<ClaimedJob *>(palloc(sizeof(ClaimedJob) * request.max));
@@ -322,7 +323,10 @@ hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set)
         do_upkeep(walk, true);
     if (shares)
         claim_window_leave();
-    HandedOut out = {0, static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1))), std::nullopt};
+    auto *deliveries = static_cast<Delivery *>(palloc(sizeof(Delivery) * std::max(walk.n, 1)));
+    HandedOut out = {0, deliveries, walk.max == 0, std::nullopt};
+    if (out.no_places)
+        pass_wake_up_on();
     if (walk.limits.free_at != DT_NOEND)
         out.free_in_us = std::max<int64>(walk.limits.free_at - now, 0);
     if (request.fair != nullptr) /* nobody wakes it for a part that is new */

@@ -37,6 +37,7 @@ const Jsonb *policy;   /* the default policy's configuration, once it has been l
 bool policy_known;
 SessionCache validity; /* of all of it */
 bool made_here;        /* this transaction has made queues, which a rollback takes away again */
+bool name_here;        /* … and sessions are to be told that there are new names */
 
 void
 forget_all()
@@ -49,10 +50,12 @@ queue_xact(XactEvent event, void *)
 {
     if (!made_here)
         return;
+    if (name_here && (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE))
+        store::say_new_name();
     if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
         forget_all();
     if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE || event == XACT_EVENT_COMMIT)
-        made_here = false;
+        made_here = name_here = false;
 }
 
 extern "C" void
@@ -366,8 +369,10 @@ make(std::string_view name, int64 id, TimestampTz revised_at, const Queue *dropp
     const TenantSettings *tenant = has_tenants() ? settings_of_tenant(tenant_in(name)) : nullptr;
     if (revised_at != DT_NOBEGIN || (tenant != nullptr && tenant->bounds_pushes()))
         CacheInvalidateRelcache(table.rel); /* sessions may know it as deleted, or count what its tenant has */
+    else if (!tenant_in(name).empty())
+        store::say_new_name();
     else
-        store::say_new_name(); /* claims may wait for it */
+        name_here = true; /* claims may wait for it */
     store::close(table);
     CommandCounterIncrement();
     made_here = true;

@@ -32,20 +32,6 @@ wanted_queues(int64 *queues, int most)
     return static_cast<int>(std::unique(queues, queues + n) - queues);
 }
 
-/* Whether wishes have found no room since the last tick. Whose they are is not known, so transactions notify themselves
- * for some ticks more than there is no room. */
-static bool
-has_new_wishes(Database &database)
-{
-    if (pg_atomic_read_u32(&database.crowded) == 0)
-        return false;
-    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    uint32 ticks = pg_atomic_read_u32(&database.crowded);
-    pg_atomic_write_u32(&database.crowded, has_room_for_flags() ? ticks - 1 : crowded_ticks - 1);
-    LWLockRelease(shared->lock);
-    return ticks == crowded_ticks;
-}
-
 /* The queue after `after` that has entries in the index of `ready`. */
 static bool
 next_queue(store::Scan &scan, ScanKey key, int64 after, int64 *queue)
@@ -66,7 +52,7 @@ wake_look_again()
 
     if ((database != nullptr && !wake_anyone()) || in_maintenance())
         return;
-    bool crowded = database != nullptr && has_new_wishes(*database);
+    bool crowded = database != nullptr && pg_atomic_exchange_u32(&database->new_wishes, 0) != 0;
     auto *queues = static_cast<int64 *>(palloc(sizeof(int64) * most));
     int n = database != nullptr ? wanted_queues(queues, most) : flagged_queues(queues, most);
     ScanKeyData key;

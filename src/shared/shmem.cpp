@@ -31,7 +31,8 @@ prepare(Database &database, Oid oid)
     pg_atomic_init_u32(&database.waiters, 0);
     pg_atomic_init_u32(&database.wanted, 0);
     pg_atomic_init_u32(&database.pending, 0);
-    pg_atomic_init_u32(&database.crowded, 0);
+    pg_atomic_init_u64(&database.crowded_until_us, 0);
+    pg_atomic_init_u32(&database.new_wishes, 0);
     pg_atomic_init_u32(&database.asked, 0);
     pg_atomic_init_u32(&database.absent, 0);
     pg_atomic_init_u32(&database.poked, 0);

@@ -31,8 +31,12 @@ fits_channel(int name_length)
 
 bool waiting; /* this process is among the waiters */
 
-int64 woken_for; /* the queue that this transaction was woken for; whoever undoes what came of it wakes another */
-bool was_woken;
+/* What this transaction was woken for: whoever undoes what came of it wakes another. */
+struct WakeUp {
+    int64 queue;
+    int level; /* of savepoints; 0: none */
+    bool used;
+} wake_up;
 
 /* Two bits for each queue. */
 template <typename Body>
@@ -145,7 +149,8 @@ want(Database &database, int64 queue)
         }
     }
     if (flag == nullptr) {
-        pg_atomic_write_u32(&database.crowded, crowded_ticks);
+        pg_atomic_write_u64(&database.crowded_until_us, static_cast<uint64>(steady_us() + 60 * USECS_PER_SEC));
+        pg_atomic_write_u32(&database.new_wishes, 1);
         return;
     }
     if (!flag->wanted) {
@@ -222,8 +227,7 @@ stop_waiting(bool passing)
         pg_atomic_fetch_sub_u32(&my_database()->waiters, 1);
     }
     if (waiter.woken && waiter.n > 0) {
-        was_woken = true;
-        woken_for = waiter.woken_for;
+        wake_up = {waiter.woken_for, GetCurrentTransactionNestLevel(), false};
     }
     waiter.woken = false;
     LWLockRelease(shared->lock);
@@ -234,25 +238,42 @@ stop_waiting(bool passing)
 void
 pass_wake_up_on()
 {
-    if (!was_woken)
+    if (wake_up.level == 0)
         return;
-    was_woken = false;
+    wake_up.level = 0;
     LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-    wake_waiters(woken_for, 1);
+    wake_waiters(wake_up.queue, 1);
     LWLockRelease(shared->lock);
 }
 
 void
 used_wake_up(const int64 *queues, int n)
 {
-    if (was_woken && std::find(queues, queues + n, woken_for) == queues + n)
+    if (wake_up.level == 0 || wake_up.used)
+        return;
+    wake_up.used = true;
+    if (std::find(queues, queues + n, wake_up.queue) == queues + n)
+        pass_wake_up_on();
+}
+
+void
+hand_up_wake_up(int level)
+{
+    if (wake_up.level >= level)
+        wake_up.level = level - 1;
+}
+
+void
+undo_wake_up(int level)
+{
+    if (wake_up.level >= level)
         pass_wake_up_on();
 }
 
 void
 forget_wake_up()
 {
-    was_woken = false;
+    wake_up.level = 0;
 }
 
 bool
@@ -262,7 +283,14 @@ is_wanted(int64 queue)
     const ListenerFlag *flag = find_flag(queue, HASH_FIND, nullptr);
     bool wanted = flag != nullptr && flag->wanted;
     LWLockRelease(shared->lock);
-    return wanted || pg_atomic_read_u32(&my_database()->crowded) != 0;
+    return wanted || is_crowded(*my_database());
+}
+
+bool
+is_crowded(Database &database)
+{
+    uint64 until_us = pg_atomic_read_u64(&database.crowded_until_us);
+    return until_us != 0 && static_cast<uint64>(steady_us()) < until_us;
 }
 
 bool
@@ -312,6 +340,7 @@ wake_wait(const int64 *queues, int n, bool picky, uint64 names, int64 until_us, 
 {
     Database *database = my_database();
     int64 left_ms = (until_us - steady_us() + 999) / 1000;
+    forget_wake_up(); /* nothing came of it: others have the job */
     if (left_ms <= 0)
         return;
     if (database == nullptr) {
@@ -450,7 +479,7 @@ wake_anyone()
     Database *database = my_database();
     return database != nullptr &&
            (pg_atomic_read_u32(&database->waiters) > 0 || pg_atomic_read_u32(&database->wanted) > 0 ||
-            pg_atomic_read_u32(&database->crowded) > 0);
+            pg_atomic_read_u32(&database->new_wishes) > 0);
 }
 
 } // namespace ojs

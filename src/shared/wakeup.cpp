@@ -78,14 +78,15 @@ before_commit()
         return;
     made.merge();
     Database *database = my_database();
-    by_worker = worker_running() && pg_atomic_read_u32(&database->crowded) == 0;
+    by_worker = worker_running() && !is_crowded(*database);
     if (by_worker || !settings.notify)
         return;
+    bool has_room = notify_has_room();
     for (int i = 0; i < made.n; i++) {
         QueuedWakeup &wakeup = made.all[i];
         if (!(database != nullptr ? is_wanted(wakeup.queue) : lower_listener_flag(wakeup.queue)))
             continue;
-        if (notify_has_room()) {
+        if (has_room) {
             notify_queue(wakeup.name, wakeup.name_length);
             wakeup.notified = true;
         } else if (database == nullptr)
@@ -148,6 +149,7 @@ wake_xact(XactEvent event, void *)
         break;
     case XACT_EVENT_PREPARE:
         publish_activity();
+        forget_wake_up();
         forget();
         break;
     default:
@@ -162,8 +164,10 @@ wake_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 
     if (event == SUBXACT_EVENT_COMMIT_SUB) {
         made.hand_up(level);
+        hand_up_wake_up(level);
     } else if (event == SUBXACT_EVENT_ABORT_SUB) {
-        stop_waiting(true);
+        stop_waiting(false);
+        undo_wake_up(level);
         claim_window_leave();
         made.drop(level);
     }

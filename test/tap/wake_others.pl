@@ -68,6 +68,9 @@ my $push = sub { return join ';', map { "select ojs.push('test.job', queue => '$
 
 $sql->(q{select ojs.set_worker_state('old', 'quiet')});
 cmp_ok(takes('', $push->('q'), claim('q', 'old'), claim('q', 'new')), '<', 0.5, 'not to a worker that is quiet');
+cmp_ok(takes(q{select ojs.set_worker_state('turns', 'running')},
+    q{select ojs.set_worker_state('turns', 'quiet'); select ojs.push('test.job', queue => 'q')},
+    claim('q', 'turns'), claim('q', 'new')), '<', 0.5, 'nor to one that becomes quiet while it waits');
 $sql->(q{select ojs.set_pool('p', '{"queues": ["q"], "concurrency": 1}')});
 cmp_ok(takes(q{select ojs.push('test.job', queue => 'q'); select id from ojs.claim_pool('p', 'pool')}, $push->('q'),
     q{select id from ojs.claim_pool('p', 'pool', wait => '20 s')}, claim('q', 'new')), '<', 0.5,

@@ -56,6 +56,7 @@ struct Delivery {
 struct HandedOut {
     int jobs;
     Delivery *deliveries;
+    bool no_places;                  /* the pool that the claim names has none left */
     std::optional<int64> free_in_us; /* from when on a limit that jobs wait for may let one start, if that is known */
 };
 

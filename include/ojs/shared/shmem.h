@@ -22,7 +22,6 @@ constexpr int max_flag_name = 128;
 constexpr int overtaking_slots = 1024; /* queues share them by a hash */
 constexpr int max_part_news = 1024;    /* see part_news.h */
 constexpr int claim_floors = 1024;     /* queues share them by a hash */
-constexpr uint32 crowded_ticks = 120;  /* about a minute */
 constexpr int max_calls = 4096;        /* workers of queues with a claim_rate, in a second; beyond, sessions count */
 
 enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::prepared */
@@ -30,16 +29,18 @@ enum : uint32 { prepared_open = 1, prepared_ended = 2 }; /* bits of Database::pr
 /* Slots are taken at first use, and freed by the launcher once it finds that the database is gone. */
 struct Database {
     Oid oid;
-    pg_atomic_uint32 worker;      /* number of the upkeep worker's process, plus 1; 0: none runs */
-    pg_atomic_uint32 waiters;     /* claims that wait here */
-    pg_atomic_uint32 wanted;      /* flags of this database that are `wanted` */
-    pg_atomic_uint32 pending;     /* … that are `pending` */
-    pg_atomic_uint32 crowded;     /* some flags found no room: for so many ticks transactions notify themselves */
-    pg_atomic_uint32 asked;       /* a session wants a worker here */
-    pg_atomic_uint32 absent;      /* the last worker found no extension */
-    pg_atomic_uint32 poked;       /* something is due sooner than the worker thinks */
-    pg_atomic_uint32 active;      /* a transaction has called ojs since the worker's last pass began */
-    pg_atomic_uint32 turn_over;   /* the last worker left to let another database have one */
+    pg_atomic_uint32 worker;           /* number of the upkeep worker's process, plus 1; 0: none runs */
+    pg_atomic_uint32 waiters;          /* claims that wait here */
+    pg_atomic_uint32 wanted;           /* flags of this database that are `wanted` */
+    pg_atomic_uint32 pending;          /* … that are `pending` */
+    pg_atomic_uint64 crowded_until_us; /* some flags found no room: until then, by the steady clock, transactions notify
+                                        * themselves, since nobody knows who listens */
+    pg_atomic_uint32 new_wishes;       /* … and no tick has told of the queues that have work yet */
+    pg_atomic_uint32 asked;            /* a session wants a worker here */
+    pg_atomic_uint32 absent;           /* the last worker found no extension */
+    pg_atomic_uint32 poked;            /* something is due sooner than the worker thinks */
+    pg_atomic_uint32 active;           /* a transaction has called ojs since the worker's last pass began */
+    pg_atomic_uint32 turn_over;        /* the last worker left to let another database have one */
     pg_atomic_uint64 visit_us;    /* where databases take turns: when the next worker is due, by the steady clock */
     pg_atomic_uint64 left_us;     /* … and when the last one left */
     pg_atomic_uint32 uncountable; /* some queues found no room among the counters: all are counted by their rows */
@@ -171,6 +172,9 @@ void ask_for_worker_at_commit(); /* wakeup.cpp */
 
 /* --- waking (waiters.cpp) --- */
 
+/* Whether flags of this database found no room within the last minute. */
+bool is_crowded(Database &database);
+
 /* Whether there is room for one more listener flag; those that nobody needs make room. Under the lock. */
 bool has_room_for_flags();
 
@@ -197,7 +201,9 @@ void stop_waiting(bool passing);
  * queue, or is rolled back. */
 void pass_wake_up_on();
 void used_wake_up(const int64 *queues, int n);
-void forget_wake_up(); /* the claim has committed */
+void hand_up_wake_up(int level); /* the savepoint of this level was released */
+void undo_wake_up(int level);    /* … or rolled back */
+void forget_wake_up();           /* the claim has committed */
 
 /* --- jobs that overtake others of their queue: of a priority above the default, or delivered before --- */
 
