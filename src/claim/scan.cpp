@@ -294,11 +294,11 @@ hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set)
     walk.taken = static_cast<ClaimedJob *>(palloc(sizeof(ClaimedJob) * request.max));
     walk.max = request.max;
 
-    bool upkeep_due = now - last_upkeep > upkeep_every_us || now < last_upkeep;
+    bool upkeep_due = now - last_upkeep > upkeep_every_us || now < last_upkeep || upkeep_left_over();
     bool upkept = upkeep_due && !shares;
     store::WriteMark before = store::write_mark();
-    if (upkept)
-        do_upkeep(walk, true);
+    if (upkeep_due)
+        do_upkeep(walk, !shares);
     LimitOnJob place = {};
     if (!request.pool_limit.key.empty() && request.n > 0)
         walk.max = std::min(walk.max, places_left(walk.limits, request.queues[0], request.pool_limit, &place));

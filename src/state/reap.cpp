@@ -26,18 +26,27 @@ uint64 reap_hint_clock;
 TimestampTz reap_full_at; /* … of the last one from the start */
 constexpr int64 reap_full_every_us = 60 * USECS_PER_SEC;
 
+bool left_over; /* see upkeep_left_over() */
+
+void
+forget_passes()
+{
+    reap_hint = DT_NOBEGIN;
+    left_over = true;
+}
+
 extern "C" void
 upkeep_xact(XactEvent event, void *)
 {
     if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-        reap_hint = DT_NOBEGIN;
+        forget_passes();
 }
 
 extern "C" void
 upkeep_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 {
     if (event == SUBXACT_EVENT_ABORT_SUB)
-        reap_hint = DT_NOBEGIN;
+        forget_passes();
 }
 
 /* An attempt that a timeout ended fails, and is retried with a backoff. */
@@ -254,6 +263,7 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
     }
     store::end(scan);
     reap_hint = first_live;
+    left_over = reaped == limit;
     advance_lines();
     return reaped;
 }
@@ -299,7 +309,14 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
     else if (!scope.all())
         walked = {queues, walk.from};
     pfree(due);
+    left_over = left_over || done >= limit;
     return done;
+}
+
+bool
+upkeep_left_over()
+{
+    return left_over;
 }
 
 int64

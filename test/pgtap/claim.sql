@@ -134,6 +134,20 @@ select is(pg_temp.claimed('again', 1), 'e', 'R-29: and then the returned');
 select is(deliveries, 2, 'Q-21: every delivery counts, after a nack too') from ojs.jobs
     where id = pg_temp.named('again', 'c');
 
+-- More leases expired than a claim has room for: the next claims go on with them before they hand out fresh jobs. A claim
+-- inside a longer transaction reaps only what it can hand out.
+select pg_temp.push_all('expired', 'abcdef') \g /dev/null
+select is(count(*), 3::bigint, '(three jobs are held)') from ojs.claim('expired', 'w', 3, lease => '1 s');
+select pg_temp.clock('2 seconds') \g /dev/null
+select is(pg_temp.claimed('expired', 1), 'a', 'a claim hands out expired leases first: Q-25 R-101'),
+    is(pg_temp.claimed('expired', 1), 'b', 'and the next claim goes on with them at once: Q-25 R-101');
+savepoint before;
+select pg_temp.claimed('expired', 1) \g /dev/null
+rollback to before;
+select is(pg_temp.claimed('expired', 1), 'c', 'also where a claim was rolled back: Q-25 R-101'),
+    is(pg_temp.claimed('expired', 2), 'de', 'then come the fresh jobs: Q-25 R-101');
+select pg_temp.clock('0') \g /dev/null
+
 select pg_temp.push_all('elapsed', 'ab') \g /dev/null
 select is(pg_temp.claimed('elapsed', 1), 'a', 'Q-25: held');
 select ojs.nack(pg_temp.named('elapsed', 'a'), '1 minute') is null as nacked \gset

@@ -33,6 +33,9 @@ int reap(Tables &tables, Scope scope, int limit, TimestampTz now);
  */
 int promote(Tables &tables, Scope scope, int limit, TimestampTz now);
 
+/* Returns whether this session's last pass of these two reached its limit or was rolled back: more may be due. */
+bool upkeep_left_over();
+
 /* How many jobs of a queue these two would make available, counted up to `most`. */
 int64 count_due(Tables &tables, int64 queue, int64 most, TimestampTz now);
 
