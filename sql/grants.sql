@@ -54,6 +54,7 @@ grant execute on function
     ojs.extend_many(text, uuid[], interval, text[]),
     ojs.beat(text, uuid[], text, jsonb, interval),
     ojs.progress(uuid, numeric, text, jsonb),
+    ojs.progress(uuid, double precision, text, jsonb),
     ojs.checkpoint(uuid, jsonb),
     ojs.get_checkpoint(uuid),
     ojs.delete_checkpoint(uuid),

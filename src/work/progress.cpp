@@ -47,17 +47,13 @@ check_report(bool number, const text *message, const Jsonb *data)
               "message and data have " INT64_FORMAT " bytes, and " INT64_FORMAT " are allowed", size, max_report_bytes);
 }
 
-} // namespace
+enum { p_job_id, p_progress, p_message, p_data, p_lease_id, p_worker };
 
-/*
- * ojs.progress(job_id, progress, message, data), and for HTTP with (…, lease_id, worker) behind. Whoever does not hold
- * the job is not told so, and changes nothing (PRG-01): the job may just have ended.
- */
-OJS_CHANGE(ojs_progress, "ojs.progress()")
+/* Whoever does not hold the job is not told so, and changes nothing (PRG-01): the job may just have ended. */
+bool
+report_progress(FunctionCallInfo fcinfo, Tables &tables, SpiArg number)
 {
-    enum { p_job_id, p_progress, p_message, p_data, p_lease_id, p_worker };
     const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
-    SpiArg number = PG_ARGISNULL(p_progress) ? SpiArg(nullptr) : SpiArg(PG_GETARG_DATUM(p_progress));
     text *message = text_or_null(fcinfo, p_message);
     Jsonb *data = jsonb_or_null(fcinfo, p_data);
     Holder holder = {};
@@ -87,5 +83,23 @@ OJS_CHANGE(ojs_progress, "ojs.progress()")
         if (!read_current_status(tables, id, at, job, status) || !may_know_state(status.queue))
             raise_state(tables, id, "report progress of", Needs::lease, at);
     }
-    PG_RETURN_BOOL(held); /* nothing, to those that declare it so */
+    return held;
+}
+
+} // namespace
+
+/* ojs.progress(job_id, progress, message, data), and for HTTP with (…, lease_id, worker) behind. */
+OJS_CHANGE(ojs_progress, "ojs.progress()")
+{
+    SpiArg number = PG_ARGISNULL(p_progress) ? SpiArg(nullptr) : SpiArg(PG_GETARG_DATUM(p_progress));
+    PG_RETURN_BOOL(report_progress(fcinfo, tables, number)); /* nothing, to those that declare it so */
+}
+
+/* The same for drivers that pass a double precision, which PostgreSQL does not turn into a numeric by itself. */
+OJS_CHANGE(ojs_progress_double, "ojs.progress()")
+{
+    SpiArg number = PG_ARGISNULL(p_progress)
+                        ? SpiArg(nullptr)
+                        : SpiArg(DirectFunctionCall1(float8_numeric, PG_GETARG_DATUM(p_progress)));
+    PG_RETURN_BOOL(report_progress(fcinfo, tables, number));
 }

@@ -34,6 +34,25 @@ from (values (-5, '0/-/-'), (0, '0/-/-'), (1, '1/-/-'), (1e300, '1/-/-'), ('Infi
     ('-Infinity', '0/-/-')) v (number, shown), lateral (select pg_temp.held('p' || length(number::text))) h (job);
 select is(pg_temp.said(pg_temp.held('nan'), 'NaN', 'm'), '-/m/-', 'PRG-02: what is no number says nothing');
 
+-- One report by each type that drivers send, with the function that PostgreSQL chooses.
+prepare untyped as select ojs.progress($1, $2);
+create function pg_temp.reported(number text) returns text language plpgsql volatile as $$
+declare
+    job uuid := pg_temp.held('types');
+begin
+    execute format('select ojs.progress(%L, %s)', job, number);
+    return pg_temp.shown(job);
+end $$;
+select is(pg_temp.reported(number), shown, 'PRG-02: a report of ' || number)
+from (values ('0.25', '0.25/-/-'), ($v$'0.25'$v$, '0.25/-/-'), ('0.25::float8', '0.25/-/-'), ('0.25::float4', '0.25/-/-'),
+    ('0.1::float8', '0.1/-/-'), ('1', '1/-/-'), ('1::smallint', '1/-/-'), ('1::bigint', '1/-/-'),
+    ('0.25::numeric', '0.25/-/-'), ($v$'Infinity'::float8$v$, '1/-/-'), ('progress => 0.25::float8', '0.25/-/-'),
+    ($v$'NaN'::float8, 'm'$v$, '-/m/-'), ($v$null, 'm'$v$, '-/m/-'), ($v$null::float8, 'm'$v$, '-/m/-'))
+    v (number, shown);
+select pg_temp.held('types') as typed \gset
+execute untyped(:'typed', '0.75') \g /dev/null
+select is(pg_temp.shown(:'typed'), '0.75/-/-', 'PRG-02: and a parameter without a type');
+
 select is(pg_temp.refusal(format('select ojs.progress(%L, null)', :'id')), 'OJ100 INVALID_PAYLOAD progress',
     'PRG-03: a report must say something');
 select is(pg_temp.refusal(format('select ojs.progress(%L, 1, repeat(%L, 65537))', :'id', 'x')),
