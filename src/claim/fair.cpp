@@ -271,9 +271,20 @@ all_queue_ids(Request &request)
 }
 
 QueueIds
-notified_ids(Request &request)
+awaited_ids(Request &request)
 {
     QueueIds queues = all_queue_ids(request);
+    if (request.n_missing == 0)
+        return queues;
+    auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * (queues.n + request.n_missing)));
+    std::copy(request.missing, request.missing + request.n_missing, std::copy(queues.ids, queues.ids + queues.n, ids));
+    return {ids, queues.n + request.n_missing};
+}
+
+QueueIds
+notified_ids(Request &request)
+{
+    QueueIds queues = awaited_ids(request);
     queues.n = std::min(queues.n, most_shared);
     return queues;
 }

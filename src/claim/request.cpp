@@ -229,18 +229,6 @@ await_share(const Request &request, Share *share)
     return true;
 }
 
-/* What a claim waits for: its queues, and those that a first push will make. */
-static QueueIds
-awaited_ids(Request &request)
-{
-    QueueIds queues = all_queue_ids(request);
-    if (request.n_missing == 0)
-        return queues;
-    auto *ids = static_cast<int64 *>(palloc(sizeof(int64) * (queues.n + request.n_missing)));
-    std::copy(request.missing, request.missing + request.n_missing, std::copy(queues.ids, queues.ids + queues.n, ids));
-    return {ids, queues.n + request.n_missing};
-}
-
 void
 await_jobs(Request &request, const HandedOut &out, int64 until_us, int round)
 {

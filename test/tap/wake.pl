@@ -27,6 +27,10 @@ for my $preload (1, 0) {
         "PGX-08: a listener hears of a push within a second, $how");
     is($session->query_safe("select count(*) from ojs.claim('news', 'w', max => 10)"), 1, "PGX-08: and finds it, $how");
 
+    $session->query_safe("select from ojs.claim('{news, unborn}'::text[], 'w', max => 1000, missing_ok => true)");
+    pushed($node, 'unborn');
+    ok(heard($session, 'unborn'), "PGX-08: a listener hears of the push that makes its queue, $how");
+
     my $other = $node->background_psql('postgres');
     pushed($node, 'ten');
     my $ten = sub {

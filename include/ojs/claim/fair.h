@@ -25,9 +25,10 @@ Request fair_request(std::string_view name, text *worker, int max, Interval *lea
 /* Takes jobs of the parts whose turn it is; `from_start`: of all that the request has. */
 void walk_fairly(Walk &walk, bool from_start);
 
-/* The queues that a claim which finds too few jobs is about: all parts, too. Of very many only some are told of by
- * NOTIFY. */
+/* The queues that a claim which finds too few jobs is about: all parts, too; awaited_ids() adds those that do not exist
+ * yet, by the ids that a first push gives them. Of very many only some are told of by NOTIFY. */
 QueueIds all_queue_ids(Request &request);
+QueueIds awaited_ids(Request &request);
 QueueIds notified_ids(Request &request);
 
 } // namespace ojs
