@@ -56,21 +56,23 @@ for my $preload (0, 1) {
     };
     my @runs = map { $start->($_) } 1 .. $claimers;
     my ($killed, $restarted, $unexpected, $until) = (0, 0, '', time + 150);
-    while (time < $until) {
-        last if $node->safe_psql('postgres', 'select count(*) from ojs_store.finished') >= $jobs;
-        my $victim = 1 + int rand $claimers;
-        $killed++ if $node->safe_psql('postgres',
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'claimer $victim'") eq 't';
+    awaits($node, q{select exists (select from pg_stat_activity where application_name like 'claimer %')},
+        'claimers work');
+    do {
+        my $victim = $node->safe_psql('postgres', q{select v.application_name from (select pid, application_name
+            from pg_stat_activity where application_name like 'claimer %' order by random() limit 1) v
+            where pg_terminate_backend(v.pid)});
+        $killed++ if $victim;
         for my $run (@runs) {
-            # An end is noticed only by reading.
+            # An end is noticed only by reading; that of the victim is certain.
             eval { $run->{handle}->pump_nb };
-            next if $run->{handle}->pumpable;
+            next if $run->{handle}->pumpable && $victim ne "claimer $run->{n}";
             eval { $run->{handle}->finish };
             $unexpected .= $run->{err} if $run->{err} !~ /terminating connection|^$|server closed/;
             $run = $start->($run->{n});
             $restarted++;
         }
-    }
+    } while (time < $until && $node->safe_psql('postgres', 'select count(*) from ojs_store.finished') < $jobs);
     for my $run (@runs) {
         eval { $run->{handle}->finish };
         $unexpected .= $run->{err} if $run->{err} !~ /terminating connection|^$|server closed/;
