@@ -26,3 +26,9 @@ create function ojs.nack_many(
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_nack_many';
 comment on function ojs.nack_many(text, uuid[], interval, text[])
     is 'Gives back those of the jobs that the worker holds and reports the others as skipped';
+
+create function ojs.storable(document text) returns jsonb
+language c stable strict parallel safe as 'MODULE_PATHNAME', 'ojs_storable';
+comment on function ojs.storable(text)
+    is 'JSON text as jsonb, with what jsonb cannot hold replaced: \u0000 and half a surrogate pair by U+FFFD, NaN, '
+       'infinities and numbers that are too long by strings; for the error of ojs.fail';

@@ -10,7 +10,8 @@ revoke all on all sequences in schema ojs_store from public;
 grant usage on schema ojs to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function
     ojs.version(), ojs.manifest(), ojs.capabilities(),
-    ojs.envelope(ojs.job), ojs.canonical_json(jsonb), ojs.fingerprint(jsonb), ojs.fingerprint_input(jsonb)
+    ojs.envelope(ojs.job), ojs.canonical_json(jsonb), ojs.fingerprint(jsonb), ojs.fingerprint_input(jsonb),
+    ojs.storable(text)
 to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 
 grant execute on function ojs.node_of(uuid), ojs.key_slot(text) to ojs_producer, ojs_worker, ojs_observer, ojs_admin;

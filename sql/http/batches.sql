@@ -20,15 +20,17 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
 $$;
 
 -- Pushes, and says of each job what became of it. An object for args, which SQL takes for the only argument, is
--- refused here (R-01): it is handed on as a boolean, which SQL refuses, too.
-create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_key text, deduplication_ttl interval)
-    returns jsonb
+-- refused here (R-01): it is handed on as a boolean, which SQL refuses, too. A job that could not be read is null, and
+-- faults has its error.
+create function ojs_http.pushed_items(jobs jsonb, atomicity text, deduplication_key text, deduplication_ttl interval,
+    faults jsonb default null) returns jsonb
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_build_object('index', r.index, 'status', r.status)
             || case when r.id is not null then jsonb_build_object('id', r.id) else '{}' end
             || case when r.error is not null then jsonb_build_object('error', ojs_http.item_error(case
                 when jsonb_typeof(jobs -> r.index -> 'args') = 'object'
-                then jsonb_set(r.error, '{message}', '"args must be an array, not an object"') else r.error end))
+                then jsonb_set(r.error, '{message}', '"args must be an array, not an object"')
+                else r.error || coalesce(faults -> r.index::text, '{}') end))
                     else '{}' end
         order by r.index), '[]')
     from ojs.push_many(
@@ -42,12 +44,13 @@ $$;
 
 -- What a batch that came to nothing would have come to, job by job, without doing it. A job that one of the same batch
 -- stands in the way of is told which, since that one never was.
-create function ojs_http.tried_items(jobs jsonb, deduplication_key text, deduplication_ttl interval) returns jsonb
+create function ojs_http.tried_items(jobs jsonb, deduplication_key text, deduplication_ttl interval,
+    faults jsonb default null) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     items jsonb;
 begin
-    items := ojs_http.pushed_items(jobs, 'partial', deduplication_key, deduplication_ttl);
+    items := ojs_http.pushed_items(jobs, 'partial', deduplication_key, deduplication_ttl, faults);
     raise exception using errcode = 'OJ0RB';
 exception when sqlstate 'OJ0RB' then
     return (
@@ -113,7 +116,8 @@ begin atomic
 end;
 
 -- Jobs are large: a plan for these values alone would hold them several times.
-create function ojs_http.push_once(request ojs_http.request, jobs jsonb, operation text) returns ojs_http.response
+create function ojs_http.push_once(request ojs_http.request, jobs jsonb, operation text, faults jsonb default null)
+    returns ojs_http.response
 language plpgsql volatile parallel unsafe set plan_cache_mode = force_generic_plan set search_path = pg_catalog,
     pg_temp as $$
 declare
@@ -131,8 +135,8 @@ begin
     if kept is not null then
         return jsonb_populate_record(response, kept);
     end if;
-    response := case operation when 'push_batch' then ojs_http.do_push_batch(request, body, jobs)
-        else ojs_http.do_push_bulk(request, body, jobs) end;
+    response := case operation when 'push_batch' then ojs_http.do_push_batch(request, body, jobs, faults)
+        else ojs_http.do_push_bulk(request, body, jobs, faults) end;
     if response.status = 422 then
         perform ojs_http.forget_push_key(operation, key);
     elsif key is not null then
@@ -161,7 +165,8 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     select ojs_http.push_once(request, ojs_http.field(ojs_http.object(request), 'jobs', 'array', true), 'push_bulk')
 $$;
 
-create function ojs_http.do_push_bulk(request ojs_http.request, body jsonb, jobs jsonb) returns ojs_http.response
+create function ojs_http.do_push_bulk(request ojs_http.request, body jsonb, jobs jsonb, faults jsonb)
+    returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     atomic boolean := ojs_http.is_atomic(body, 'partial');
@@ -175,14 +180,14 @@ declare
     before text := ojs_http.set_block_timeout(request);
 begin
     begin
-        items := ojs_http.pushed_items(jobs, atomicity, key, ttl);
+        items := ojs_http.pushed_items(jobs, atomicity, key, ttl, faults);
     exception when others then
         get stacked diagnostics detail = pg_exception_detail;
         -- An error of one job fails the batch; any other is that of the whole request.
         if not atomic or left(sqlstate, 2) <> 'OJ' or detail !~ '"index":' then
             raise;
         end if;
-        items := ojs_http.tried_items(jobs, key, ttl);
+        items := ojs_http.tried_items(jobs, key, ttl, faults);
     end;
     perform set_config('ojs.block_timeout', before, true);
     failed := (select count(*) from jsonb_array_elements(items) i where i -> 'status' = '"failed"');
@@ -206,7 +211,8 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
     select ojs_http.push_once(request, ojs_http.field(ojs_http.object(request), 'jobs', 'array', true), 'push_batch')
 $$;
 
-create function ojs_http.do_push_batch(request ojs_http.request, body jsonb, jobs jsonb) returns ojs_http.response
+create function ojs_http.do_push_batch(request ojs_http.request, body jsonb, jobs jsonb, faults jsonb)
+    returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
@@ -218,6 +224,9 @@ begin
     if jobs = '[]' then
         perform ojs_http.raise('INVALID_PAYLOAD', 'jobs is empty', '{"field": "jobs"}', 'Give at least one job.');
     end if;
+    perform ojs_http.raise('INVALID_PAYLOAD', format('jobs[%s]: %s', f.key, f.value ->> 'message'),
+        f.value -> 'details' || jsonb_build_object('index', f.key::int), f.value ->> 'hint')
+    from jsonb_each(faults) f order by f.key::int limit 1;
     perform ojs_http.check_args(j.job, (j.place - 1)::int) from jsonb_array_elements(jobs)
         with ordinality as j(job, place);
     begin

@@ -144,10 +144,13 @@ begin
     if stage <> 'work' and left(state, 2) in ('22', '54') then
         code := 'INVALID_PAYLOAD';
         details := '{"reason": "malformed"}';
-        message := case stage when 'path' then 'the path or the query string cannot be decoded'
-            else 'the body is not valid JSON' end;
-        hint := case stage when 'path' then 'Encode it as UTF-8 in percent notation.'
-            else 'Send one JSON document as UTF-8.' end;
+        message := case when stage = 'path' then 'the path or the query string cannot be decoded'
+            when state = '22P02' then 'the body is not valid JSON'
+            when state = '54001' then 'the body is nested too deep'
+            else 'the body holds what the database cannot store' end;
+        hint := case when stage = 'path' then 'Encode it as UTF-8 in percent notation.'
+            when state = '22P02' then 'Send one JSON document as UTF-8.'
+            when state = '54001' then 'Flatten it.' end;
     elsif left(state, 2) = 'OJ' or state in ('42501', '57P03') then
         begin
             said := detail::jsonb;
@@ -160,8 +163,10 @@ begin
     end if;
     if details ? 'field' and body is not null then
         field := ojs_http.field_in(body, details ->> 'field');
-        message := regexp_replace(message, e'\\mfilter[.]ids\\M|\\m' || (details ->> 'field') || e'\\M', field);
-        details := details || jsonb_build_object('field', field);
+        if field <> details ->> 'field' then
+            message := regexp_replace(message, e'\\mfilter[.]ids\\M|\\m' || (details ->> 'field') || e'\\M', field);
+            details := details || jsonb_build_object('field', field);
+        end if;
     end if;
     if details ? 'maximum_bytes' then
         -- as the text of payload limits has it

@@ -14,7 +14,7 @@ begin
         select p.oid::regprocedure as name, r.role
         from (values
             ('{ojs_producer,ojs_worker,ojs_observer,ojs_admin}'::text[],
-                '{act_for,routes,handlers_by_path,find_route,check_headers,check_body,read_headers,read_query,
+                '{act_for,routes,handlers_by_path,find_route,check_headers,check_body,mend_body,read_headers,read_query,
                 decoded,request_id,reply,no_route,problem,status_of,error_body,headers_of,raise,now,
                 time_value,duration_value,values_in,abridged,would_wait,may_wait,most_bytes,bytes_of,
                 field_in,hint_of,rfc3339,upkeep,object,field,text_field,number_field,texts_field,job_id,

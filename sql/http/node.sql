@@ -17,6 +17,13 @@ language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_duration_va
 create function ojs_http.values_in(given text) returns bigint
 language c immutable strict parallel safe as 'MODULE_PATHNAME', 'ojs_values_in';
 
+-- Mends a body that could not be read. In the report of a failure, replaces what jsonb cannot hold, and with `flat` all
+-- that is nested. In a batch, replaces each job that jsonb cannot hold by null, and says in faults, by index, what is
+-- wrong with it. Refuses any other body, by the name of its member. mended is null where no fault is found.
+create function ojs_http.mend_body(handler text, body text, flat boolean, out mended text, out faults jsonb)
+    returns record
+language c stable strict parallel safe as 'MODULE_PATHNAME', 'ojs_mend_body';
+
 -- Where no background worker runs, a request does a pass of upkeep first, so that what it reads is true of this moment.
 -- A role that may only look does none.
 create function ojs_http.tick_without_worker() returns void
@@ -49,7 +56,7 @@ declare
 begin
     if handler in ('push_batch', 'push_bulk') then
         most_values := greatest(most_values, 20 * current_setting('ojs.max_batch_size')::bigint);
-    else
+    elsif handler <> 'nack' then -- the report of a failure lands, however long it is: it is cut where it is stored
         -- Twice, since JSON may be written with spaces and escapes.
         most_bytes := 2 * greatest(ojs_http.bytes_of('ojs.max_envelope_size'),
             case when handler <> 'push' then ojs_http.bytes_of('ojs.max_result_size') end);

@@ -331,67 +331,88 @@ declare
     route record;
     tenant_before constant text := current_setting('ojs.tenant', true);
     jobs jsonb; -- of a batch: large, and not in request, which each call copies
+    mended text;
+    faults jsonb; -- of jobs of a batch that cannot be read
     state text; message text; detail text; hint text; context text;
 begin
     -- A large one is not copied; btrim takes twelve times its length.
     if octet_length(request_body) <= 1000 then
         request_body := nullif(btrim(request_body, e' \t\r\n'), '');
     end if;
-    begin
-        route := ojs_http.find_route(case when upper(method) = 'HEAD' then 'GET' else upper(method) end, only_path);
-        if route.handler is null and upper(method) = 'OPTIONS' and route.allowed is not null then
-            response := ojs_http.reply(204, null, jsonb_build_object('Allow', route.allowed));
-        elsif route.handler is null then
-            response := ojs_http.no_route(method, only_path, route.allowed, request_id);
-        else
-            request.method := upper(method);
-            request.path := only_path;
-            request.names := route.names;
-            request.query := case when strpos(path, '?') > 0
-                then ojs_http.read_query(substr(path, strpos(path, '?') + 1)) else '{}' end;
-            request.headers := given || jsonb_build_object('x-request-id', request_id);
-            if request.method not in ('GET', 'HEAD') then
-                perform ojs_http.check_headers(given, only_path, request_body is not null);
-                stage := 'body';
-                if request_body is not null then
-                    perform ojs_http.check_body(route.handler, request_body);
-                    if route.handler in ('push_batch', 'push_bulk') then
-                        jobs := request_body::jsonb;
-                        if jsonb_typeof(jobs) = 'object' and jsonb_typeof(jobs -> 'jobs') = 'array' then
-                            request.body := jobs - 'jobs';
-                            jobs := jobs -> 'jobs';
+    loop
+        begin
+            route := ojs_http.find_route(case when upper(method) = 'HEAD' then 'GET' else upper(method) end, only_path);
+            if route.handler is null and upper(method) = 'OPTIONS' and route.allowed is not null then
+                response := ojs_http.reply(204, null, jsonb_build_object('Allow', route.allowed));
+            elsif route.handler is null then
+                response := ojs_http.no_route(method, only_path, route.allowed, request_id);
+            else
+                request.method := upper(method);
+                request.path := only_path;
+                request.names := route.names;
+                request.query := case when strpos(path, '?') > 0
+                    then ojs_http.read_query(substr(path, strpos(path, '?') + 1)) else '{}' end;
+                request.headers := given || jsonb_build_object('x-request-id', request_id);
+                if request.method not in ('GET', 'HEAD') then
+                    perform ojs_http.check_headers(given, only_path, request_body is not null);
+                    stage := 'body';
+                    if request_body is not null then
+                        perform ojs_http.check_body(route.handler, request_body);
+                        if route.handler in ('push_batch', 'push_bulk') then
+                            jobs := request_body::jsonb;
+                            if jsonb_typeof(jobs) = 'object' and jsonb_typeof(jobs -> 'jobs') = 'array' then
+                                request.body := jobs - 'jobs';
+                                jobs := jobs -> 'jobs';
+                            else
+                                request.body := jobs;
+                                jobs := null;
+                            end if;
                         else
-                            request.body := jobs;
-                            jobs := null;
+                            request.body := request_body::jsonb;
                         end if;
-                    else
-                        request.body := request_body::jsonb;
+                        if jsonb_typeof(request.body) <> 'object' then
+                            perform ojs_http.raise('INVALID_PAYLOAD', 'the body must be a JSON object',
+                                '{"reason": "malformed"}', 'Send a JSON object.');
+                        end if;
                     end if;
-                    if jsonb_typeof(request.body) <> 'object' then
-                        perform ojs_http.raise('INVALID_PAYLOAD', 'the body must be a JSON object',
-                            '{"reason": "malformed"}', 'Send a JSON object.');
-                    end if;
+                else
+                    perform ojs_http.check_headers(given, only_path, false);
                 end if;
-            else
-                perform ojs_http.check_headers(given, only_path, false);
+                stage := 'work';
+                if given ? 'x-ojs-tenant' then
+                    perform ojs_http.act_for(given ->> 'x-ojs-tenant', tenant_before);
+                end if;
+                if jobs is null then
+                    execute format('select * from ojs_http.%I($1)', route.handler) into response using request;
+                else
+                    response := ojs_http.push_once(request, jobs, route.handler, faults);
+                    jobs := null;
+                end if;
             end if;
-            stage := 'work';
-            if given ? 'x-ojs-tenant' then
-                perform ojs_http.act_for(given ->> 'x-ojs-tenant', tenant_before);
+            exit;
+        exception when others or assert_failure then
+            get stacked diagnostics state = returned_sqlstate, message = message_text, detail = pg_exception_detail,
+                hint = pg_exception_hint, context = pg_exception_context;
+            -- Only a body that could not be read is looked at for what is wrong with it.
+            if stage = 'body' and mended is null and (left(state, 2) in ('22', '54') or state = '0A000'
+                or state = 'OJ109' and route.handler = 'nack') then
+                begin
+                    select m.mended, m.faults into mended, faults
+                    from ojs_http.mend_body(route.handler, request_body, state = 'OJ109') m;
+                    if mended <> request_body then
+                        request_body := mended;
+                        continue;
+                    end if;
+                exception when others then
+                    get stacked diagnostics state = returned_sqlstate, message = message_text,
+                        detail = pg_exception_detail, hint = pg_exception_hint, context = pg_exception_context;
+                end;
             end if;
-            if jobs is null then
-                execute format('select * from ojs_http.%I($1)', route.handler) into response using request;
-            else
-                response := ojs_http.push_once(request, jobs, route.handler);
-                jobs := null;
-            end if;
-        end if;
-    exception when others or assert_failure then
-        get stacked diagnostics state = returned_sqlstate, message = message_text, detail = pg_exception_detail,
-            hint = pg_exception_hint, context = pg_exception_context;
-        response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context,
-            coalesce(jobs, request.body));
-    end;
+            response := ojs_http.problem(stage, only_path, request_id, state, message, detail, hint, context,
+                coalesce(jobs, request.body));
+            exit;
+        end;
+    end loop;
     if given ? 'x-ojs-tenant' and current_setting('ojs.tenant', true) <> tenant_before then
         perform set_config('ojs.tenant', tenant_before, true);
     end if;

@@ -84,14 +84,16 @@ begin
     return ojs_http.reply(200, ojs_http.outcome(ojs.envelope(job)) || '{"acknowledged": true}');
 end $$;
 
+-- The report of a failure lands: whose job it is must be right, and of the rest what cannot be read is left out.
 create function ojs_http.nack(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     body jsonb := ojs_http.object(request);
     id uuid := ojs_http.job_named(request, body);
-    error jsonb := ojs_http.field(body, 'error', 'object');
-    requeue boolean := coalesce(ojs_http.field(body, 'requeue', 'boolean')::boolean, false);
-    delay interval := ojs_http.number_field(body, 'delay_ms', 0, 86400000) * interval '1 millisecond';
+    error jsonb := nullif(body -> 'error', 'null');
+    requeue boolean := coalesce(body ->> 'requeue' = 'true', false);
+    delay interval := case jsonb_typeof(body -> 'delay_ms') when 'number'
+        then least(greatest((body -> 'delay_ms')::numeric, 0), 86400000)::bigint * interval '1 millisecond' end;
     lease_id text := ojs_http.text_field(body, 'lease_id');
     worker text := ojs_http.text_field(body, 'worker_id');
     job ojs.job;
@@ -99,9 +101,12 @@ begin
     if requeue and error is null then
         job := ojs.nack(id, coalesce(delay, '0'), lease_id, worker);
     else
-        error := ojs_http.field(body, 'error', 'object', true);
+        if error is null then
+            perform ojs_http.field(body, 'error', 'object', true);
+        end if;
         -- Of a class of errors alone it is not said what kind of error it was.
-        if coalesce(error -> 'code', 'null') = 'null' and coalesce(error -> 'type', 'null') <> 'null' then
+        if jsonb_typeof(error) = 'object' and coalesce(error -> 'code', 'null') = 'null'
+            and coalesce(error -> 'type', 'null') <> 'null' then
             error := error || '{"code": "handler_error"}';
         end if;
         job := ojs.fail(id, error, lease_id, worker, requeue, delay);

@@ -4,6 +4,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/job/envelope.h"
 #include "ojs/pg/json.h"
+#include "ojs/pg/subtransaction.h"
 
 namespace ojs
 {
@@ -18,29 +19,52 @@ constexpr int max_kind_bytes = 255;        /* its code and its type, */
 constexpr int max_message_bytes = 16 * 1024;
 constexpr int max_backtrace_bytes = 40000; /* … and the rest is for its other members */
 
-[[noreturn]] void
-refuse(const char *field, const char *must, const JsonbValue &value)
+/* A value as text: what a report says counts, whatever its type (ERR-A). */
+std::string_view
+text_from(const JsonbValue &value)
 {
-    raise_field(Code::invalid_payload, field,
-                "Report an error as an object with a message and a type or a code, such as "
-                "{\"type\": \"SmtpError\", \"message\": \"connection refused\"}.",
-                "%s must be %s, not %s", field, must, kind_of(value));
+    if (value.type == jbvString)
+        return text_of(value);
+    if (value.type == jbvNumeric && number_length(value.val.numeric) > longest_number)
+        return "a very long number";
+    Jsonb *json = jsonb_of(value);
+    return JsonbToCString(nullptr, &json->root, static_cast<int>(VARSIZE(json)));
 }
 
-/* An optional text member; empty where it is missing. */
+/* A member as text; empty where it is missing. */
 std::string_view
-text_member(const JsonbContainer *object, const char *key, const char *field)
+text_member(const JsonbContainer *object, const char *key)
 {
     JsonbValue value;
+    return find_member(object, key, value) ? text_from(value) : std::string_view();
+}
 
-    if (!find_member(object, key, value))
-        return {};
+/* A boolean, or what reads as one: "false", "no", 0. */
+bool
+read_boolean(const JsonbValue &value, bool &out)
+{
+    int64 number;
+    bool said;
+    if (value.type == jbvBool)
+        out = value.val.boolean;
+    else if (value.type == jbvString && parse_bool_with_len(value.val.string.val, value.val.string.len, &said))
+        out = said;
+    else if (number_of(value, 0, number) && (number == 0 || number == 1))
+        out = number == 1;
+    else
+        return false;
+    return true;
+}
+
+bool
+read_time(const JsonbValue &value, TimestampTz now, std::optional<TimestampTz> &out)
+{
     if (value.type != jbvString)
-        refuse(field, "a string", value);
-    if (value.val.string.len == 0)
-        raise_field(Code::invalid_payload, field, "Leave it out, or say what kind of error it was.",
-                    "%s must not be empty", field);
-    return text_of(value);
+        return false;
+    ErrorData *error = attempt([&] { out = parse_timestamp(text_of(value), now, "rate_limit_until"); });
+    if (error != nullptr && is_of_server(*error))
+        ReThrowError(error);
+    return error == nullptr && IS_VALID_TIMESTAMP(*out);
 }
 
 /* Collects frames as long as the limits of ERR-02 allow. */
@@ -84,19 +108,12 @@ add_lines(Backtrace &out, std::string_view text)
 JsonbValue
 read_backtrace(const JsonbValue &value)
 {
-    constexpr const char *field = "error.backtrace";
     Backtrace out;
 
-    if (value.type == jbvString)
-        add_lines(out, text_of(value));
-    else if (is_array(value))
-        each_element(value.val.binary.data, [&out](const JsonbValue &frame) {
-            if (frame.type != jbvString)
-                refuse(field, "an array of strings", frame);
-            out.add(text_of(frame));
-        });
+    if (is_array(value))
+        each_element(value.val.binary.data, [&out](const JsonbValue &frame) { out.add(text_from(frame)); });
     else
-        refuse(field, "an array of strings, or one string", value);
+        add_lines(out, text_from(value));
     return out.finish();
 }
 
@@ -138,47 +155,69 @@ add_facts(ObjectBuilder &out, std::string_view code, std::string_view type, std:
 
 } // namespace
 
-ReportedError
-read_error(const Jsonb *json, int attempt, TimestampTz now)
+void
+require_error(const Jsonb *json)
 {
-    ReportedError error = {nullptr, {}, {}, true};
     JsonbValue value;
-    JsonbValue details;
-
-    if (json == nullptr || !is_object(json))
+    bool given = json != nullptr;
+    if (given && JB_ROOT_IS_SCALAR(json))
+        given = JsonbExtractScalar(const_cast<JsonbContainer *>(root_of(json)), &value) && value.type != jbvNull;
+    if (!given)
         raise_field(Code::invalid_payload, "error",
                     "Report an error as an object with a message and a type or a code, such as "
                     "{\"type\": \"SmtpError\", \"message\": \"connection refused\"}.",
-                    "error must be an object, not %s", json == nullptr ? "null" : kind_of(json));
+                    "error must be an object, not null");
+}
+
+ReportedError
+read_error(const Jsonb *json, int attempt_number, TimestampTz now)
+{
+    ReportedError error = {nullptr, {}, {}, true, std::nullopt};
+    JsonbValue value;
+    JsonbValue details;
+    Jsonb *ignored = nullptr;
+
+    /* An error that is no object is its own message. */
+    if (!is_object(json)) {
+        value = json_of(json);
+        if (JB_ROOT_IS_SCALAR(json))
+            (void)JsonbExtractScalar(const_cast<JsonbContainer *>(root_of(json)), &value);
+        json = ObjectBuilder().add("message", text_from(value)).finish();
+    }
     const JsonbContainer *given = root_of(json);
 
-    std::string_view code = text_member(given, "code", "error.code");
-    error.type = text_member(given, "type", "error.type");
+    std::string_view code = text_member(given, "code");
+    error.type = text_member(given, "type");
     if (error.type.empty() && find_member(given, "details", details) && is_object(details))
-        error.type = text_member(details.val.binary.data, "error_class", "error.details.error_class");
+        error.type = text_member(details.val.binary.data, "error_class");
     if (error.type.empty())
         error.type = code;
     if (error.type.empty())
-        raise_field(Code::invalid_payload, "error.type",
-                    "Say what kind of error it was, for the retry policy to match.",
-                    "error.type is missing, and error.code too");
+        error.type = "unknown_error";
     if (is_directive(code))
         error.directive = code;
     else if (code.empty())
         code = error.type;
 
-    if (!find_member(given, "message", value))
-        raise_field(Code::invalid_payload, "error.message", "Say in words what went wrong.",
-                    "error.message is missing");
-    if (value.type != jbvString)
-        refuse("error.message", "a string", value);
-    std::string_view message = text_of(value);
+    std::string_view message = text_member(given, "message");
+    if (message.empty() && !find_member(given, "message", value))
+        message = error.type;
 
-    if (find_member(given, "retryable", value)) {
-        if (value.type != jbvBool)
-            refuse("error.retryable", "a boolean", value);
-        error.retryable = value.val.boolean;
+    JsonbParseState *names = nullptr;
+    auto ignore = [&names](const char *name) {
+        if (names == nullptr)
+            pushJsonbValue(&names, WJB_BEGIN_ARRAY, nullptr);
+        JsonbValue element = json_text(name);
+        pushJsonbValue(&names, WJB_ELEM, &element);
+    };
+    if (find_member(given, "retryable", value) && !read_boolean(value, error.retryable))
+        ignore("retryable");
+    if (find_member(given, "rate_limit_until", value) && !read_time(value, now, error.paused_until)) {
+        error.paused_until = std::nullopt;
+        ignore("rate_limit_until");
     }
+    if (names != nullptr)
+        ignored = JsonbValueToJsonb(pushJsonbValue(&names, WJB_END_ARRAY, nullptr));
 
     /* A member that does not fit beside those before it is left out. */
     ObjectBuilder out;
@@ -188,21 +227,24 @@ read_error(const Jsonb *json, int attempt, TimestampTz now)
     bool is_cut = false;
     each_member(given, [&](std::string_view key, const JsonbValue &member) {
         if (member.type == jbvNull || key == "backtrace" || key == "code" || key == "type" || key == "message" ||
-            written_by_server(key))
+            key == "ignored" || written_by_server(key))
             return;
-        int64 size = static_cast<int64>(key.size()) + 8 + text_bytes(jsonb_of(member));
-        if (size > room) {
+        Jsonb *copy = jsonb_of(member);
+        int64 size = static_cast<int64>(key.size()) + 8 + text_bytes(copy);
+        if (size > room || extent_of(root_of(copy)).depth > most_error_levels) {
             is_cut = true;
             return;
         }
         room -= size;
         out.add(key, member);
     });
+    if (ignored != nullptr)
+        out.add("ignored", ignored);
     is_cut |= message.size() > max_message_bytes;
     if (is_cut)
         out.add("truncated", json_bool(true));
-    add_facts(out, cut(code, max_kind_bytes), cut(error.type, max_kind_bytes), cut(message, max_message_bytes), attempt,
-              now);
+    add_facts(out, cut(code, max_kind_bytes), cut(error.type, max_kind_bytes), cut(message, max_message_bytes),
+              attempt_number, now);
     if (has_backtrace) {
         JsonbValue backtrace = read_backtrace(value);
         if (!settings.redact_backtrace)

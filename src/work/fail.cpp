@@ -35,14 +35,10 @@ constexpr int64 longest_pause_us = USECS_PER_DAY; /* one worker's word stops all
 
 /* `rate_limit_until` in the report of a worker that was told to slow down (RL-06). */
 void
-heed_pause(const LeaseRow &lease, const JobRow &job, const Jsonb *error, const ReportedError &reported, TimestampTz now)
+heed_pause(const LeaseRow &lease, const JobRow &job, const ReportedError &reported, TimestampTz now)
 {
-    constexpr const char *field = "error.rate_limit_until";
-    JsonbValue until;
-    if (find_member(root_of(error), "rate_limit_until", until))
-        pause_limits(queue_name(lease.queue), job,
-                     std::min(parse_timestamp(text_value(until, Code::invalid_payload, field), now, field),
-                              now + longest_pause_us),
+    if (reported.paused_until)
+        pause_limits(queue_name(lease.queue), job, std::min(*reported.paused_until, now + longest_pause_us),
                      cstring_to_text_with_len(reported.type.data(), static_cast<int>(reported.type.size())), now);
 }
 
@@ -62,7 +58,7 @@ OJS_CHANGE(ojs_fail, "ojs.fail()")
 
     ReportedError reported = {};
     if (!requeue)
-        reported = read_error(error, 0, at); /* a report that cannot be read changes nothing */
+        require_error(error);
     if (!take_held(tables, id, holder, lease))
         raise_state(tables, id, "fail", Needs::lease, at);
     note_write_to(lease.queue);
@@ -70,7 +66,7 @@ OJS_CHANGE(ojs_fail, "ojs.fail()")
         reported = read_error(error, lease.attempt, at);
     read_job(tables, id, lease.job_tid, job);
     if (!requeue)
-        heed_pause(lease, job, error, reported, at);
+        heed_pause(lease, job, reported, at);
     Status status = requeue ? release(tables, lease, delay_ms.value_or(0), at)
                             : fail_attempt(tables, job, lease, reported, delay_ms, at);
     CommandCounterIncrement(); /* the history that is read next has the new event */

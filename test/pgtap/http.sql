@@ -391,8 +391,8 @@ select is(pg_temp.error('POST', '/ojs/v1/workers/' || path, body), '400 invalid_
         ('fetch', '{"queues": ["a"], "worker_id": 1}'),
     ('fetch', '{"queues": ["a"], "visibility_timeout_ms": "x"}'), ('fetch', '{"queues": []}'), ('ack', '{}'),
         ('ack', '{"job_id": 1}'), ('ack', '{"job_id": "x"}'), ('nack', '{"job_id": null}'),
-    ('nack', '{"job_id": "019539a4-0000-7000-8000-000000000000", "error": []}'),
-        ('nack', '{"job_id": "019539a4-0000-7000-8000-000000000000", "error": {}, "requeue": 1}'),
+    ('nack', '{"job_id": "019539a4-0000-7000-8000-000000000000"}'),
+        ('nack', '{"job_id": "019539a4-0000-7000-8000-000000000000", "error": null, "requeue": 1}'),
     ('heartbeat', '{}'), ('heartbeat', '{"worker_id": ""}'), ('heartbeat', '{"worker_id": "w", "active_jobs": {}}'),
         ('heartbeat', '{"worker_id": "w", "state": "asleep"}')) bad (path, body_text),
         lateral (select body_text::jsonb) b (body);

@@ -276,22 +276,17 @@ select is(pg_temp.error('{"type": "T", "message": "m", "backtrace": ["at a"]}') 
 reset ojs.redact_backtrace;
 
 create temp table held as select (c).id from pg_temp.claimed('{}') c;
-select is(pg_temp.strict_refusal(format('select ojs.fail(%L, %L)', id, given)),
-    'OJ100 INVALID_PAYLOAD ' || field, 'OP-16: '
-    || coalesce(given, 'null'))
-from held, (values
-    ('{"type": "X"}', 'error.message'), ('{"message": "x"}', 'error.type'),
-        ('{"message": "x", "type": null, "code": null}', 'error.type'), ('{"type": "X", "message": null}',
-        'error.message'),
-    ('{"type": "X", "message": 5}', 'error.message'), ('{"type": "", "message": "x"}', 'error.type'),
-        ('{"type": {}, "message": "x"}', 'error.type'),
-    ('{"code": 500, "message": "x"}', 'error.code'), ('{"details": {"error_class": 5}, "message": "x"}',
-        'error.details.error_class'),
-    ('{"type": "X", "message": "x", "retryable": "no"}', 'error.retryable'),
-        ('{"type": "X", "message": "x", "backtrace": 5}', 'error.backtrace'),
-    ('{"type": "X", "message": "x", "backtrace": [1]}', 'error.backtrace'), ('[]', 'error'), ('"x"', 'error'), ('null',
-        'error'), ('{}', 'error.type'), (null, 'error')) e (given, field);
+select is(pg_temp.strict_refusal(format('select ojs.fail(%L, %L)', id, given)), 'OJ100 INVALID_PAYLOAD error',
+    'OP-16: no error is no report: ' || coalesce(given, 'null'))
+from held, unnest(array['null', null]) given;
 select is(ojs.info(id) ->> 'state', 'active', 'OP-16: the job stays active') from held;
+select is((e ->> 'type') || ': ' || (e ->> 'message'), told, 'OP-16 ERR-01: any other lands: ' || given::text)
+from (values ('{"type": "X"}'::jsonb, 'X: X'), ('{"message": "x"}', 'unknown_error: x'),
+    ('{"message": "x", "type": null, "code": null}', 'unknown_error: x'), ('{"type": "X", "message": null}', 'X: X'),
+    ('{"type": "X", "message": 5}', 'X: 5'), ('{"type": "", "message": ""}', 'unknown_error: '),
+    ('{"type": {}, "message": "x"}', '{}: x'), ('{"code": 500, "message": "x"}', '500: x'),
+    ('{"details": {"error_class": 5}, "message": "x"}', '5: x'), ('[]', 'unknown_error: []'), ('"x"', 'unknown_error: x'),
+    ('{}', 'unknown_error: unknown_error')) r (given, told), pg_temp.error(given) e;
 
 select is(ojs.envelope(f) @> '{"state": "retryable", "attempt": 1, "max_attempts": 3, "retry_delay_ms": 1000}', true,
     'OP-17 RET-13: a retryable job tells its delay')

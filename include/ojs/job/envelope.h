@@ -127,16 +127,20 @@ const char *clipped(std::string_view text);
 
 /* --- errors of jobs (job_error.cpp) --- */
 
-/* A JSON error as a worker reports it, in the form that is stored (ERR-A, R-35, R-40); raises INVALID_PAYLOAD. */
+/* A JSON error as a worker reports it, in the form that is stored (ERR-A, R-35, R-40). The report of a failure lands:
+ * members of a wrong type count as text where they describe the error, and are named in `ignored` where they decide. */
 struct ReportedError {
     Jsonb *stored; /* code, type, message, backtrace, details, … */
     std::string_view type;
-    std::string_view directive; /* RETRY, DISCARD, DEAD_LETTER, FAIL, or empty */
-    bool retryable;             /* false only where the report says so */
+    std::string_view directive;              /* RETRY, DISCARD, DEAD_LETTER, FAIL, or empty */
+    bool retryable;                          /* false only where the report says so */
+    std::optional<TimestampTz> paused_until; /* rate_limit_until */
 };
 static_assert(std::is_trivially_destructible_v<ReportedError>);
-/* `json` null: none was given, which is an error too. */
-ReportedError read_error(const Jsonb *json, int attempt, TimestampTz now);
+constexpr int most_error_levels = 64; /* of a member of an error: clients have to read what is nested */
+/* Raises INVALID_PAYLOAD where there is no report: null. */
+void require_error(const Jsonb *json);
+ReportedError read_error(const Jsonb *json, int attempt_number, TimestampTz now);
 
 /* What an error of a timeout says more (TMO-01): kind is execution, total, enqueue_ttl or stalled; null: nothing. */
 struct TimeoutFacts {
