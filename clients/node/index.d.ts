@@ -1,7 +1,10 @@
-/** Anything with the query() of pg: a Pool, a Client, or a client within a transaction of yours. */
+/** Anything with the query() of pg: a Pool, a Client, or a client within a transaction of yours. It may answer the rows
+ * alone, as that of TypeORM does. */
 export interface Queryable {
-  query(text: string, values?: unknown[]): Promise<{ rows: any[] }>;
+  query(text: string, values?: unknown[]): Promise<{ rows: any[] } | any[]>;
 }
+/** Seconds, an ISO 8601 duration such as 'PT5M', or an interval of PostgreSQL such as '5 minutes'. */
+export type Time = number | string;
 export interface PoolLike extends Queryable {
   connect(): Promise<any>;
 }
@@ -9,22 +12,53 @@ export type Json = unknown;
 export type State =
   | 'pending' | 'scheduled' | 'available' | 'active' | 'retryable' | 'completed' | 'cancelled' | 'discarded';
 
-/** The attributes of a job, with their names in the specification; see docs/producing.md of ojs. */
+export interface RetryPolicy {
+  /** Attempts in all, the first one included. */
+  max_attempts?: number;
+  initial_interval?: Time;
+  backoff_coefficient?: number;
+  backoff_strategy?: string;
+  max_interval?: Time;
+  jitter?: boolean;
+  /** Types of errors that end the job at once. */
+  non_retryable_errors?: string[];
+  on_exhaustion?: string;
+}
+export interface UniquePolicy {
+  keys?: string[];
+  args_keys?: string[];
+  meta_keys?: string[];
+  period?: Time;
+  states?: State[];
+  on_conflict?: string;
+}
+export interface RateLimit {
+  key?: string;
+  concurrency?: number;
+  rate?: { limit: number; period: Time };
+  throttle?: { limit: number; period: Time };
+  on_limit?: string;
+}
+
+/** The attributes of a job, with their names in the specification; see docs/how-to/producing.md of ojs. */
 export interface JobOptions {
   queue?: string;
   priority?: number;
-  /** Seconds, or an ISO 8601 duration such as 'PT5M'. */
-  delay?: number | string;
+  delay?: Time;
   scheduled_at?: Date | string;
   expires_at?: Date | string;
-  /** Longest run of an attempt: seconds, or an ISO 8601 duration. */
-  timeout?: number | string;
-  retry?: Record<string, unknown>;
-  unique?: Record<string, unknown>;
+  /** Longest run of an attempt. */
+  timeout?: Time;
+  max_attempts?: number;
+  retry?: RetryPolicy;
+  unique?: UniquePolicy;
+  rate_limit?: RateLimit;
+  /** The job that led to this one. */
+  parent_id?: string;
   meta?: Record<string, unknown>;
   tags?: string[];
   deduplication_key?: string;
-  deduplication_ttl?: number | string;
+  deduplication_ttl?: Time;
   /** Jobs of a queue with the same key run one after the other. */
   ordering_key?: string;
   ordering?: 'strict' | 'relaxed';
@@ -57,8 +91,7 @@ export interface BatchOptions {
   idempotency_key?: string;
   /** Of the whole batch, which then goes to one queue. */
   deduplication_key?: string;
-  /** An interval of PostgreSQL, such as '1 hour'. */
-  deduplication_ttl?: string;
+  deduplication_ttl?: Time;
 }
 export function pushMany(db: Queryable, jobs: NewJob[], options?: BatchOptions):
   Promise<{ index: number; id: string | null; status: string; error: any }[]>;
@@ -67,7 +100,7 @@ export function cancel(db: Queryable, id: string): Promise<State>;
 export function info(db: Queryable, id: string): Promise<Envelope>;
 /** Waits until a job has ended, at most 30 seconds; undefined if it has not by then. */
 export function waitResult(
-  db: Queryable, id: string, timeout?: string): Promise<{ state: State; result: any; error: any } | undefined>;
+  db: Queryable, id: string, timeout?: Time): Promise<{ state: State; result: any; error: any } | undefined>;
 
 export interface Job<Args extends any[] = any[]> {
   readonly id: string;
@@ -96,7 +129,7 @@ export interface Job<Args extends any[] = any[]> {
   /** Completes the job in a transaction of your own. */
   complete(db: Queryable, result?: Json): Promise<void>;
   /** Gives the job back; the attempt does not count. */
-  release(delay?: string): Promise<void>;
+  release(delay?: Time): Promise<void>;
   /** How far the job is, from 0 to 1. */
   progress(progress: number | null, message?: string | null, data?: Json): Promise<void>;
   /** What the next attempt is to go on from; `db` may be within a transaction. */
@@ -117,13 +150,14 @@ export interface WorkerOptions {
   connection?: string | Record<string, unknown>;
   /** For everything but claims and heartbeats; may go through PgBouncer. Default: a pool of the worker's own. */
   pool?: PoolLike;
-  /** How long the jobs are the worker's without a heartbeat, such as '30 s'. */
-  lease?: string;
-  /** How long stop() waits for handlers, in ms. */
-  grace?: number;
-  /** Looks for jobs this often without being told of any, in ms. */
-  poll?: number;
-  heartbeat?: number;
+  /** How long the jobs are the worker's without a heartbeat. */
+  lease?: Time;
+  /** How long stop() waits for handlers. Default: 25 seconds. */
+  grace?: Time;
+  /** Looks for jobs this often without being told of any. Default: 5 seconds. */
+  poll?: Time;
+  /** Default: 5 seconds, and more often where a lease is short. */
+  heartbeat?: Time;
   name?: string;
   labels?: string[];
   /** Signals that stop the worker; [] for none. */
@@ -135,7 +169,7 @@ export class Worker {
   constructor(options: WorkerOptions);
   readonly name: string;
   run(options?: { drain?: boolean }): Promise<void>;
-  stop(grace?: number): Promise<void>;
+  stop(grace?: Time): Promise<void>;
 }
 
 export class OjsError extends Error {
@@ -148,7 +182,7 @@ export class OjsError extends Error {
 export class JobError extends Error {
   constructor(
     message: string,
-    options?: { type?: string; retryable?: boolean; details?: Json; delay?: string; cause?: unknown });
+    options?: { type?: string; retryable?: boolean; details?: Json; delay?: Time; cause?: unknown });
 }
 export class JobAborted extends Error {
   readonly reason: 'cancelled' | 'lost' | 'timeout' | 'shutdown';
