@@ -1,9 +1,12 @@
 // trace.js: OpenTelemetry, if @opentelemetry/api is installed. The context travels in the job's meta.
+import { get, isA } from './json.js';
+import { report } from './report.js';
+
 const api = await import('@opentelemetry/api').catch(() => undefined);
 
 /** meta with the caller's trace context, if there is one. */
 export function withTrace(meta) {
-  if (!api) return meta;
+  if (!api || (meta && (typeof meta !== 'object' || Array.isArray(meta)))) return meta; // the server refuses these
   const carrier = {};
   api.propagation.inject(api.context.active(), carrier);
   if (!carrier.traceparent) return meta;
@@ -24,8 +27,10 @@ export function inSpan(job, handler) {
     try {
       return await handler();
     } catch (error) {
-      span.recordException(error instanceof Error ? error : String(error));
-      span.setStatus({ code: api.SpanStatusCode.ERROR, message: error?.message });
+      const { type, message } = report(error); // the error itself may be of any kind
+      const stack = isA(error, Error) ? get(error, 'stack') : undefined;
+      span.recordException({ name: type, message, ...(typeof stack === 'string' && { stack }) });
+      span.setStatus({ code: api.SpanStatusCode.ERROR, message });
       throw error;
     } finally {
       span.end();
