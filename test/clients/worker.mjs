@@ -4,7 +4,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { JobError, Worker } from '../../clients/node/index.js';
 
 const pg = createRequire(new URL('../../clients/node/package.json', import.meta.url))('pg');
-const { pool, ...options } = JSON.parse(process.argv[2] ?? '{}');
+const { pool, drain, ...options } = JSON.parse(process.argv[2] ?? '{}');
+for (const name of ['grace', 'poll', 'heartbeat']) if (name in options) options[name] /= 1000;
 const db = pool && new pg.Pool(pool);
 db?.on('error', () => {});
 
@@ -54,5 +55,5 @@ const handlers = {
 };
 
 const worker = new Worker({ pool: db, handlers, ...options });
-await worker.run({ drain: options.drain });
+await worker.run({ drain });
 process.exit();

@@ -5,6 +5,8 @@ import { hostname } from 'node:os';
 import pg from 'pg';
 import { backoff, isTransient, query } from './errors.js';
 import { Job } from './job.js';
+import { toJson } from './json.js';
+import { checkNames, duration, milliseconds } from './options.js';
 import { inSpan } from './trace.js';
 
 const CLAIM = `
@@ -19,6 +21,50 @@ const write = (level) => (fields, message) =>
   console.error(JSON.stringify({ time: new Date().toISOString(), level, message, ...fields }));
 const jsonLines = { debug() {}, info: write('info'), warn: write('warn'), error: write('error') };
 const silent = { debug() {}, info() {}, warn() {}, error() {} };
+
+const OPTIONS = ['handlers', 'queues', 'concurrency', 'connection', 'pool', 'lease', 'grace', 'poll', 'heartbeat',
+  'name', 'labels', 'signals', 'log'];
+const IN_SECONDS = { grace: 900, poll: 60, heartbeat: 60 }; // larger numbers were meant as ms
+const LONG_SERVED = 10_000; // a connection that held so long starts the pauses anew
+const HEARD_WITHIN = 5_000;
+
+// A time of a worker in ms.
+function timeOf(options, name) {
+  const value = options[name];
+  if (typeof value === 'number' && value > IN_SECONDS[name]) {
+    throw new RangeError(`${name} is in seconds: ${value} is more than ${IN_SECONDS[name]}. Write ${value / 1000}, or `
+      + `'${value} s' to mean it`);
+  }
+  const ms = milliseconds(value, name);
+  if (ms < 10 && name !== 'grace') throw new RangeError(`${name} must be 10 ms at least`);
+  return ms;
+}
+
+function checkHandlers(handlers) {
+  if (!handlers || typeof handlers !== 'object' || Array.isArray(handlers)) {
+    throw new TypeError('handlers must be an object: type to function');
+  }
+  const types = Object.keys(handlers);
+  if (types.length === 0) throw new TypeError('handlers must have one at least: type to function');
+  const wrong = types.find((type) => typeof handlers[type] !== 'function');
+  if (wrong !== undefined) {
+    throw new TypeError(`handlers["${wrong}"] must be a function, not a ${typeof handlers[wrong]}`);
+  }
+}
+
+const areTexts = (list) => Array.isArray(list) && list.every((it) => typeof it === 'string');
+
+// Nothing that a log of the user's does may end the worker.
+function guarded(log) {
+  const call = (level) => (fields, message) => {
+    try {
+      log[level](fields, message);
+    } catch (error) {
+      console.error(`ojs: the log failed: ${error?.message}`);
+    }
+  };
+  return { debug: call('debug'), info: call('info'), warn: call('warn'), error: call('error') };
+}
 
 // A name of PostgreSQL has 63 bytes. Where the queue's own channel has no name, the one of all queues does.
 const channel = (queue) => (Buffer.byteLength(queue) <= 59 ? `ojs.${queue}` : 'ojs');
@@ -38,22 +84,34 @@ export class Worker {
   #hard = false;
   #registered = false;
   #welcome = false; // a claim has succeeded: what fails from now on is tried again
-  #failures = 0; // since then
+  #failures = 0; // in a row
+  #servedSince = Infinity; // when the connection's first claim succeeded
+  #tellsOfSilence = true; // until a connection has been checked for notifications
   #wakeUp = () => {};
   #timers = [];
   #finished;
 
   constructor(options) {
+    checkNames(options, OPTIONS, 'Worker');
+    const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
     this.#options = {
-      queues: ['default'], concurrency: 10, lease: null, grace: 25_000, poll: 5_000, heartbeat: 5_000, labels: [],
-      signals: ['SIGTERM', 'SIGINT'], name: `${hostname()}-${process.pid}-${randomInt(1e9)}`, ...options,
+      queues: ['default'], concurrency: 10, lease: null, grace: 25, poll: 5, heartbeat: 5, labels: [],
+      signals: ['SIGTERM', 'SIGINT'], name: `${hostname()}-${process.pid}-${randomInt(1e9)}`, ...given,
     };
-    const { handlers, concurrency, connection, pool, log, queues } = this.#options;
-    if (!handlers || typeof handlers !== 'object') throw new TypeError('handlers must be an object: type to function');
-    if (!Array.isArray(queues) || !queues.length) throw new TypeError('queues must be an array of names');
-    if (!(concurrency >= 1 && concurrency <= 1000)) throw new RangeError('concurrency must be 1 to 1000');
-    this.name = this.#options.name;
-    this.#log = log === false ? silent : log ?? jsonLines;
+    const { handlers, concurrency, connection, pool, log, queues, lease } = this.#options;
+    checkHandlers(handlers);
+    const { name, labels } = this.#options;
+    if (!areTexts(queues) || !queues.length) throw new TypeError('queues must be an array of names');
+    if (!areTexts(labels)) throw new TypeError('labels must be an array of texts');
+    if (typeof name !== 'string') throw new TypeError('name must be a text');
+    if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > 1000) {
+      throw new RangeError('concurrency must be 1 to 1000');
+    }
+    toJson([name, queues, labels], 'name, queues or labels');
+    this.#options.lease = duration(lease, 'lease');
+    for (const time of Object.keys(IN_SECONDS)) this.#options[time] = timeOf(this.#options, time);
+    this.name = name;
+    this.#log = guarded(log === false ? silent : log ?? jsonLines);
     this.#options.connection = {
       application_name: 'ojs-postgres', keepAlive: true, connectionTimeoutMillis: 10_000,
       ...(typeof connection === 'string' ? { connectionString: connection } : connection),
@@ -68,9 +126,11 @@ export class Worker {
     return (this.#finished ??= this.#run(drain));
   }
 
-  /** Claims nothing more, waits for handlers up to `grace` ms, then aborts them and gives their jobs back. */
-  stop(grace = this.#options.grace) {
-    if (!this.#stopping) this.#log.info({ worker: this.name, running: this.#running.size, grace }, 'stopping');
+  /** Claims nothing more, waits for handlers up to `grace`, then aborts them and gives their jobs back. */
+  stop(given) {
+    const grace = given === undefined ? this.#options.grace : timeOf({ grace: given }, 'grace');
+    const about = { worker: this.name, running: this.#running.size, grace: grace / 1000 };
+    if (!this.#stopping) this.#log.info(about, 'stopping');
     this.#stopping = true;
     this.#nextBeat = 0;
     const abort = () => this.#running.forEach((job) => job.abort('shutdown', 'the worker stops'));
@@ -84,6 +144,7 @@ export class Worker {
   }
 
   async #run(drain) {
+    this.#tellsOfSilence = !drain;
     const onSignal = () => this.stop(this.#stopping ? 0 : undefined); // the second one hurries
     const signals = this.#options.signals || [];
     signals.forEach((signal) => process.on(signal, onSignal));
@@ -95,10 +156,15 @@ export class Worker {
           break;
         } catch (error) {
           if (!this.#welcome && !isTransient(error)) throw error; // wrong password, no extension, no such queue
+          if (performance.now() - this.#servedSince > LONG_SERVED) this.#failures = 0;
+          this.#servedSince = Infinity;
           const pause = backoff(this.#failures++);
-          this.#log.warn({ worker: this.name, error: error.message, code: error.code, pause }, 'connecting again');
+          const about = { worker: this.name, error: error.message, code: error.code, pause: Math.round(pause) };
+          this.#log.warn(about, 'connecting again');
           this.#disconnect();
-          await this.#sleep(pause);
+          // Whoever wakes the worker meanwhile, such as a job that ends: the server gets its pause.
+          const end = performance.now() + pause;
+          while (performance.now() < end && !this.#over()) await this.#sleep(end - performance.now());
         }
       }
     } finally {
@@ -116,15 +182,18 @@ export class Worker {
     const control = { client: new pg.Client(connection) };
     const broken = (error) => {
       control.broken ??= error ?? new Error('the connection was closed');
-      this.#wakeUp();
+      if (this.#control === control) this.#wakeUp();
     };
+    const probe = `ojs-postgres-${randomInt(1e12)}`;
     control.client.on('error', broken).on('end', broken).on('notification', ({ channel: on, payload }) => {
-      this.#more ||= on !== 'ojs' || queues.includes(payload);
+      if (on === probe) control.hears = true;
+      else this.#more ||= on !== 'ojs' || queues.includes(payload);
       if (this.#more) this.#wakeUp();
     });
     this.#control = control;
     await control.client.connect();
-    await this.#ask(queues.map((queue) => `listen ${pg.escapeIdentifier(channel(queue))}`).join(';'));
+    const channels = [...queues.map(channel), ...(this.#tellsOfSilence ? [probe] : [])];
+    await this.#ask(channels.map((name) => `listen ${pg.escapeIdentifier(name)}`).join(';'));
     if (!this.#registered) {
       const me = { hostname: hostname(), pid: process.pid, queues, concurrency, labels, library: 'ojs-postgres/node' };
       await this.#ask('select ojs.register_worker($1, $2)', [this.name, JSON.stringify(me)]);
@@ -132,6 +201,23 @@ export class Worker {
     }
     this.#registered = this.#more = true;
     this.#nextBeat = 0;
+    if (this.#tellsOfSilence) this.#checkHearing(control, probe);
+  }
+
+  // A transaction pooler takes LISTEN, and passes no notification on. So another session sends one, once.
+  async #checkHearing(control, probe) {
+    try {
+      await this.#pool.query('select pg_notify($1, $2)', [probe, '']);
+    } catch {
+      return; // that the pool has no connection, handlers will tell
+    }
+    const timer = setTimeout(() => {
+      if (control.hears || control.broken || this.#control !== control || this.#stopping) return;
+      this.#log.warn({ worker: this.name, queues: this.#options.queues, poll: this.#options.poll / 1000 },
+        'no notification arrives: is there a pooler in transaction mode between? Give the worker a direct connection');
+    }, HEARD_WITHIN);
+    this.#timers.push(timer.unref());
+    this.#tellsOfSilence = false;
   }
 
   #disconnect() {
@@ -144,7 +230,8 @@ export class Worker {
   async #ask(text, values) {
     const { client, broken } = this.#control ?? { broken: new Error('not connected') };
     if (broken) throw broken;
-    return query({ query: () => client.query({ text, values, query_timeout: ANSWER_WITHIN }) });
+    const ask = () => client.query({ text, values, query_timeout: ANSWER_WITHIN });
+    return query({ query: ask, database: client.database }, text);
   }
 
   async #serve(drain) {
@@ -175,8 +262,9 @@ export class Worker {
       return [];
     });
     this.#welcome = true;
-    this.#failures = 0;
+    if (this.#servedSince === Infinity) this.#servedSince = sentAt;
     this.#more ||= rows.length === free;
+    this.#nextPoll = Math.max(this.#nextPoll, performance.now() + 10); // a slow claim is no reason to claim at once
     for (const row of rows) this.#start(new Job(row, this.#pool, sentAt));
   }
 
@@ -194,7 +282,11 @@ export class Worker {
       if (this.#running.get(job.id) === job) this.#running.delete(job.id);
       const fields = { ...about, outcome, ms: Math.round(performance.now() - begun) };
       if (!handler) this.#log.warn(fields, 'nothing here handles this type: given back for 30 s');
-      else if (error) this.#log.warn({ ...fields, error: error.message, error_type: error.name }, `job ${outcome}`);
+      else if (error) {
+        const { message, type, ignored } = error;
+        const told = { ...fields, error: message, error_type: type, ...(ignored.length > 0 && { ignored }) };
+        this.#log.warn(told, `job ${outcome}`);
+      }
       else this.#log.info(fields, `job ${outcome}`);
       this.#wakeUp();
     });
