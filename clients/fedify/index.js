@@ -44,6 +44,7 @@ export class OjsMessageQueue {
     this.#queue = queue;
     this.#attributes = { ...attributes, retry, ordering };
     this.#worker = { log: problemsOnly, ...worker, connection, pool };
+    this.#listener({ '*': () => {} }); // refuses options that are none
   }
 
   #job(message, { delay, orderingKey } = {}) {
@@ -67,11 +68,15 @@ export class OjsMessageQueue {
       { deduplication_key: deduplicationKey == null ? null : key(deduplicationKey, 1024) });
   }
 
+  #listener(handlers) {
+    return new Worker({ ...this.#worker, queues: [this.#queue], signals: [], handlers });
+  }
+
   /** Resolves once the signal is aborted and the handlers have ended; or the worker was told to terminate. */
   async listen(handler, { signal } = {}) {
     const handlers = { [TYPE]: async (job) => void (await handler(job.args[0])) };
     while (!signal?.aborted) {
-      const worker = new Worker({ ...this.#worker, queues: [this.#queue], signals: [], handlers });
+      const worker = this.#listener(handlers);
       const stop = () => void worker.stop();
       signal?.addEventListener('abort', stop, { once: true });
       const problem = await worker.run().catch((error) => error);

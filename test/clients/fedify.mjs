@@ -3,6 +3,7 @@
 // Prints TAP. Needs a database with the extension, by PGHOST and so on.
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
+import { connect, createServer } from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { OjsMessageQueue } from '../../clients/fedify/index.js';
@@ -109,6 +110,43 @@ test('an abort lets handlers end, and leaves the rest to others', async () => {
   assert.ok(ended);
   assert.deepEqual((await jobs('abort', 'state')).map(({ state }) => state), ['completed', 'available']);
   await queue.listen(() => assert.fail('aborted before'), { signal: controller.signal });
+});
+
+test('an option that is none is refused', () => {
+  assert.throws(() => new OjsMessageQueue({ concurency: 5 }), /^TypeError: Worker: "concurency" .*is it concurrency\?/);
+});
+
+test('an outage makes a listener try some times, not thousands', async () => {
+  let leads = true, count = 0;
+  const open = new Set();
+  const proxy = createServer((client) => {
+    count++;
+    const server = leads ? connect(`${process.env.PGHOST}/.s.PGSQL.${process.env.PGPORT ?? 5432}`) : client;
+    if (!leads) return client.destroy();
+    for (const [one, other] of [[client, server], [server, client]]) {
+      open.add(one);
+      one.on('error', () => {}).on('close', () => other.destroy()).pipe(other);
+    }
+  });
+  await new Promise((resolve) => proxy.listen(0, '127.0.0.1', resolve));
+  const queue = queueOf('outage', { connection: { host: '127.0.0.1', port: proxy.address().port }, pool, log: false });
+  const seen = [];
+  const controller = new AbortController();
+  const listening = queue.listen((message) => void seen.push(message), { signal: controller.signal });
+  await queue.enqueue('before');
+  await eventually(() => seen.length === 1);
+  leads = false;
+  const before = count;
+  for (const it of open) it.destroy();
+  await sleep(5000);
+  const tries = count - before;
+  leads = true;
+  await queue.enqueue('after');
+  await eventually(() => seen.length === 2);
+  controller.abort();
+  await listening;
+  proxy.close();
+  assert.ok(tries >= 1 && tries <= 20, `${tries} connections within 5 s`);
 });
 
 test('who cannot listen says so, tries again, and ends when aborted', async () => {
