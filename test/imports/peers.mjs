@@ -1,5 +1,6 @@
 // peers.mjs PEER DATABASE NUMBER: lets a peer from npm make its schema and push so many jobs through its own library:
 // one is held by a worker of it, one is due in an hour. Run from a folder whose node_modules has the packages.
+// Exits with 3 if this Node.js is too old for the peer.
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -10,8 +11,17 @@ const connection = { host: process.env.PGHOST, port: Number(process.env.PGPORT),
 const numbers = Array.from({ length: Number(number) }, (_, n) => n);
 const inAnHour = new Date(Date.now() + 3600_000);
 
+const load = async (name) => {
+    try {
+        return await import(pathToFileURL(require.resolve(name)));
+    } catch (error) {
+        console.error(`${name} cannot be loaded by Node.js ${process.versions.node}: ${error.message}`);
+        process.exit(3);
+    }
+};
+
 if (peer === 'pg-boss') {
-    const { PgBoss } = await import(pathToFileURL(require.resolve('pg-boss')));
+    const { PgBoss } = await load('pg-boss');
     const boss = new PgBoss({ ...connection, supervise: false, schedule: false });
     boss.on('error', problem => console.error(problem));
     await boss.start();
@@ -22,7 +32,7 @@ if (peer === 'pg-boss') {
     await boss.send('Mail_out', { later: true }, { startAfter: inAnHour });
     await boss.stop({ graceful: false });
 } else {
-    const { makeWorkerUtils } = require('graphile-worker');
+    const { makeWorkerUtils } = await load('graphile-worker');
     const { Pool } = require('pg');
     const pgPool = new Pool(connection);
     pgPool.on('error', () => {});
