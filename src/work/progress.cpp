@@ -98,8 +98,7 @@ OJS_CHANGE(ojs_progress, "ojs.progress()")
 /* The same for drivers that pass a double precision, which PostgreSQL does not turn into a numeric by itself. */
 OJS_CHANGE(ojs_progress_double, "ojs.progress()")
 {
-    SpiArg number = PG_ARGISNULL(p_progress)
-                        ? SpiArg(nullptr)
-                        : SpiArg(DirectFunctionCall1(float8_numeric, PG_GETARG_DATUM(p_progress)));
+    SpiArg number = PG_ARGISNULL(p_progress) ? SpiArg(nullptr)
+                                             : SpiArg(DirectFunctionCall1(float8_numeric, PG_GETARG_DATUM(p_progress)));
     PG_RETURN_BOOL(report_progress(fcinfo, tables, number));
 }
