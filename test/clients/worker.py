@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """test/clients/worker.py OPTIONS: the worker that test/clients/run drives, over clients/python. Like worker.mjs."""
+import asyncio
 import json
 import logging
 import sys
@@ -85,7 +86,7 @@ def snooze(job):
 
 @worker.handler("slow")
 async def slow(job):
-    time.sleep(job.args[0])
+    await asyncio.sleep(job.args[0])
     return job.deliveries
 
 

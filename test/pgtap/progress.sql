@@ -45,7 +45,8 @@ begin
 end $$;
 select is(pg_temp.reported(number), shown, 'PRG-02: a report of ' || number)
 from (values ('0.25', '0.25/-/-'), ($v$'0.25'$v$, '0.25/-/-'), ('0.25::float8', '0.25/-/-'),
-    ('0.25::float4', '0.25/-/-'), ('0.1::float8', '0.1/-/-'), ('1', '1/-/-'), ('1::smallint', '1/-/-'), ('1::bigint', '1/-/-'),
+    ('0.25::float4', '0.25/-/-'), ('0.1::float8', '0.1/-/-'), ('1', '1/-/-'), ('1::smallint', '1/-/-'),
+    ('1::bigint', '1/-/-'),
     ('0.25::numeric', '0.25/-/-'), ($v$'Infinity'::float8$v$, '1/-/-'), ('progress => 0.25::float8', '0.25/-/-'),
     ($v$'NaN'::float8, 'm'$v$, '-/m/-'), ($v$null, 'm'$v$, '-/m/-'), ($v$null::float8, 'm'$v$, '-/m/-'))
     v (number, shown);

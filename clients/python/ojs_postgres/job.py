@@ -5,21 +5,55 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, Optional, Protocol
 from uuid import UUID
 
 import psycopg
 
-from .errors import Delay, JobAborted, JobError, OjsError, Reason, backoff, dumps, failure, is_transient, query
+from .aio import Call, Loop
+from .errors import (JobAborted, OjsError, Reason, async_connection, backoff, failure, is_transient, query, query_async,
+                     sync_connection)
+from .values import Duration, dumps, interval
+
+_ACK = "select (ojs.ack(%s, nullif(%s, 'null')::jsonb, lease_id => %s)).id"
+_CHECKPOINT = "select ojs.checkpoint(%s, %s::jsonb)"
 
 
 class Pool(Protocol):
     """What lends connections: a ConnectionPool of psycopg_pool, or anything with its connection()."""
 
     def connection(self) -> Any: ...
+
+
+class _Transaction:
+    """with job.transaction() as db, or in a coroutine async with job.transaction() as db."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._context: Any = None
+
+    def __enter__(self) -> psycopg.Connection[Any]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._context = self._job._transaction()
+            db: psycopg.Connection[Any] = self._context.__enter__()
+            return db
+        raise TypeError("in a coroutine write: async with job.transaction() as db")
+
+    def __exit__(self, *raised: Any) -> Any:
+        return self._context.__exit__(*raised)
+
+    async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
+        self._context = self._job._transaction_async()
+        db: psycopg.AsyncConnection[Any] = await self._context.__aenter__()
+        return db
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        return await self._context.__aexit__(*raised)
 
 
 class Job:
@@ -40,7 +74,7 @@ class Job:
     errors: Optional[list[Any]]
     extra: dict[str, Any]
 
-    def __init__(self, row: dict[str, Any], pool: Pool, sent_at: float) -> None:
+    def __init__(self, row: dict[str, Any], pool: Pool, sent_at: float, loop: Loop, async_pool: Pool) -> None:
         self._lease_id: str = row.pop("lease_id")
         self.lease_s: float = row.pop("lease_s")
         timeout_s: float = row.pop("timeout_s")
@@ -50,7 +84,10 @@ class Job:
         self.deadline = datetime.now(timezone.utc) + timedelta(seconds=min(timeout_s, 1e9))
         self.result: Any = None
         self.beat_within = min(self.lease_s, self.extra.get("heartbeat_timeout", 60)) / 3
-        self._pool = pool
+        self._pool, self._loop, self._async_pool = pool, loop, async_pool
+        self._lock = threading.RLock()
+        self._call: Optional[Call] = None  # of a coroutine handler, while it runs
+        self._over = False  # nobody waits for a report any more
         self._stop_at = time.monotonic() + timeout_s
         self._aborted = threading.Event()
         self._reason: Optional[Reason] = None
@@ -62,8 +99,13 @@ class Job:
         self._lease_until = sent_at + self.lease_s
 
     def abort(self, reason: Reason) -> None:
-        self._reason = self._reason or reason
-        self._aborted.set()
+        with self._lock:
+            self._over = self._over or reason != "timeout"
+            if self._reason is None:
+                self._reason = reason
+                self._aborted.set()
+                if self._call:
+                    self._call.cancel()
 
     @property
     def reason(self) -> Optional[Reason]:
@@ -91,44 +133,76 @@ class Job:
             self._aborted.wait(min(rest, 0.001 + min(self._stop_at, self._lease_until) - time.monotonic()))
         return self.aborted
 
-    @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def transaction(self) -> _Transaction:
         """A transaction for the job's effect. At its end the job is completed in it, with `result` as its result: both
-        happen, once, or neither."""
+        happen, once, or neither. A coroutine writes async with, and has an AsyncConnection."""
+        return _Transaction(self)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         with self._pool.connection() as db:
             with db.transaction():
                 yield db
-                self._ack(db, dumps(self.result))
+                self._ack(db, dumps(self.result, "the result"))
+        self._settled = "completed"
+
+    @asynccontextmanager
+    async def _transaction_async(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        async with self._async_pool.connection() as db:
+            async with db.transaction():
+                yield db
+                await query_async(db, _ACK, self.id, dumps(self.result, "the result"), self._lease_id)
         self._settled = "completed"
 
     def complete(self, db: psycopg.Connection[Any], result: Any = None) -> None:
         """Completes the job in a transaction of yours."""
-        self._ack(db, dumps(result))
+        self._ack(sync_connection(db, "complete_async()"), dumps(result, "the result"))
         self._settled = "completed"
 
-    def release(self, delay: Delay = None) -> None:
+    async def complete_async(self, db: psycopg.AsyncConnection[Any], result: Any = None) -> None:
+        await query_async(async_connection(db, "complete()"), _ACK, self.id, dumps(result, "the result"),
+                          self._lease_id)
+        self._settled = "completed"
+
+    def release(self, delay: Optional[Duration] = None) -> None:
         """Gives the job back: it is available again after the delay, and the attempt does not count."""
-        self._say("select (ojs.nack(%s, coalesce(%s::interval, '0'), lease_id => %s)).id", self.id, delay,
-            self._lease_id)
+        self._say("select (ojs.nack(%s, coalesce(%s::interval, '0'), lease_id => %s)).id", self.id,
+                  interval(delay, "delay"), self._lease_id)
         self._settled = "released"
+
+    async def release_async(self, delay: Optional[Duration] = None) -> None:
+        await asyncio.to_thread(self.release, delay)
 
     def progress(self, progress: Optional[float], message: Optional[str] = None, data: Any = None) -> None:
         """How far the job is: from 0 to 1, a message for people, data for programs."""
-        self._say("select ojs.progress(%s, %s, %s, %s::jsonb)", self.id, progress, message,
-                  None if data is None else dumps(data))
+        self._say("select ojs.progress(%s, %s::numeric, %s, %s::jsonb)", self.id, progress, message,
+                  None if data is None else dumps(data, "data"))
+
+    async def progress_async(self, progress: Optional[float], message: Optional[str] = None, data: Any = None) -> None:
+        await asyncio.to_thread(self.progress, progress, message, data)
 
     def save_checkpoint(self, state: Any, db: Optional[psycopg.Connection[Any]] = None) -> None:
         """What the next attempt is to go on from, and finds in `checkpoint`; `db` may be in a transaction of yours."""
-        text, values = "select ojs.checkpoint(%s, %s::jsonb)", (self.id, dumps(state))
-        query(db, text, *values) if db else self._say(text, *values)
+        values = self.id, dumps(state, "state")
+        if db is None:
+            self._say(_CHECKPOINT, *values)
+        else:
+            query(sync_connection(db, "save_checkpoint_async()"), _CHECKPOINT, *values)
         self.checkpoint = state
+
+    async def save_checkpoint_async(self, state: Any, db: Optional[psycopg.AsyncConnection[Any]] = None) -> None:
+        if db is None:
+            await asyncio.to_thread(self.save_checkpoint, state)
+        else:
+            await query_async(async_connection(db, "save_checkpoint()"), _CHECKPOINT, self.id, dumps(state, "state"))
+            self.checkpoint = state
 
     def _say(self, text: str, *values: Any) -> None:
         with self._pool.connection() as db:
             query(db, text, *values)
 
     def _ack(self, db: psycopg.Connection[Any], result: str) -> None:
-        query(db, "select (ojs.ack(%s, nullif(%s, 'null')::jsonb, lease_id => %s)).id", self.id, result, self._lease_id)
+        query(db, _ACK, self.id, result, self._lease_id)
 
     def _insist(self, report: Callable[[], None]) -> None:
         """Again and again while the server is away, as long as the job may be ours."""
@@ -139,25 +213,39 @@ class Job:
             except Exception as error:
                 if tries and isinstance(error, OjsError) and error.code == "JOB_ALREADY_COMPLETED":
                     return None  # an earlier try was committed
-                if not is_transient(error) or self.reason in ("lost", "cancelled", "shutdown"):
+                if not is_transient(error) or self._over or time.monotonic() >= self._lease_until:
                     raise
             time.sleep(backoff(tries))
             tries += 1
+
+    def awaited(self, awaitable: Awaitable[Any]) -> Any:
+        """Waits for a coroutine handler, which runs in the loop of all. It is cancelled when the job should stop."""
+        with self._lock:
+            self._call = call = self._loop.call(awaitable)
+            if self.aborted:
+                call.cancel()
+        while not call.done.wait(None if self.aborted else
+                                 max(0.001, min(self._stop_at, self._lease_until) - time.monotonic())):
+            pass
+        self._call = None
+        if call.error:
+            raise call.error
+        return call.result
 
     def run(self, handler: Callable[[Job], Any]) -> tuple[str, Optional[BaseException]]:
         """Runs the handler and tells the server. The outcome: completed, released, failed, gone; and the error."""
         try:
             result = handler(self)
             if inspect.isawaitable(result):
-                result = asyncio.run(_awaited(result))
+                result = self.awaited(result)
             if self._settled is None:
-                text = dumps(self.result if result is None else result)
+                text = dumps(self.result if result is None else result, "the result")
                 self._insist(lambda: self._acked(text))
             return self._settled or "completed", None
         except BaseException as error:
             try:
                 return self._failed(error)
-            except Exception as refused:
+            except BaseException as refused:
                 done = isinstance(refused, OjsError) and refused.code == "JOB_ALREADY_COMPLETED"
                 return "completed" if done else "gone", refused
 
@@ -175,12 +263,21 @@ class Job:
             return "released", JobAborted(reason)
         if reason == "timeout":
             error = JobAborted(reason)
-        self._insist(lambda: self._say("select (ojs.fail(%s, %s::jsonb, lease_id => %s, delay => %s::interval)).id",
-            self.id,
-                                       failure(error), self._lease_id, error.delay if isinstance(error,
-                                           JobError) else None))
-        return "failed", error
+        for report, delay in failure(error):
+            try:
+                self._insist(lambda: self._say(
+                    "select (ojs.fail(%s, %s::jsonb, lease_id => %s, delay => %s::interval)).id", self.id, report,
+                    self._lease_id, delay))
+                return "failed", error
+            except Exception as refused:
+                if not _of_report(refused):
+                    raise
+                last = refused
+        raise last
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+def _of_report(refused: Exception) -> bool:
+    """Whether it was the report that the server refused, and not the job."""
+    if isinstance(refused, OjsError):
+        return (refused.sqlstate or "").startswith("OJ1") and refused.code != "INVALID_STATE_TRANSITION"
+    return isinstance(refused, psycopg.Error) and (refused.sqlstate or "")[:2] in ("22", "54")
