@@ -163,7 +163,8 @@ async function outcome(call) {
     await call();
     return 'done';
   } catch (error) {
-    if ([OjsError, TypeError, RangeError].some((it) => error instanceof it) || error?.message === THROWN) return 'refused';
+    const inWords = [OjsError, TypeError, RangeError].some((it) => error instanceof it);
+    if (inWords || error?.message === THROWN) return 'refused';
     return `${error?.name} ${error?.code} ${error?.message}`;
   }
 }
