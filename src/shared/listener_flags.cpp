@@ -50,13 +50,9 @@ end(Flags &flags)
     store::close(flags.table);
 }
 
-} // namespace
-
 void
-raise_listener_flags(const int64 *queues, int n)
+insert_missing(const int64 *queues, int n)
 {
-    if (!can_open())
-        return;
     Flags flags;
     begin(flags);
     for (int i = 0; i < n; i++) {
@@ -73,6 +69,32 @@ raise_listener_flags(const int64 *queues, int n)
     end(flags);
 }
 
+/* Returns whether there was one. */
+bool
+take_all(int64 queue)
+{
+    Flags flags;
+    bool any = false;
+    begin(flags);
+    look_at(flags, queue);
+    for (store::Row row; (row = store::next(flags.scan)) != store::Row::none;) {
+        any = true;
+        if (row == store::Row::live)
+            (void)store::take(flags.table, &flags.scan.tid);
+    }
+    end(flags);
+    return any;
+}
+
+} // namespace
+
+void
+raise_listener_flags(const int64 *queues, int n)
+{
+    if (can_open())
+        store::with_snapshot([queues, n] { insert_missing(queues, n); });
+}
+
 bool
 lower_listener_flag(int64 queue)
 {
@@ -81,18 +103,8 @@ lower_listener_flag(int64 queue)
     Relation rel = store::open_relation(store::Rel::listener_flag, mode);
     bool up = store::may_hold(rel, queue);
     table_close(rel, NoLock);
-    if (!up)
-        return false;
-    Flags flags;
-    up = false;
-    begin(flags);
-    look_at(flags, queue);
-    for (store::Row row; (row = store::next(flags.scan)) != store::Row::none;) {
-        up = true;
-        if (row == store::Row::live)
-            (void)store::take(flags.table, &flags.scan.tid);
-    }
-    end(flags);
+    if (up)
+        store::with_snapshot([queue, &up] { up = take_all(queue); });
     return up;
 }
 

@@ -123,7 +123,7 @@ ordering_xact(XactEvent event, void *)
     case XACT_EVENT_PRE_COMMIT:
     case XACT_EVENT_PRE_PREPARE:
         if (lines_left > 0 && store::installed())
-            advance_left_lines(); /* of calls from SQL that are not made by OJS_CHANGE */
+            store::with_snapshot(advance_left_lines); /* of calls from SQL that are not made by OJS_CHANGE */
         break;
     case XACT_EVENT_COMMIT:
     case XACT_EVENT_PREPARE:

@@ -141,15 +141,60 @@ outcome(TM_Result result)
     }
 }
 
+/*
+ * Pins the block of a row that is to be locked or deleted by its address, which the server's calls for that trust;
+ * tells whether there is a row. A row that was seen stays at its address while the slot keeps its block pinned, or
+ * under a snapshot that is older than the look. Only a row whose inserter has aborted goes at any time: its line
+ * pointer may be unused by now.
+ */
+struct Pin {
+    Buffer buffer; /* invalid: the slot has pinned it */
+    bool there;
+};
+
+static Pin
+pin_row(const Table &table, ItemPointer tid)
+{
+    BlockNumber block = ItemPointerGetBlockNumber(tid);
+    OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
+    Buffer buffer = TTS_IS_BUFFERTUPLE(table.slot) && !TTS_EMPTY(table.slot)
+                        ? reinterpret_cast<const BufferHeapTupleTableSlot *>(table.slot)->buffer
+                        : InvalidBuffer;
+    bool by_slot = BufferIsValid(buffer) && BufferGetBlockNumber(buffer) == block;
+    if (!by_slot) {
+        if (!HaveRegisteredOrActiveSnapshot())
+            elog(ERROR, "a row of ojs_store.%s is to be changed without a snapshot or a pin that keeps it in its place",
+                 relation_name(table.which));
+        buffer = ReadBuffer(table.rel, block);
+    }
+    /* No line pointer that leads to a row changes while the block is pinned. */
+    Page page = BufferGetPage(buffer);
+    bool there = offset <= PageGetMaxOffsetNumber(page) && ItemIdIsNormal(PageGetItemId(page, offset));
+    return {by_slot ? InvalidBuffer : buffer, there};
+}
+
+static void
+unpin(const Pin &pin)
+{
+    if (BufferIsValid(pin.buffer))
+        ReleaseBuffer(pin.buffer);
+}
+
 /* Which rows the slot shows while a tuple lock is taken: whatever is there. */
 static TM_Result
 lock_tuple(Table &table, ItemPointer tid, LockWaitPolicy policy)
 {
     TM_FailureData failure;
     SnapshotData any;
+    Pin pin = pin_row(table, tid);
+    if (!pin.there) {
+        unpin(pin);
+        return TM_Deleted;
+    }
     InitDirtySnapshot(any);
     TM_Result result = table_tuple_lock(table.rel, tid, &any, table.slot, GetCurrentCommandId(false),
                                         LockTupleExclusive, policy, 0, &failure);
+    unpin(pin);
     if (result == TM_Ok)
         (void)GetCurrentCommandId(true); /* only now has this command written (write_mark) */
     return result;
@@ -165,8 +210,12 @@ static TM_Result
 delete_tuple(Table &table, ItemPointer tid, bool wait)
 {
     TM_FailureData failure;
-    return table_tuple_delete(table.rel, tid, GetCurrentCommandId(true), InvalidSnapshot, InvalidSnapshot, wait,
-                              &failure, false);
+    Pin pin = pin_row(table, tid);
+    TM_Result result = pin.there ? table_tuple_delete(table.rel, tid, GetCurrentCommandId(true), InvalidSnapshot,
+                                                      InvalidSnapshot, wait, &failure, false)
+                                 : TM_Deleted;
+    unpin(pin);
+    return result;
 }
 
 /* The row at tid has just been deleted by us, so it is still there; most often it is in the slot too. */

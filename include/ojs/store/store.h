@@ -182,6 +182,22 @@ void close_and_unlock(Table &table, LOCKMODE mode); /* for a caller that has wri
 void insert(Table &table, HeapTuple tuple);
 void insert_many(Table &table, HeapTuple *tuples, int n);
 
+/*
+ * Runs `body` under a snapshot: of the statement that is under way, or, where there is none (before a commit), one of
+ * now. Without one a row that was seen may be pruned, and its address be given to another, before it is taken.
+ */
+template <typename Body>
+void
+with_snapshot(Body body)
+{
+    bool push = !ActiveSnapshotSet();
+    if (push)
+        PushActiveSnapshot(GetTransactionSnapshot());
+    body();
+    if (push)
+        PopActiveSnapshot();
+}
+
 enum class Outcome { ok, busy, gone };
 
 /* Called for each row of ready, lease, delayed and finished that is inserted (1) or deleted (-1) here. */
@@ -191,9 +207,10 @@ void watch(const Table &table, HeapTuple tuple, int change); /* for a caller tha
 
 /*
  * Deletes the row at tid as FOR UPDATE SKIP LOCKED would: lock it if that needs
- * no waiting, recheck, delete. One caller only gets `ok`. With `at_once`, a row that the slot shows to be free is
- * deleted without being locked before, which is cheaper; if another one is faster, this command has written all the
- * same.
+ * no waiting, recheck, delete. The row was seen under a snapshot that is still held, or the slot pins its block; this
+ * and the verbs below raise an error where neither is so. One caller only gets `ok`. With `at_once`, a row that the
+ * slot shows to be free is deleted without being locked before, which is cheaper; if another one is faster, this
+ * command has written all the same.
  */
 Outcome take(Table &table, ItemPointer tid, bool at_once = false);
 /* Like take(), for a row that a snapshot of this command shows: deleted without being locked before, which would be one
@@ -227,6 +244,17 @@ void close_indexes(Table &table); /* keeps their locks until the transaction end
 
 /* --- reading --- */
 
+/*
+ * Indexes that are out of plans: no statement is planned by them, so no snapshot misses a row whose entry was marked
+ * dead early. Each is partial, with a predicate that every row fulfils (`key % 1 = 0`) and no condition of a statement
+ * implies. Nor does CLUSTER copy a table by one, since it refuses partial indexes. Everything else treats them as if
+ * they had no predicate.
+ */
+constexpr Idx out_of_plans[] = {Idx::ready_order,       Idx::lease_reap,          Idx::delayed_due,
+                                Idx::limit_use_key,     Idx::listener_flag_queue, Idx::ordering_line_order,
+                                Idx::ordering_line_job, Idx::ordering_due_key};
+bool is_out_of_plans(Relation index); /* as it is in the database */
+
 /* arriving: inserted by a transaction that is still open; leaving: deleted by one. */
 enum class Row { none, live, arriving, leaving };
 
@@ -248,8 +276,8 @@ struct Scan {
  *
  * With kill_dead, entries that lead nowhere (their deleter has committed, or their inserter aborted) are marked dead
  * now, and not only when no snapshot could see the row any more: that is what keeps claims flat under a long-running
- * snapshot. Only for indexes of unlogged tables that nobody reads with an older snapshot, and of which no standby
- * hears.
+ * snapshot. It has an effect only on an index that is out of plans (see below) of an unlogged table, of which no
+ * standby hears.
  */
 void begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead);
 void rescan(Scan &scan, ScanKey keys, int n);
