@@ -295,7 +295,7 @@ each_lease(Body body)
     while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
-        read(table.slot, lease);
+        read_in_place(table.slot, lease);
         if (calling_role_may(lease.queue, Right::read))
             body(lease, tenants_shown ? stored_worker(lease.worker, lease.queue) : lease.worker);
     }

@@ -65,8 +65,6 @@ take_done(Tables &tables, const pg_uuid_t &id, std::optional<State> state, Finis
         read(table.slot, row);
         if (state && row.state != *state)
             return false;
-        if (row.error != nullptr)
-            row.error = DatumGetJsonbPCopy(PointerGetDatum(row.error));
         if (store::take_waiting(table, &tid) == store::Outcome::ok)
             return true;
         CHECK_FOR_INTERRUPTS();

@@ -50,7 +50,7 @@ find_lapsed(Overdue *overdue, int n, TimestampTz at)
     store::begin(scan, table, store::Idx::lease_reap, keys, 2, false);
     while ((seen = store::next(scan)) != store::Row::none) {
         LeaseRow lease;
-        read(table.slot, lease);
+        read_in_place(table.slot, lease);
         Overdue *of = overdue_of(overdue, n, lease.queue);
         if (seen != store::Row::arriving && of != nullptr && (lease.deadline <= at || lease.stop_at <= at))
             of->leased++;

@@ -256,7 +256,7 @@ emit(Walk &walk, ReturnSetInfo *set)
         const ClaimedJob &taken = walk.taken[i];
         JobRow job;
         ExecStoreHeapTuple(taken.job, slot, false);
-        read(slot, job);
+        read_in_place(slot, job);
         showing = true;
         if (!careful)
             show(walk.tables, walk.request, taken, job, values, nulls);

@@ -112,7 +112,6 @@ tell_limit(Tables &tables, int64 key, const LimitSight &sight, TimestampTz now)
     if (open && sight.started) {
         if (store::take(table, &tid) != store::Outcome::ok)
             return;
-        last.name = sight.name; /* the slot may have gone on */
         last.number = 0;
         last.until = last.at + quiet_us;
         if (last.until > now)

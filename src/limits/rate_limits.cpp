@@ -89,7 +89,7 @@ count_starts(Limits &limits, LimitUsed &used)
     begin_uses(scan, table, used.key, LimitUse::start, DT_NOBEGIN);
     scan.direction = BackwardScanDirection;
     while ((seen = store::next(scan)) != store::Row::none) {
-        read(table.slot, use);
+        read_in_place(table.slot, use);
         if (use.at <= limits.now + most_ahead_us) {
             used.last_at = use.at;
             used.last_number = use.number;
@@ -103,7 +103,7 @@ count_starts(Limits &limits, LimitUsed &used)
     if (used.by.rate.period_us > 0 && used.last_at > limits.now - used.by.rate.period_us) {
         begin_uses(scan, table, used.key, LimitUse::start, limits.now - used.by.rate.period_us);
         if (store::next(scan) != store::Row::none) {
-            read(table.slot, use);
+            read_in_place(table.slot, use);
             used.oldest = use.at;
             used.started = used.last_number - use.number + 1;
         }
@@ -112,7 +112,7 @@ count_starts(Limits &limits, LimitUsed &used)
 
     begin_uses(scan, table, used.key, LimitUse::start, DT_NOBEGIN);
     while (removed < max_removed && (seen = store::next(scan)) != store::Row::none) {
-        read(table.slot, use);
+        read_in_place(table.slot, use);
         if (use.until > limits.now)
             break;
         if (seen == store::Row::live && use.number != used.last_number) {

@@ -178,7 +178,7 @@ count_pushes(Tables &tables, int64 key, int64 period_us, TimestampTz now)
     begin_pushes(scan, tables, key, DT_NOBEGIN);
     scan.direction = BackwardScanDirection;
     while ((seen = store::next(scan)) != store::Row::none) {
-        read(table.slot, row);
+        read_in_place(table.slot, row);
         if (row.at <= now + most_ahead_us) {
             pushes.last_at = row.at;
             pushes.last_number = row.number;
@@ -190,7 +190,7 @@ count_pushes(Tables &tables, int64 key, int64 period_us, TimestampTz now)
     store::end(scan);
     begin_pushes(scan, tables, key, now - period_us);
     if (pushes.last_at > now - period_us && store::next(scan) != store::Row::none) {
-        read(table.slot, row);
+        read_in_place(table.slot, row);
         pushes.oldest = row.at;
         pushes.n = pushes.last_number - row.number + 1;
     }
@@ -207,7 +207,7 @@ remove_old(Tables &tables, int64 key, Pushes &pushes, TimestampTz now)
     begin_pushes(scan, tables, key, DT_NOBEGIN);
     while (pushes.n_gone < max_removed && (seen = store::next(scan)) != store::Row::none) {
         LimitUseRow row;
-        read(table.slot, row);
+        read_in_place(table.slot, row);
         if (row.until > now)
             break;
         if (seen == store::Row::live)

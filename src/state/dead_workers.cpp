@@ -99,7 +99,7 @@ scan_leases(Look &look, Tables &tables, TimestampTz now)
     while (table_scan_getnextslot(scan, ForwardScanDirection, table.slot)) {
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
-        read(table.slot, lease);
+        read_in_place(table.slot, lease);
         const text *name = stored_worker(lease.worker, lease.queue);
         SilentWorker *at =
             std::lower_bound(look.silent, look.silent + look.n, name,
@@ -135,7 +135,6 @@ take_back(Tables &tables, const HeldLease &held, const SilentWorker &worker, Tim
     read(table.slot, lease);
     if (view(stored_worker(lease.worker, lease.queue)) != view(worker.name) || sign_of_life(lease, now) >= last_seen)
         return false;
-    lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
     if (store::take(table, &tid) != store::Outcome::ok)
         return false;
     free_slots(tables, lease);

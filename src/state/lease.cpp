@@ -78,8 +78,6 @@ reach(Tables &tables, const pg_uuid_t &id, const Holder &holder, LeaseRow &lease
         read(table.slot, lease);
         if (!held_by(lease, holder))
             return false;
-        /* The row outlives the slot: the lock below puts the newest version there. */
-        lease.worker = reinterpret_cast<text *>(DatumGetPointer(datumCopy(PointerGetDatum(lease.worker), false, -1)));
         store::Outcome outcome = take ? store::take_waiting(table, tid) : store::lock(table, tid, true);
         if (outcome == store::Outcome::ok)
             return true;

@@ -253,7 +253,6 @@ reap(Tables &tables, Scope scope, int limit, TimestampTz now)
         }
         if (!scope.has(lease.queue))
             continue;
-        lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
         TimestampTz stalls_at = stall_at(tables, lease);
         if (store::take(table, &scan.tid) != store::Outcome::ok)
             continue;
@@ -332,7 +331,7 @@ count_due(Tables &tables, int64 queue, int64 most, TimestampTz now)
     while (n < most && (seen = store::next(scan)) != store::Row::none) {
         LeaseRow lease;
         CHECK_FOR_INTERRUPTS();
-        read(tables.lease().slot, lease);
+        read_in_place(tables.lease().slot, lease);
         n += seen == store::Row::live && lease.queue == queue && lease.deadline <= now;
     }
     store::end(scan);

@@ -184,8 +184,6 @@ read_history(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, Status &sta
         read(events.slot, rows[n]);
         if (rows[n].data != nullptr)
             rows[n].data = stored_form(rows[n].data);
-        if (rows[n].kind == HistoryKind::leased)
-            rows[n].worker = DatumGetTextPCopy(PointerGetDatum(rows[n].worker));
         n++;
     }
     index_endscan(scan);

@@ -104,8 +104,12 @@ columns_given(const bool *nulls, int n, TupleDesc columns)
     return std::find(nulls, nulls + given, true) == nulls + given ? given : n;
 }
 
-/* Reads one column after the other. Varlena values may be compressed or out of line: jsonb is given back plain. */
-struct Reader {
+/* Where the values of a row that may be large or out of line are to be: each in memory of its own, so that they stay
+ * when the slot goes on, or in the slot where it has them. */
+enum class Storage { own, slot };
+
+/* Reads one column after the other. jsonb is given back plain, whether or not it was compressed or out of line. */
+template <Storage storage> struct Reader {
     TupleTableSlot *slot;
     int at = 0;
 
@@ -125,29 +129,31 @@ struct Reader {
         std::construct_at(&v, is_null ? std::nullopt
                                       : std::optional<int64>(DatumGetInt64(value))); /* the row may be raw memory */
     }
+    /* `plain`: the value as it is used, which may be a copy already. */
+    template <typename Varlena> Varlena *placed(Datum value, Varlena *plain)
+    {
+        if (storage == Storage::slot || static_cast<void *>(plain) != DatumGetPointer(value))
+            return plain;
+        Size size = VARSIZE_ANY(plain);
+        return static_cast<Varlena *>(memcpy(palloc(size), plain, size));
+    }
     void take(text *&v)
     {
-        if (null()) {
-            at++;
-            v = nullptr;
-        } else
-            v = DatumGetTextPP(next());
+        bool is_null = null();
+        Datum value = next();
+        v = is_null ? nullptr : placed(value, DatumGetTextPP(value));
     }
     void take(Jsonb *&v)
     {
-        if (null()) {
-            at++;
-            v = nullptr;
-        } else
-            v = DatumGetJsonbP(next());
+        bool is_null = null();
+        Datum value = next();
+        v = is_null ? nullptr : placed(value, DatumGetJsonbP(value));
     }
     void take(Numeric &v)
     {
-        if (null()) {
-            at++;
-            v = nullptr;
-        } else
-            v = DatumGetNumeric(next());
+        bool is_null = null();
+        Datum value = next();
+        v = is_null ? nullptr : placed(value, DatumGetNumeric(value));
     }
     template <typename E>
     requires std::is_enum_v<E>
@@ -211,7 +217,17 @@ void
 read(TupleTableSlot *slot, Row &row)
 {
     Row::columns(row, [slot](auto &...column) {
-        Reader r(slot);
+        Reader<Storage::own> r(slot);
+        (r.take(column), ...);
+    });
+}
+
+template <typename Row>
+void
+read_in_place(TupleTableSlot *slot, Row &row)
+{
+    Row::columns(row, [slot](auto &...column) {
+        Reader<Storage::slot> r(slot);
         (r.take(column), ...);
     });
 }
@@ -238,6 +254,9 @@ template void read(TupleTableSlot *, ProgressRow &);
 template void read(TupleTableSlot *, LimitUseRow &);
 template void read(TupleTableSlot *, LineRow &);
 template void read(TupleTableSlot *, DueLineRow &);
+template void read_in_place(TupleTableSlot *, JobRow &);
+template void read_in_place(TupleTableSlot *, LeaseRow &);
+template void read_in_place(TupleTableSlot *, LimitUseRow &);
 
 template <>
 void
@@ -249,7 +268,7 @@ read(TupleTableSlot *slot, JobBrief &row)
     slot_getsomeattrs(slot, unique_policy + 1);
     row.created_at = DatumGetTimestampTz(slot->tts_values[created_at]);
     row.flags = DatumGetInt32(slot->tts_values[flags]);
-    row.unique_policy = slot->tts_isnull[unique_policy] ? nullptr : DatumGetJsonbP(slot->tts_values[unique_policy]);
+    row.unique_policy = slot->tts_isnull[unique_policy] ? nullptr : DatumGetJsonbPCopy(slot->tts_values[unique_policy]);
 }
 
 template <>

@@ -115,7 +115,7 @@ OJS_FUNCTION(ojs_held)
         LeaseRow lease;
         JobRow job;
         CHECK_FOR_INTERRUPTS();
-        read(table.slot, lease);
+        read_in_place(table.slot, lease);
         if (lease.queue != id || view(lease.worker) != worker)
             continue;
         if (!try_read_job(tables, lease.job_id, lease.job_tid, job))

@@ -3,7 +3,7 @@
  *
  * Each struct lists its columns() once, in the order of the table: what forms rows, reads them, and finds a column in
  * the bytes of one goes by that list. store/catalog.cpp compares the columns' types with what the database has.
- * Pointers inside a struct point into the slot it was read from.
+ * read() copies what the pointers of a struct point to, so that a row outlives the slot it was read from.
  */
 #pragma once
 
@@ -310,6 +310,11 @@ extern const Shape shapes[static_cast<int>(store::Rel::count)];
 
 template <typename Row> HeapTuple form(Relation rel, const Row &row);
 template <typename Row> void read(TupleTableSlot *slot, Row &row);
+
+/* Like read(), but pointers of the row may point into the slot: only for a row that is used up before anything is read
+ * to this table's slot again, or taken by this table's verbs. For loops over many rows, and for what claims hand out.
+ */
+template <typename Row> void read_in_place(TupleTableSlot *slot, Row &row);
 template <> void read(TupleTableSlot *slot, JobBrief &row);
 template <> void read(TupleTableSlot *slot, FinishedBrief &row);
 
