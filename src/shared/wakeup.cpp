@@ -40,6 +40,7 @@ bool by_worker; /* decided before the commit, while a NOTIFY can still be added 
 bool want_worker_at_commit;
 bool active_here; /* note_activity() was called */
 bool committed;
+bool quiet; /* this session sends no NOTIFY any more */
 
 void
 forget()
@@ -79,7 +80,7 @@ before_commit()
     made.merge();
     Database *database = my_database();
     by_worker = worker_running() && !is_crowded(*database);
-    if (by_worker || !settings.notify)
+    if (by_worker || !settings.notify || quiet)
         return;
     bool has_room = notify_has_room();
     for (int i = 0; i < made.n; i++) {
@@ -187,6 +188,12 @@ void
 note_activity()
 {
     active_here = true;
+}
+
+void
+stop_notifying()
+{
+    quiet = true;
 }
 
 void

@@ -11,6 +11,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/pg/row.h"
 #include "ojs/limits/slots.h"
+#include "ojs/shared/wakeup.h"
 #include "ojs/state/transitions.h"
 #include "ojs/hot_set/hot_set.h"
 #include "ojs/state/members.h"
@@ -68,7 +69,8 @@ release_all(Tables &tables, TimestampTz at)
 }
 
 /* Like the function above, but at the end of the session, which nothing can interrupt any more: rows that another
- * transaction has locked are left to it. */
+ * transaction has locked are left to it. So is a member of a workflow that ends here: its workflow is not asked to wait
+ * for whoever ends it too. */
 void
 release_free(Tables &tables, TimestampTz at)
 {
@@ -79,23 +81,44 @@ release_free(Tables &tables, TimestampTz at)
         if (store::find(leases, store::Idx::lease_job, work.given[i].job_id, &tid) != store::Row::live)
             continue;
         read(leases.slot, lease);
-        lease.worker = DatumGetTextPCopy(PointerGetDatum(lease.worker)); /* the slot goes on */
-        if (lease.token != work.given[i].token || store::take(leases, &tid) != store::Outcome::ok)
+        bool ends_member = (lease.flags & job_at_most_once) && (lease.flags & job_in_workflow);
+        if (lease.token != work.given[i].token || ends_member || store::take(leases, &tid) != store::Outcome::ok)
             continue;
         free_slots(tables, lease);
         (void)release(tables, lease, 0, at);
     }
 }
 
-/* Nor could a wait for a table be. */
+/* Locks all tables and indexes of ours, whichever of them are needed; false: another session has locked one. */
 bool
 lock_tables_at_once()
 {
-    using store::Rel;
-    for (Rel rel : {Rel::lease, Rel::ready, Rel::delayed, Rel::job, Rel::job_history, Rel::queue, Rel::limit_use})
-        if (!ConditionalLockRelationOid(store::relation_oid(rel), RowExclusiveLock))
+    for (int i = 0; i < static_cast<int>(store::Rel::count); i++)
+        if (!ConditionalLockRelationOid(store::relation_oid(static_cast<store::Rel>(i)), RowExclusiveLock))
+            return false;
+    for (int i = 0; i < static_cast<int>(store::Idx::count); i++)
+        if (!ConditionalLockRelationOid(store::index_oid(static_cast<store::Idx>(i)), RowExclusiveLock))
             return false;
     return true;
+}
+
+/*
+ * Begins a transaction in which nothing waits, its commit included: neither for a standby or the disk, whatever
+ * synchronous_commit says (what it writes may be lost: the leases run out), nor for a snapshot that is safe for a
+ * deferrable transaction, nor for the server's lock on notifications. SIGTERM no longer ends this process, and a fast
+ * shutdown waits for it.
+ */
+void
+begin_last_transaction()
+{
+    AbortOutOfAnyTransaction();
+    StartTransactionCommand();
+    XactIsoLevel = XACT_READ_COMMITTED;
+    XactReadOnly = false;
+    XactDeferrable = false;
+    (void)set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+    stop_notifying();
+    PushActiveSnapshot(GetTransactionSnapshot());
 }
 
 extern "C" void
@@ -105,9 +128,7 @@ session_ends(int, Datum)
         return;
     PG_TRY();
     {
-        AbortOutOfAnyTransaction();
-        StartTransactionCommand();
-        PushActiveSnapshot(GetTransactionSnapshot());
+        begin_last_transaction();
         guarded([] {
             Tables tables;
             if (lock_tables_at_once()) /* else the leases run out */

@@ -25,6 +25,10 @@ void wake_init(); /* at load: transaction callbacks */
 /* `jobs` jobs of this queue become claimable when the current (sub)transaction commits. */
 void wake_queue(int64 queue, std::string_view name, int jobs);
 
+/* From now on commits of this session send no NOTIFY, which could wait for another session's commit. Those who listen
+ * hear of it from the next commit or tick. */
+void stop_notifying();
+
 /* A claim came back short: someone may be listening or about to wait for these queues. Called before the claim's
  * closing look at the queue, so that a job which comes later sees the flag. Without preload the flag is a row
  * (listener_flags.h), which a claim that goes on to wait does without. */
