@@ -36,6 +36,7 @@ HTAB *cache_by_id;     /* ById: leads into `cache` */
 const Jsonb *policy;   /* the default policy's configuration, once it has been looked up */
 bool policy_known;
 SessionCache validity; /* of all of it */
+bool kept;             /* even where it is not valid: a queue is being put together from it */
 bool made_here;        /* this transaction has made queues, which a rollback takes away again */
 bool name_here;        /* … and sessions are to be told that there are new names */
 
@@ -48,11 +49,10 @@ forget_all()
 extern "C" void
 queue_xact(XactEvent event, void *)
 {
-    if (!made_here)
-        return;
-    if (name_here && (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE))
+    kept = false;
+    if (made_here && name_here && (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE))
         store::say_new_name();
-    if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+    if (made_here && (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE))
         forget_all();
     if (event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE || event == XACT_EVENT_COMMIT)
         made_here = name_here = false;
@@ -61,7 +61,10 @@ queue_xact(XactEvent event, void *)
 extern "C" void
 queue_subxact(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
 {
-    if (event == SUBXACT_EVENT_ABORT_SUB && made_here)
+    if (event != SUBXACT_EVENT_ABORT_SUB)
+        return;
+    kept = false;
+    if (made_here)
         forget_all();
 }
 
@@ -93,7 +96,7 @@ make_cache()
 void
 renew()
 {
-    validity.refresh(generation_now(), make_cache);
+    validity.refresh(kept ? validity.noted : generation_now(), make_cache);
 }
 
 int64
@@ -314,21 +317,23 @@ remember(const Queue &queue)
     return entry;
 }
 
-/* The queue whose row load_row() finds, from now on in the cache. Where a queue changed while it was read, what was
- * read may be older than the change, and would pass for newer: it is read again. */
+/* The queue whose row load_row() finds, from now on in the cache. Where one changed while it was read, what was read
+ * may be older than the change, and would pass for newer: it is read again; the last time the next look forgets it. */
 template <typename LoadRow>
 const Queue *
 read_queue(LoadRow load_row)
 {
-    for (;;) {
+    for (int reads = 1;; reads++) {
         renew();
+        kept = reads >= most_reads;
         uint64 noted = validity.noted;
         Row row = {};
-        if (!load_row(row))
-            return nullptr;
-        Queue queue = from_row(row);
-        if (validity.holds(noted) && generation_now() == noted)
-            return remember(queue);
+        bool found = load_row(row);
+        Queue queue = found ? from_row(row) : Queue{};
+        bool as_read = !found || (validity.holds(noted) && (kept || generation_now() == noted));
+        kept = false;
+        if (as_read)
+            return found ? remember(queue) : nullptr;
         CHECK_FOR_INTERRUPTS();
     }
 }
@@ -459,14 +464,14 @@ stored_queue_id(std::string_view name)
 const Jsonb *
 default_policy()
 {
-    for (;;) {
+    for (int reads = 1;; reads++) {
         renew();
         if (policy_known)
             return policy;
         Row row = {};
         bool found = load_named(default_policy_name, row);
         CHECK_FOR_INTERRUPTS();
-        if (!validity.holds(generation_now())) /* changed meanwhile */
+        if (!validity.holds(generation_now()) && !kept && reads < most_reads) /* changed meanwhile */
             continue;
         if (found && row.state != QueueState::deleted) {
             void *copy = MemoryContextAlloc(context, VARSIZE(row.config));
@@ -486,12 +491,6 @@ queue_init()
 } // namespace ojs
 
 using namespace ojs;
-
-/* ojs_store.queue_id(name text) returns bigint */
-OJS_FUNCTION(ojs_queue_id)
-{
-    PG_RETURN_INT64(queue_id(view(PG_GETARG_TEXT_PP(0))));
-}
 
 /* ojs_store.new_queue_id(name text) returns bigint */
 OJS_FUNCTION(ojs_new_queue_id)

@@ -3,6 +3,7 @@
  */
 #include "ojs/queue/tenant.h"
 
+#include "ojs/queue/queue.h"
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/json.h"
@@ -319,6 +320,12 @@ text_or_nothing(FunctionCallInfo fcinfo, std::string_view value)
 OJS_FUNCTION(ojs_caller_tenant)
 {
     return text_or_nothing(fcinfo, caller_tenant());
+}
+
+/* ojs_store.queue_id(name text) returns bigint */
+OJS_FUNCTION(ojs_queue_id)
+{
+    PG_RETURN_INT64(queue_id(view(PG_GETARG_TEXT_PP(0))));
 }
 
 /* ojs_store.stored_queue(name text) returns text */

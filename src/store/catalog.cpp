@@ -149,8 +149,10 @@ look_up()
 const CatalogIds &
 catalog()
 {
-    while (!cache.holds(changes)) /* a look-up itself may hear of changes */
+    for (int reads = 0; !cache.holds(changes) && reads < most_reads; reads++) { /* a look-up may hear of changes */
+        CHECK_FOR_INTERRUPTS();
         cache.refresh(changes, look_up);
+    }
     return known;
 }
 

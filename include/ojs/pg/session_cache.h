@@ -12,6 +12,12 @@
 namespace ojs
 {
 
+/*
+ * How often something is read again because it may have changed meanwhile. Reading itself hears of changes, and under
+ * debug_discard_caches each look-up drops everything. What the last try has read is used, and not kept.
+ */
+constexpr int most_reads = 5;
+
 struct SessionCache {
     bool valid;
     uint64 noted;
