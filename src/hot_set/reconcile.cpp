@@ -24,11 +24,29 @@ constexpr char last_pass_sql[] = R"sql(
 constinit Statement last_pass = {last_pass_sql, {}, nullptr};
 
 constexpr char last_rebuild_sql[] = R"sql(
-    select r.rebuilt_at, r.xmin, exists (
+    select r.rebuilt_at, r.ctid, exists (
         select from ojs_store.hot_set_state p where p.cause = 'reconcile' and p.rebuilt_at > r.rebuilt_at)
     from ojs_store.hot_set_state r where r.cause <> 'reconcile' order by r.rebuilt_at desc limit 1
 )sql";
 constinit Statement last_rebuild = {last_rebuild_sql, {}, nullptr};
+
+/*
+ * How many transactions are prepared and older than the one that made a row of hot_set_state. Where that row has been
+ * frozen since, its xmin may be of an earlier round of numbers; but then everything that could be older has ended.
+ */
+int
+prepared_before_row(ItemPointerData tid)
+{
+    store::Table table = store::open(store::Rel::hot_set_state, AccessShareLock);
+    int n = 0;
+    if (store::read_at(table, &tid)) {
+        bool should_free;
+        HeapTupleHeader row = ExecFetchSlotHeapTuple(table.slot, false, &should_free)->t_data;
+        n = HeapTupleHeaderXminFrozen(row) ? 0 : prepared_before(HeapTupleHeaderGetRawXmin(row));
+    }
+    store::close(table);
+    return n;
+}
 
 /*
  * Whether a transaction that was prepared before the last rebuild has ended since this session looked last: its jobs
@@ -50,7 +68,7 @@ doubts_ended()
         if (execute_latest(last_rebuild) == 0)
             return;
         rebuilt_at = DatumGetTimestampTz(cell(0, 1, &null));
-        undecided = prepared_before(DatumGetTransactionId(cell(0, 2, &null)));
+        undecided = prepared_before_row(*reinterpret_cast<ItemPointer>(DatumGetPointer(cell(0, 2, &null))));
         if (before == PG_INT32_MAX && DatumGetBool(cell(0, 3, &null)))
             before = undecided;
     });
