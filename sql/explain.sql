@@ -40,15 +40,9 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     from ojs_store.job j where j.id = $1
 $$;
 
--- The row of a job that can be claimed: where its push has put it, or in the index of those that have moved.
-create function ojs_store.ready_of(job_id uuid) returns setof ojs_store.ready
-language sql stable parallel unsafe rows 1 set search_path = pg_catalog, pg_temp as $$
-    select r from ojs_store.job j join ojs_store.ready r on r.queue = j.queue and r.npriority = -j.priority
-        and r.position = j.seq and r.job_id = j.id
-    where j.id = $1
-    union all
-    select r from ojs_store.ready r where r.job_id = $1 and r.flags & job_flag.ready_moved <> 0
-$$;
+-- How many jobs of its queue are served before one that can be claimed, counted up to `most`.
+create function ojs_store.ready_before(job_id uuid, most int) returns bigint
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_ready_before';
 
 create function ojs.explain_job(job_id uuid) returns text
 language plpgsql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
@@ -64,6 +58,7 @@ declare
     limit_says text;
     waits text;
     is_blocked boolean := false;
+    earlier uuid[];
     blocker uuid;
     this text := format('Job %s', job_id);
 begin
@@ -144,17 +139,13 @@ begin
             where l.job_id = job_id and l.kind = DelayedKind.blocked);
     end if;
     if is_blocked then
-        select h.job_id into blocker from ojs_store.ordering_line mine
-            join ojs_store.ordering_line h on h.key = mine.key and h.position < mine.position
-        where mine.job_id = job_id order by h.position limit 1;
+        earlier := ojs_store.line_before(job_id, 10000);
+        ahead := cardinality(earlier);
+        blocker := earlier[1];
         if blocker is null then
             return format('%s is the next with its ordering key "%s": it can be claimed once the transactions have '
                 'ended that push or finish such jobs.', this, job.extra ->> 'ordering_key');
         end if;
-        select count(*) into ahead from (
-            select from ojs_store.ordering_line mine join ojs_store.ordering_line h on h.key = mine.key
-                and h.position < mine.position
-            where mine.job_id = job_id limit 10000) earlier;
         return format('%s waits for job %s, which has the same ordering key "%s" and is %s; it is one of %s that are '
             'served before it.', this, blocker,
             job.extra ->> 'ordering_key', (ojs_store.look(blocker)).state, case when ahead = 10000
@@ -180,11 +171,7 @@ begin
     if waits is not null then
         return format('%s waits: %s.', this, waits);
     end if;
-    select count(*) into ahead from (
-        select from ojs_store.ready r, ojs_store.ready_of(job_id) mine
-        where r.queue = mine.queue and (r.npriority, r.position) < (mine.npriority, mine.position)
-        limit 10000
-    ) earlier;
+    ahead := ojs_store.ready_before(job_id, 10000);
     return format('%s may be claimed now: its queue "%s" is %s, and %s jobs are served before it.', this, job.queue,
         queue.state,
         case when ahead = 10000 then 'at least 10000' else ahead::text end);

@@ -120,6 +120,11 @@ end $$;
 create function ojs_store.slots_taken(key bigint) returns bigint
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_slots_taken';
 
+-- How many jobs with a key have started since, as claims count them.
+create function ojs_store.starts_since(key bigint, since timestamptz, out n bigint, out oldest timestamptz,
+    out newest timestamptz) returns record
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_starts_since';
+
 -- For what takes leases away by SQL: frees what one took. And one row in the place of all changes of a key.
 create function ojs_store.free_slots(job_id uuid, token bigint, queue bigint, flags int) returns void
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_free_slots';
@@ -137,18 +142,15 @@ create function ojs_store.limit_state(
 language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select n.concurrency,
         ojs_store.slots_taken(h.key),
-        n.rate, n.rate_period, case when n.rate is not null then window_.started end, window_.oldest + n.rate_period,
+        n.rate, n.rate_period, case when n.rate is not null then window_.n end, window_.oldest + n.rate_period,
             n.throttle, n.throttle_period,
-        (select max(u.at) from ojs_store.limit_use u where u.key = h.key
-            and u.kind = LimitUse.start) + n.throttle_period / n.throttle,
+        (ojs_store.starts_since(h.key, '-infinity')).newest + n.throttle_period / n.throttle,
         -- As claims see it: a pause that was noted before the clock was set back no longer counts.
         (select max(r.until) from ojs_store.rate_limit r where r.key = limit_state.key and r.config is null
             and r.until > ojs_store.now() and r.set_at <= ojs_store.now() + interval '1 minute')
     from ojs_store.limit_numbers(config, over) n
     cross join lateral (select ojs_store.name_hash(limit_state.key) as key) h
-    cross join lateral (
-        select count(*) as started, min(u.at) as oldest from ojs_store.limit_use u
-        where u.key = h.key and u.kind = LimitUse.start and u.at > ojs_store.now() - n.rate_period) window_
+    cross join lateral ojs_store.starts_since(h.key, ojs_store.now() - n.rate_period) window_
 $$;
 
 -- Whether the caller may see what is known of a key.

@@ -52,10 +52,8 @@ begin
         when key ~ '^[0-9a-f]{64}$'
             then exists (select from ojs_store.unique_key u where u.fingerprint = decode(key, 'hex') and u.held)
         when key like 'order: %'
-            then exists (
-                select from ojs_store.ordering_line l
-                where l.key = ojs_store.name_hash(ojs_store.queue_id(split_part($1, ' ', 2)) || ':'
-                    || substr($1, 9 + length(split_part($1, ' ', 2)))))
+            then ojs_store.first_in_line(ojs_store.name_hash(ojs_store.queue_id(split_part($1, ' ', 2)) || ':'
+                || substr($1, 9 + length(split_part($1, ' ', 2))))) is not null
         when key like 'idempotency: %'
             then exists (select from ojs_store.idempotency i where i.key = substr($1, 14)
                 and i.expires_at > ojs_store.now())

@@ -3,6 +3,13 @@
 create function ojs_store.skip_in_line(job_id uuid) returns ojs.job
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_skip_in_line';
 
+-- The first job with an ordering key, and those that stand before one. Not by SQL: see ojs_store.slots_taken.
+create function ojs_store.first_in_line(key bigint) returns uuid
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_first_in_line';
+
+create function ojs_store.line_before(job_id uuid, most int) returns uuid[]
+language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_line_before';
+
 create function ojs_store.move_in_line(job_id uuid, queue bigint) returns void
 language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_move_in_line';
 
@@ -16,9 +23,7 @@ declare
 begin
     perform ojs_store.refuse_read_only('ojs.skip_ordering_key()');
     perform from ojs_store.queue_rows('{}'); -- builds the hot set where it is not
-    select l.job_id into first from ojs_store.ordering_line l
-    where l.key = ojs_store.name_hash(found_queue.id || ':' || ordering_key)
-    order by l.position limit 1;
+    first := ojs_store.first_in_line(ojs_store.name_hash(found_queue.id || ':' || ordering_key));
     if first is null then
         perform ojs_store.raise('NOT_FOUND', format('no open job of queue "%s" has this ordering_key', queue),
             jsonb_build_object('queue', queue, 'field', 'ordering_key'),

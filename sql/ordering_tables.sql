@@ -9,14 +9,14 @@ create unlogged table ojs_store.ordering_line (
     queue bigint not null,
     job_id uuid not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
-create index ordering_line_order on ojs_store.ordering_line (key, position);
-create index ordering_line_job on ojs_store.ordering_line (job_id);
+create index ordering_line_order on ojs_store.ordering_line (key, position) where key % 1 = 0;
+create index ordering_line_job on ojs_store.ordering_line (job_id) where key % 1 = 0;
 
 create unlogged table ojs_store.ordering_due (
     queue bigint not null,
     key bigint not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
-create index ordering_due_key on ojs_store.ordering_due (queue, key);
+create index ordering_due_key on ojs_store.ordering_due (queue, key) where key % 1 = 0;
 
 -- Queues whose waiting jobs rise (sql/aging.sql), and ten times a step the number that the next job would have had.
 create unlogged table ojs_store.priority_aging (

@@ -190,7 +190,8 @@ alter table ojs_store.progress replica identity using index progress_job;
 
 -- UNLOGGED HOT SET -------------------------------------------------------------------------------------------------
 -- Empty after a crash, a restore or a promotion, then rebuilt. A claim's rows live for seconds and die by the
--- thousand: vacuum by count, and never with the exclusive lock that giving back pages takes.
+-- thousand: vacuum by count, and never with the exclusive lock that giving back pages takes. No statement is planned by
+-- indexes with `% 1 = 0`, which holds for every row (out_of_plans in store.h).
 
 -- What may be claimed, in claim order: the queue, then priority (npriority is its negative), then position.
 create unlogged table ojs_store.ready (
@@ -203,7 +204,7 @@ create unlogged table ojs_store.ready (
     attempt int not null,
     deliveries int not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
-create index ready_order on ojs_store.ready (queue, npriority, position);
+create index ready_order on ojs_store.ready (queue, npriority, position) where queue % 1 = 0;
 create index ready_job on ojs_store.ready (job_id) where flags & job_flag.ready_moved <> 0; -- see find_ready()
 
 -- Who holds what until when. An extension moves deadline and leaves reap_at, so it stays a heap-only update.
@@ -226,11 +227,10 @@ create unlogged table ojs_store.lease (
     worker text not null
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
 create unique index lease_job on ojs_store.lease (job_id);
-create index lease_reap on ojs_store.lease (reap_at);
+create index lease_reap on ojs_store.lease (reap_at) where queue % 1 = 0;
 
 -- What waits for a time or a sign: scheduled, retryable, pending (due at infinity), released with a delay, blocked by
--- another job of its ordering key (due at infinity); and one row beside them or beside ready for each open job that
--- expires.
+-- its ordering key (due at infinity); and one row beside them or beside ready for each open job that expires.
 create unlogged table ojs_store.delayed (
     job_id uuid not null,
     queue bigint not null,
@@ -243,7 +243,7 @@ create unlogged table ojs_store.delayed (
     deliveries int not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
 create index delayed_job on ojs_store.delayed (job_id);
-create index delayed_due on ojs_store.delayed (due_at);
+create index delayed_due on ojs_store.delayed (due_at) where queue % 1 = 0;
 
 -- What jobs that were handed out take of rate limits: starts, and slots while they are held (src/limits/slots.cpp).
 create unlogged table ojs_store.limit_use (
@@ -256,14 +256,14 @@ create unlogged table ojs_store.limit_use (
     token bigint not null,              -- of the lease
     name text collate "C" not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, vacuum_truncate = off);
-create index limit_use_key on ojs_store.limit_use (key, kind, at, number);
+create index limit_use_key on ojs_store.limit_use (key, kind, at, number) where key % 1 = 0;
 
 -- Queues that somebody may be listening to, where no shared memory says so (src/shared/listener_flags.cpp). Vacuum
 -- comes early, since pushes look at all rows, dead ones too; it cuts nothing off: who cannot lock it leaves no flag.
 create unlogged table ojs_store.listener_flag (
     queue bigint not null
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 300, vacuum_truncate = off);
-create index listener_flag_queue on ojs_store.listener_flag (queue);
+create index listener_flag_queue on ojs_store.listener_flag (queue) where queue % 1 = 0;
 
 -- A row with a time: the hot set stands. No such row, or one from the beginning of time beside it (rows came into the
 -- logged tables by SQL, as in a restore): it must be rebuilt. The cause `reconcile` marks the row of the last pass.

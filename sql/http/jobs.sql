@@ -58,25 +58,13 @@ begin
             order by r.set_at desc limit 1
     ) set_ on true
     cross join lateral ojs_store.limit_numbers(stated.config, set_.config) n
-    -- Starts are numbered: two look-ups, however many there are.
-    left join lateral (
-        select u.at, u.number from ojs_store.limit_use u
-        where u.key = ojs_store.name_hash(key.name) and u.kind = LimitUse.start
-            and u.at > moment - coalesce(n.rate_period, n.throttle_period)
-        order by u.at, u.number limit 1
-    ) oldest on true
-    left join lateral (
-        select u.at, u.number from ojs_store.limit_use u
-        where u.key = ojs_store.name_hash(key.name) and u.kind = LimitUse.start
-            and u.at > moment - coalesce(n.rate_period, n.throttle_period)
-        order by u.at desc, u.number desc limit 1
-    ) newest on true
+    cross join lateral ojs_store.starts_since(ojs_store.name_hash(key.name),
+        moment - coalesce(n.rate_period, n.throttle_period)) starts
     cross join lateral (
         select coalesce(n.rate, n.throttle) as allowed,
-            greatest(coalesce(n.rate, n.throttle)
-                - coalesce(newest.number - oldest.number + 1, 0), 0) as remaining,
-            case when n.rate is not null then oldest.at + n.rate_period
-                else newest.at + n.throttle_period / greatest(n.throttle, 1) end as free_at
+            greatest(coalesce(n.rate, n.throttle) - coalesce(starts.n, 0), 0) as remaining,
+            case when n.rate is not null then starts.oldest + n.rate_period
+                else starts.newest + n.throttle_period / greatest(n.throttle, 1) end as free_at
     ) used
     where used.allowed is not null
         -- a producer may ask about any job, also about one that never was

@@ -6,3 +6,23 @@ drop function ojs_http.tried_items(jsonb, text, interval);
 drop function ojs_http.push_once(ojs_http.request, jsonb, text);
 drop function ojs_http.do_push_bulk(ojs_http.request, jsonb, jsonb);
 drop function ojs_http.do_push_batch(ojs_http.request, jsonb, jsonb);
+
+-- Indexes that no statement is planned by.
+drop index ojs_store.ready_order;
+create index ready_order on ojs_store.ready (queue, npriority, position) where queue % 1 = 0;
+drop index ojs_store.lease_reap;
+create index lease_reap on ojs_store.lease (reap_at) where queue % 1 = 0;
+drop index ojs_store.delayed_due;
+create index delayed_due on ojs_store.delayed (due_at) where queue % 1 = 0;
+drop index ojs_store.limit_use_key;
+create index limit_use_key on ojs_store.limit_use (key, kind, at, number) where key % 1 = 0;
+drop index ojs_store.listener_flag_queue;
+create index listener_flag_queue on ojs_store.listener_flag (queue) where queue % 1 = 0;
+drop index ojs_store.ordering_line_order;
+create index ordering_line_order on ojs_store.ordering_line (key, position) where key % 1 = 0;
+drop index ojs_store.ordering_line_job;
+create index ordering_line_job on ojs_store.ordering_line (job_id) where key % 1 = 0;
+drop index ojs_store.ordering_due_key;
+create index ordering_due_key on ojs_store.ordering_due (queue, key) where key % 1 = 0;
+
+drop function ojs_store.ready_of(uuid);

@@ -128,7 +128,7 @@ count_slots(Tables &tables, int64 key, SlotChanges &changes)
         store::begin(scan, table, store::Idx::limit_use_key, keys, 2, true);
         while ((seen = store::next(scan)) != store::Row::none) {
             LimitUseRow row;
-            read(table.slot, row);
+            read_in_place(table.slot, row);
             if (seen == store::Row::arriving && row.kind == LimitUse::total)
                 merging = list_append_unique_oid(merging, scan.dirty.xmin);
             else if (seen == store::Row::leaving)
@@ -176,7 +176,6 @@ free_counted(Tables &tables, const LeaseRow &lease, bool moves)
             memcmp(&slot.job_id, &lease.job_id, sizeof slot.job_id) != 0 ||
             (moves && view(slot.name).starts_with("pool:")))
             continue;
-        slot.name = DatumGetTextPCopy(PointerGetDatum(slot.name)); /* what is taken next is read to the same place */
         if (store::take(table, &scan.tid) == store::Outcome::ok)
             change_slots(tables, slot.number, -1, slot.name, now());
     }
@@ -211,6 +210,41 @@ OJS_FUNCTION(ojs_slots_taken)
     end_turn();
     tables.close();
     PG_RETURN_INT64(taken);
+}
+
+/*
+ * ojs_store.starts_since(key bigint, since timestamptz, out n bigint, out oldest timestamptz, out newest timestamptz):
+ * the starts of jobs with a key after a time, as claims count them: they are numbered, so the first and the last tell
+ * how many there are. Starts of open transactions do not count yet.
+ */
+OJS_FUNCTION(ojs_starts_since)
+{
+    enum { out_n, out_oldest, out_newest, n_out };
+    Tables tables(AccessShareLock);
+    store::Table &table = tables.limit_use();
+    LimitUseRow first = {};
+    LimitUseRow last = {};
+    auto end_of_scan = [&](ScanDirection direction, LimitUseRow &use) {
+        store::Scan scan;
+        store::Row seen;
+        begin_uses(scan, table, PG_GETARG_INT64(0), LimitUse::start, PG_GETARG_TIMESTAMPTZ(1));
+        scan.direction = direction;
+        while ((seen = store::next(scan)) == store::Row::arriving)
+            ;
+        if (seen != store::Row::none)
+            read_in_place(table.slot, use);
+        store::end(scan);
+        return seen != store::Row::none;
+    };
+    bool any = end_of_scan(ForwardScanDirection, first) && end_of_scan(BackwardScanDirection, last);
+    Datum values[n_out] = {Int64GetDatum(any ? last.number - first.number + 1 : 0), TimestampTzGetDatum(first.at),
+                           TimestampTzGetDatum(last.at)};
+    bool nulls[n_out] = {false, !any, !any};
+    TupleDesc columns;
+    if (get_call_result_type(fcinfo, nullptr, &columns) != TYPEFUNC_COMPOSITE)
+        elog(ERROR, "return type must be a row type");
+    tables.close();
+    PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(columns), values, nulls)));
 }
 
 /* ojs_store.free_slots(job_id uuid, token bigint, queue bigint, flags int) */

@@ -6,6 +6,7 @@
 
 #include "ojs/pg/error.h"
 #include "ojs/queue/id_walk.h"
+#include "ojs/store/store.h"
 
 namespace ojs
 {
@@ -102,13 +103,7 @@ constinit Statement dropped = {R"sql(
                                {TIMESTAMPTZOID, INT4OID},
                                nullptr};
 
-/* Those of them that have jobs. */
-constinit Statement with_ready = {R"sql(
-    select of.id from unnest($1) as of(id)
-    cross join lateral (select from ojs_store.ready r where r.queue = of.id limit 1) r
-)sql",
-                                  {INT8ARRAYOID},
-                                  nullptr};
+/* Those of them that have delayed jobs. */
 constinit Statement with_delayed = {R"sql(
     select distinct d.queue from ojs_store.delayed d where d.kind <> 5 and d.queue in (select unnest($1))
 )sql",
@@ -140,6 +135,28 @@ add_found(Ids &ids, Statement &statement, std::initializer_list<SpiArg> args)
     }
 }
 
+/* Adds those queues that have jobs in line. */
+void
+add_with_ready(Ids &found, const Ids &ids)
+{
+    store::Table ready = store::open(store::Rel::ready, AccessShareLock);
+    ScanKeyData key;
+    store::Scan scan;
+    ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(0));
+    store::begin(scan, ready, store::Idx::ready_order, &key, 1, true);
+    for (int i = 0; i < ids.n; i++) {
+        store::Row seen;
+        ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(ids[i]));
+        store::rescan(scan, &key, 1);
+        while ((seen = store::next(scan)) == store::Row::arriving)
+            ;
+        if (seen != store::Row::none)
+            found.add(ids[i]);
+    }
+    store::end(scan);
+    store::close(ready);
+}
+
 /* Returns the time of the oldest, or infinity if there are no more. */
 TimestampTz
 find_dropped(TimestampTz before, Ids &ids)
@@ -161,7 +178,7 @@ revive_dropped()
         older = find_dropped(std::min(newest, older), ids);
     if (ids.n == 0)
         return;
-    add_found(pushed_to, with_ready, {ids.array()});
+    add_with_ready(pushed_to, ids);
     /* No index has the queues of delayed jobs: one pass over all of them. */
     for (const char *way : {"enable_seqscan", "enable_hashjoin"})
         set_for_body(way, "on");

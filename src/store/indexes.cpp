@@ -1,9 +1,10 @@
 /*
  * indexes.cpp: index entries.
  *
- * Most of our indexes are plain: B-trees of columns, over all rows. They need nothing of the executor. Nor does
- * ready_job, since its predicate is known here. But whoever administers the database may add another kind, and REINDEX
- * CONCURRENTLY has two of one index for a while: a row that is missing in the new one would be missing for good.
+ * Most of our indexes are plain: B-trees of columns, over all rows. They need nothing of the executor. Nor do those
+ * that are out of plans, whose predicate holds for every row, and ready_job, since its predicate is known here. But
+ * whoever administers the database may add another kind, and REINDEX CONCURRENTLY has two of one index for a while: a
+ * row that is missing in the new one would be missing for good.
  */
 #include "ojs/store/rows.h"
 #include "ojs/store/store.h"
@@ -21,11 +22,29 @@ only_ours(Relation rel)
 }
 
 static bool
+is_partial(Relation index)
+{
+    return !heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, nullptr);
+}
+
+bool
+is_out_of_plans(Relation index)
+{
+    return index->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED && is_partial(index);
+}
+
+static bool
+holds_all_rows(Relation index)
+{
+    return !is_partial(index) || std::any_of(std::begin(out_of_plans), std::end(out_of_plans),
+                                             [index](Idx one) { return index_oid(one) == RelationGetRelid(index); });
+}
+
+static bool
 is_plain(Relation index)
 {
     return index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indimmediate && !index->rd_index->indisexclusion &&
-           heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, nullptr) &&
-           heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, nullptr);
+           heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, nullptr) && holds_all_rows(index);
 }
 
 static void

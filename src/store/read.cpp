@@ -52,10 +52,10 @@ void
 begin(Scan &scan, Table &table, Idx index, ScanKey keys, int n, bool kill_dead)
 {
     scan = {};
-    scan.kill_dead = kill_dead;
     scan.direction = ForwardScanDirection;
     scan.table = &table;
     scan.index = open_index(index);
+    scan.kill_dead = kill_dead && is_out_of_plans(scan.index);
     InitDirtySnapshot(scan.dirty);
     scan.desc = index_begin(table.rel, scan.index, &scan.dirty, n);
     index_rescan(scan.desc, keys, n, nullptr, 0);

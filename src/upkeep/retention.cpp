@@ -155,7 +155,8 @@ begin_round(TimestampTz now)
 {
     forgetting.n = 0;
     with_spi([&] {
-        for (const char *way : {"enable_seqscan", "jit"})
+        for (const char *way :
+             {"enable_nestloop", "jit"}) /* each table is read once, and only if there are such queues */
             set_for_body(way, "off");
         auto n = static_cast<int>(
             execute_latest(dropped_queues, {TimestampTzGetDatum(dropped_before(now)), Int32GetDatum(Round::most)}));
@@ -180,6 +181,7 @@ end_round(TimestampTz now)
     if (forgetting.n == 0)
         return;
     with_spi([&] {
+        set_for_body("enable_nestloop", "off");
         Datum ids[Round::most];
         std::transform(forgetting.dropped, forgetting.dropped + forgetting.n, ids,
                        [](int64 id) { return Int64GetDatum(id); });

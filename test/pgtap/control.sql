@@ -63,7 +63,7 @@ select * from (values ('pushed', pg_temp.pushed('found')),
 select ojs.drop_queue('moving', 'move', 'moved-to') is null as dropped, pg_temp.clock('2 seconds') is null as later,
     ojs.tick() is null as ticked \gset
 select is(r.job_id, w.id, format('a job that is %s is found where it waits (OP-20)', w.which))
-    from waiting_jobs w left join lateral ojs_store.ready_of(w.id) r on true;
+    from waiting_jobs w left join ojs_store.ready r on r.job_id = w.id;
 select is((select array_agg(which order by which) from waiting_jobs join ojs_store.ready on job_id = id
     where flags & 65536 = 0), '{of a priority,pushed}', 'those that have not moved have no entry in ready_job');
 select is((ojs.cancel(id)).state, 'cancelled', format('a job that is %s is cancelled (OP-20)', which))

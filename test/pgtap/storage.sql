@@ -98,6 +98,41 @@ select is((select count(*) from ojs_store.lease where deadline > ojs_store.now()
     'a BRIN index finds an extended lease');
 reset enable_seqscan;
 
+-- Claims mark index entries dead while a snapshot may still need them: no statement may be planned by such an index,
+-- and no table be copied in its order, whoever writes the statement. Each is asked for what it could answer best.
+create temp view hot_index as
+    select c.relname::text as name, t.relname::text as of_table, i.indexrelid as id,
+        pg_get_expr(i.indpred, i.indrelid) ~ ' % ' as out_of_plans,
+        (select string_agg(quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute a
+            where a.attrelid = i.indexrelid) as columns,
+        (select quote_ident(a.attname) from pg_attribute a where a.attrelid = i.indexrelid and a.attnum = 1) as first
+    from pg_index i join pg_class c on c.oid = i.indexrelid join pg_class t on t.oid = i.indrelid
+    where t.relnamespace = 'ojs_store'::regnamespace and t.relpersistence = 'u' and c.relname <> 'another';
+create function pg_temp.plan_of(of_table text, first text, columns text) returns text language plpgsql as $$
+declare
+    line text; plan text := '';
+begin
+    for line in execute format('explain (costs off) select %1$s from ojs_store.%2$s where %3$s ='
+            ' (select %3$s from ojs_store.%2$s limit 1) order by %1$s', columns, of_table, first) loop
+        plan := plan || line || e'\n';
+    end loop;
+    return plan;
+end $$;
+select set_eq($$ select name from hot_index where out_of_plans $$,
+    '{ready_order,lease_reap,delayed_due,limit_use_key,listener_flag_queue,ordering_line_order,ordering_line_job,'
+        'ordering_due_key}'::text[], 'eight indexes of the hot set are out of plans');
+select set_config('enable_' || what, 'off', true) from unnest('{sort,seqscan}'::text[]) what \g /dev/null
+select doesnt_match(pg_temp.plan_of(of_table, first, columns), name, format('no statement is planned by %s', name))
+    from hot_index where out_of_plans;
+create index another on ojs_store.ready (queue, npriority, position);
+select matches(pg_temp.plan_of('ready', 'queue', 'queue, npriority, position'), 'another',
+    'an index without such a predicate would be used');
+drop index ojs_store.another;
+select set_config('enable_' || what, 'on', true) from unnest('{sort,seqscan}'::text[]) what \g /dev/null
+select matches(pg_temp.refusal_message(format('cluster ojs_store.%I using %I', of_table, name)),
+    'cannot cluster on partial', format('CLUSTER does not copy %s by %s', of_table, name))
+    from hot_index where out_of_plans;
+
 -- What may be large and no plan goes by is not read by ANALYZE.
 select ojs.ack(id, result => '{"n": 1}') is null as acked from ojs.claim('analyzed', 'w') where (
     select count(ojs.push('test.job', '[1]', queue => 'analyzed', meta => '{"a": 1}')) from generate_series(1, 3)) = 3
