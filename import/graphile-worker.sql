@@ -1,6 +1,7 @@
 -- psql -1 -f graphile-worker.sql: moves the waiting jobs of graphile-worker 0.16 to 0.18 (schema graphile_worker) into
 -- ojs. Jobs that run, and those that have no attempt left, stay. A job without a queue of its own goes to `default`.
 \ir common.psql
+select pg_temp.check_owner('graphile_worker._private_jobs') \g /dev/null
 create function pg_temp.take() returns setof jsonb language sql as $$
     with taken as (
         delete from graphile_worker._private_jobs where id in (

@@ -1,6 +1,7 @@
 -- psql -1 -v schema=public -f oban.sql: moves the waiting jobs of Oban (table oban_jobs) into ojs. Jobs that run,
 -- are suspended or have ended stay.
 \ir common.psql
+select pg_temp.check_owner('oban_jobs') \g /dev/null
 create function pg_temp.take() returns setof jsonb language sql as $$
     with taken as (
         delete from oban_jobs where id in (

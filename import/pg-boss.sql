@@ -1,6 +1,7 @@
 -- psql -1 -f pg-boss.sql: moves the waiting jobs of pg-boss 12 (schema pgboss) into ojs. Jobs that run or wait for
 -- others stay.
 \ir common.psql
+select pg_temp.check_owner('pgboss.job') \g /dev/null
 create function pg_temp.take() returns setof jsonb language sql as $$
     with taken as (
         delete from pgboss.job where (name, id) in (

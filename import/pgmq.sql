@@ -7,6 +7,7 @@ select :{?queue} and :{?type} as named \gset
 \else
 do $$ begin raise 'which queue, and what type do its jobs get? psql -v queue=NAME -v type=TYPE'; end $$;
 \endif
+select pg_temp.check_owner(format('pgmq.%I', 'q_' || lower(:'queue'))::regclass) \g /dev/null
 select format('create temp view peer as select * from pgmq.%I', 'q_' || lower(:'queue')) \gexec
 create temp table wanted as select :'queue'::text as queue, :'type'::text as type;
 create function pg_temp.take() returns setof jsonb language sql as $$

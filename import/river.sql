@@ -1,6 +1,7 @@
 -- psql -1 -v schema=public -f river.sql: moves the waiting jobs of River (table river_job) into ojs. Jobs that run, are
 -- pending or have ended stay.
 \ir common.psql
+select pg_temp.check_owner('river_job') \g /dev/null
 create function pg_temp.take() returns setof jsonb language sql as $$
     with taken as (
         delete from river_job where id in (
