@@ -7,6 +7,42 @@ revoke all on type ojs_http.request, ojs_http.response from public;
 revoke all on all tables in schema ojs, ojs_store from public;
 revoke all on all sequences in schema ojs_store from public;
 
+-- Default privileges of the role that owns our objects have been granted on each of them as it was made. Nobody is to
+-- have them; and on ojs_store nobody but the four roles is to have anything. What somebody was granted by hand on the
+-- other schemas stays, unless it is what default privileges give.
+do $$
+declare
+    found_grant record;
+begin
+    for found_grant in
+        with object as (
+            select 'schema' as kind, 'n' as class, oid::regnamespace::text as name, oid as schema, nspowner as owner,
+                nspacl as acl
+            from pg_namespace
+            union all
+            select case relkind when 'S' then 'sequence' else 'table' end, case relkind when 'S' then 'S' else 'r' end,
+                oid::regclass::text, relnamespace, relowner, relacl
+            from pg_class where relkind in ('r', 'p', 'v', 'm', 'f', 'S')
+            union all
+            select 'routine', 'f', oid::regprocedure::text, pronamespace, proowner, proacl from pg_proc
+            union all
+            select 'type', 'T', oid::regtype::text, typnamespace, typowner, typacl from pg_type
+        )
+        select distinct o.kind, o.name, g.grantee::regrole::text as grantee
+        from object o, aclexplode(o.acl) g
+        where o.schema in ('ojs'::regnamespace, 'ojs_store'::regnamespace, 'ojs_http'::regnamespace)
+            and g.grantee not in (0, o.owner)
+            and (o.schema = 'ojs_store'::regnamespace and g.grantee::regrole::text
+                    not in ('ojs_producer', 'ojs_worker', 'ojs_observer', 'ojs_admin')
+                or exists (select from pg_default_acl d, aclexplode(d.defaclacl) e
+                    where d.defaclrole = o.owner and d.defaclobjtype = o.class::"char"
+                        and d.defaclnamespace in (0, o.schema)
+                        and e.grantee = g.grantee and e.privilege_type = g.privilege_type))
+    loop
+        execute format('revoke all on %s %s from %s cascade', found_grant.kind, found_grant.name, found_grant.grantee);
+    end loop;
+end $$;
+
 grant usage on schema ojs to ojs_producer, ojs_worker, ojs_observer, ojs_admin;
 grant execute on function
     ojs.version(), ojs.manifest(), ojs.capabilities(),
