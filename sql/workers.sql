@@ -36,6 +36,13 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
         and not pg_has_role(role, r.oid, 'usage')) end
 $$;
 
+-- Whether one more worker of this role is listed: no role takes the place of another's.
+create function ojs_store.has_room_for_worker(role text) returns boolean
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select (select count(*) from (select from ojs_store.worker limit 50000) w) < 50000
+        or (select count(*) from (select from ojs_store.worker w where w.registered_by = $1 limit 50000) w) < 50000
+$$;
+
 -- PERMISSION_DENIED for a worker of another role; null if nobody knows the worker.
 create function ojs_store.check_owner(worker text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
@@ -133,8 +140,9 @@ begin
     perform ojs_store.check_handlers(register_worker.info);
     select w.directive is not null or w.state <> 'running' or w.info ? 'handlers' into stopped from ojs_store.worker w
         where w.name = register_worker.worker for update;
-    if not found and (select count(*) from (select from ojs_store.worker limit 50000) w) >= 50000 then
-        perform ojs_store.raise('UNAVAILABLE', 'there are 50000 workers already', '{"field": "worker"}',
+    if not found and not ojs_store.has_room_for_worker(ojs_store.calling_role()) then
+        perform ojs_store.raise('UNAVAILABLE', format('the role "%s" has 50000 workers already',
+            ojs_store.calling_role()), '{"field": "worker"}',
             'Deregister workers that have ended, and give each process one name.');
     end if;
     -- This is a new process: what one of that name was told before is over.
