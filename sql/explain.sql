@@ -21,10 +21,11 @@ begin
     select count(*), count(*) filter (where coalesce(ojs_store.in_range(h.versions, version), true))
         into workers, taking
     from ojs_store.worker w
+    cross join ojs_store.caller_tenant() t (tenant)
     left join lateral (select e ->> 'versions' as versions
         from jsonb_array_elements(case jsonb_typeof(w.info -> 'handlers') when 'array' then w.info -> 'handlers' end) e
         where e ->> 'type' = job.type limit 1) h on true
-    where w.died_at is null;
+    where w.died_at is null and (t.tenant is null or right(w.name, length(t.tenant) + 1) = '@' || t.tenant);
     if workers > 0 and taking = 0 then
         return format('its version is %s, and none of the %s workers that have registered takes that of %s', version,
             workers, job.type);

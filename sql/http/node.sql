@@ -134,10 +134,14 @@ begin
     select array_agg(jsonb_build_object('key', encode(u.fingerprint, 'hex'), 'job_id', u.job_id, 'type', j.type,
         'queue', j.queue, 'state', j.state) order by u.fingerprint)
     into entries
-    from (select h.fingerprint, h.job_id from ojs_store.unique_key h where h.held order by h.fingerprint
-        limit most offset skipped) u, lateral ojs_store.visible(u.job_id) j
+    from (select h.fingerprint, h.job_id from ojs_store.unique_key h
+        where h.held and ojs_store.if_allowed(h.job_id, ojs_store.may_use_queue(
+            (select k.queue from ojs_store.job k where k.id = h.job_id), 'read')) = h.job_id
+        order by h.fingerprint limit most offset skipped) u, lateral ojs_store.visible(u.job_id) j
     where j.id is not null;
-    select count(*) into total from ojs_store.unique_key h where h.held;
+    select count(*) into total from ojs_store.unique_key h
+    where h.held and ojs_store.if_allowed(h.job_id, ojs_store.may_use_queue(
+        (select k.queue from ojs_store.job k where k.id = h.job_id), 'read')) = h.job_id;
 end $$;
 
 create function ojs_http.waiting_by_priority(queue text) returns jsonb

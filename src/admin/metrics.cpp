@@ -46,13 +46,16 @@ constexpr char series_sql[] = R"sql(
 constinit Statement series_now = {series_sql, {BOOLOID}, nullptr};
 
 constexpr char server_sql[] = R"sql(
-    select '', array[(select count(*) from ojs_store.worker w where ojs_store.worker_status(w, null) = 'running'),
+    select '', array[(select count(*) from ojs_store.worker w, ojs_store.caller_tenant() t (tenant)
+            where ojs_store.worker_status(w, null) = 'running'
+                and (t.tenant is null or right(w.name, length(t.tenant) + 1) = '@' || t.tenant)),
         ojs_store.worker_running()::int, (ojs_store.maintenance_json() -> 'maintenance')::boolean::int]
 )sql";
 constexpr char webhooks_sql[] = R"sql(
     select '', array[count(*), coalesce(sum(pending), 0)::bigint, coalesce(sum(delivered), 0)::bigint,
         coalesce(sum(retried), 0)::bigint, coalesce(sum(dead), 0)::bigint, coalesce(sum(dropped), 0)::bigint]
-    from ojs_store.webhook_status
+    from ojs_store.webhook_status s join ojs_store.webhook w on w.id = s.webhook
+    where ojs_store.may_see_tenant(w.tenant)
 )sql";
 constinit Statement webhooks_now = {webhooks_sql, {}, nullptr};
 constinit Statement server_now = {server_sql, {}, nullptr};
