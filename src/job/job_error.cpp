@@ -229,9 +229,9 @@ read_error(const Jsonb *json, int attempt_number, TimestampTz now)
         if (member.type == jbvNull || key == "backtrace" || key == "code" || key == "type" || key == "message" ||
             key == "ignored" || written_by_server(key))
             return;
-        Jsonb *copy = jsonb_of(member);
-        int64 size = static_cast<int64>(key.size()) + 8 + text_bytes(copy);
-        if (size > room || extent_of(root_of(copy)).depth > most_error_levels) {
+        Extent extent = extent_of(root_of(jsonb_of(member)));
+        int64 size = static_cast<int64>(key.size()) + 8 + extent.text + extent.blanks;
+        if (size > room || extent.depth > most_error_levels) {
             is_cut = true;
             return;
         }

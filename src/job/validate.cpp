@@ -111,7 +111,7 @@ check_type(Envelope &e)
 int64
 json_length(const Jsonb *json)
 {
-    return json == nullptr ? 0 : text_bytes(json);
+    return json == nullptr ? 0 : extent_of(root_of(json)).text;
 }
 
 [[noreturn]] void
@@ -201,7 +201,7 @@ envelope_length(const Envelope &e)
     int64 length = 2;
     auto member = [&length](std::string_view key, int64 value) {
         if (value > 0)
-            length += static_cast<int64>(key.size()) + 4 + value + (length > 2 ? 2 : 0);
+            length += static_cast<int64>(key.size()) + 3 + value + (length > 2 ? 1 : 0); /* quotes, colon, comma */
     };
 
     member("type", text_length(e.type));
@@ -211,7 +211,7 @@ envelope_length(const Envelope &e)
     member("retry", json_length(e.retry));
     member("unique", json_length(e.unique_policy));
     if (e.options != nullptr)
-        length += json_length(e.options); /* without its braces, with a comma */
+        length += json_length(e.options) - 1; /* without its braces, with a comma */
     return length;
 }
 

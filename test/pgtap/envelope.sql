@@ -3,7 +3,7 @@
 begin;
 create extension if not exists pgtap;
 create extension if not exists ojs;
-select plan(344);
+select plan(349);
 \ir refusal.psql
 
 -- The same for an envelope.
@@ -152,17 +152,25 @@ from unnest(array['[]', '5', '"x"', 'null']) json;
 
 -- ENV-10, PAY-01: sizes --------------------------------------------------------------------------------------------
 
--- An envelope and a meta whose text has so many bytes.
+-- Documents of so many bytes, as a client writes them: an envelope and a meta.
+create function pg_temp.sized(document text, bytes int) returns text language sql as
+$$ select replace(document, '""', '"' || repeat('x', bytes - octet_length(document)) || '"') $$;
 create function pg_temp.sized_job(bytes int) returns jsonb language sql as
-$$
-    select jsonb_build_object('type', 'a.b', 'args',
-        jsonb_build_array(repeat('x', bytes - length('{"args": [""], "type": "a.b"}'))))
-$$;
+$$ select pg_temp.sized('{"type":"a.b","args":[""]}', bytes)::jsonb $$;
 create function pg_temp.sized_meta(bytes int) returns jsonb language sql as
-$$ select jsonb_build_object('k', repeat('x', bytes - length('{"k": ""}'))) $$;
+$$ select pg_temp.sized('{"k":""}', bytes)::jsonb $$;
 create function pg_temp.push_quietly(job jsonb) returns text language sql as $$ select ojs.push_job(job) ->> 'state' $$;
 
-select is(octet_length(pg_temp.sized_job(1048576)::text), 1048576, 'PAY-01: (the sample has 1 MiB)');
+select is(octet_length(pg_temp.sized('{"type":"a.b","args":[""]}', 1048576)), 1048576,
+    'PAY-01: (the sample has 1 MiB)');
+select is(pg_temp.push_quietly(pg_temp.sized('{ "type" : "a.b" , "args" : [ 1, 2,3, "" ] }', 1048576 + 12)::jsonb),
+    'available', 'R-93: blanks between tokens do not count');
+select is(pg_temp.push_quietly(('{"type":"a.b","args":[' || string_agg('"' || repeat('x', 110) || '"', ',') ||
+    ']}')::jsonb),
+    'available', 'R-93: of many values, too') from generate_series(1, 9200);
+select is(pg_temp.push_quietly(('{"type":"a.b","args":[],"meta":{'
+    || string_agg('"k' || to_char(n, 'FM0000') || '":1', ',') || '}}')::jsonb), 'available',
+    'R-93: nor in meta') from generate_series(1, 6500) n;
 select is(pg_temp.push_quietly(pg_temp.sized_job(1048576)), 'available', 'PAY-01: exactly 1 MiB is accepted');
 select pg_temp.refused(pg_temp.sized_job(1048577), 'OJ109 PAYLOAD_TOO_LARGE envelope',
     'ENV-10 PAY-01: one byte more is not');
@@ -177,6 +185,10 @@ select pg_temp.refused(jsonb_build_object('type', 'a.b', 'args', array(select 1e
 select is(pg_temp.strict_refusal('select ojs.push(''a.b'', jsonb_build_array(repeat(''x'', 1048576)))'),
     'OJ109 PAYLOAD_TOO_LARGE envelope',
     'ENV-10: as a parameter');
+select is((select status from ojs.http('POST', '/ojs/v1/jobs', '{"content-type": "application/json"}',
+    pg_temp.sized(document, bytes))), answer, format('R-93 PAY-01: over HTTP the body counts as sent: %s', bytes))
+from (values ('{"type":"a.b","args":[""]}', 1048576, 201), ('{"type": "a.b", "args": [""]}', 1048577, 413)) b
+    (document, bytes, answer);
 set local ojs.max_envelope_size = '10MB';
 select is(pg_temp.push_quietly(pg_temp.sized_job(1048577)), 'available', 'PAY-01: the limit can be raised');
 select pg_temp.refused(pg_temp.sized_job(10485761), 'OJ109 PAYLOAD_TOO_LARGE envelope', 'PAY-01: to 10 MiB');

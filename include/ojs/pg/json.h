@@ -68,11 +68,12 @@ bool same_json(const JsonbValue &a, const JsonbValue &b);
 struct Extent {
     int depth; /* 1 for [] and {} */
     int64 values;
-    int64 text;
+    int64 text;   /* without insignificant blanks */
+    int64 blanks; /* that the server shows beside it, after commas and colons */
     int64 number;
 };
 Extent extent_of(const JsonbContainer *json);
-int64 text_bytes(const Jsonb *json); /* the length of a value's text */
+int64 text_bytes(const Jsonb *json); /* the length of a value's text as the server shows it */
 int64 number_length(Numeric number);
 constexpr int64 longest_number =
     400; /* of text, for numbers that are read or stored in a job: more than any double has */
