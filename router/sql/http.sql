@@ -199,9 +199,27 @@ begin
         request, request.body, true, key);
 end $$;
 
+-- The answer to a batch with jobs that could not be read: its node has seen null in their place.
+create function ojs_router.with_faults(answer ojs_http.response, faults jsonb) returns ojs_http.response
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := coalesce(answer.body, answer.content::jsonb);
+begin
+    if faults is null or jsonb_typeof(body -> 'items') is distinct from 'array' then
+        return answer;
+    end if;
+    answer.content := null;
+    answer.body := body || jsonb_build_object('items', (
+        select jsonb_agg(case when i ? 'error' and faults ? (i ->> 'index')
+            then i || jsonb_build_object('error', (i -> 'error') || (faults -> (i ->> 'index'))) else i end order by n)
+        from jsonb_array_elements(body -> 'items') with ordinality as e(i, n)));
+    return answer;
+end $$;
+
 -- A batch. Where each job is for itself and their keys name several nodes, each node gets its part, and the answers are
 -- one: a part that is refused as a whole is an error of each of its jobs.
-create function ojs_http.push_once(request ojs_http.request, jobs jsonb, operation text) returns ojs_http.response
+create function ojs_http.push_once(request ojs_http.request, jobs jsonb, operation text, faults jsonb default null)
+    returns ojs_http.response
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
@@ -217,6 +235,9 @@ declare
     statuses int[] := '{}';
 begin
     perform ojs_router.check_route(request, case operation when 'push_batch' then operation else 'push_bulk' end);
+    perform ojs_http.raise('INVALID_PAYLOAD', format('jobs[%s]: %s', f.key, f.value ->> 'message'),
+        f.value -> 'details' || jsonb_build_object('index', f.key::int), f.value ->> 'hint')
+    from jsonb_each(faults) f where atomic order by f.key::int limit 1;
     request.headers := ojs_http.read_headers(request.headers); -- as the node will, whoever calls
     request_key := ojs_router.own_key(ojs_http.idempotency_key(request, body));
     place := ojs_router.batch_nodes(jobs, coalesce(body ->> 'deduplication_key', body ->> 'deduplicationKey'),
@@ -224,7 +245,8 @@ begin
     request.headers := request.headers - 'idempotency-key';
     body := body || jsonb_strip_nulls(jsonb_build_object('idempotency_key', request_key));
     if place.nodes[1] = all (place.nodes) then
-        return ojs_router.forward(place.nodes[1], request, body || jsonb_build_object('jobs', jobs), true, place.held);
+        return ojs_router.with_faults(ojs_router.forward(place.nodes[1], request,
+            body || jsonb_build_object('jobs', jobs), true, place.held), faults);
     end if;
     for batch in select * from ojs_router.parts_of(jobs, place.nodes) loop
         begin
@@ -257,7 +279,7 @@ begin
             'succeeded', count(*) filter (where i ->> 'status' <> 'failed'))
         from jsonb_array_elements(items) i);
     answer.content := null;
-    return answer;
+    return ojs_router.with_faults(answer, faults);
 end $$;
 
 create function ojs_http.push_batch(request ojs_http.request) returns ojs_http.response

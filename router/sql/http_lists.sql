@@ -34,6 +34,28 @@ begin
     end if;
 end $$;
 
+-- A node mends what the router could not read.
+create function ojs_router.remote_mend(node int, handler text, content text, flat boolean, out mended text,
+    out faults jsonb) returns record language plproxy as $$
+    cluster 'ojs'; run on node;
+    select m.mended, m.faults from ojs_http.mend_body($2, $3, $4) m;
+$$;
+
+create function ojs_http.mend_body(handler text, body text, flat boolean, out mended text, out faults jsonb)
+    returns record
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    node constant int := ojs_router.any_node();
+    failure ojs_router.failure;
+begin
+    select m.mended, m.faults into mended, faults from ojs_router.remote_mend(node, handler, body, flat) m;
+exception when others or query_canceled then
+    get stacked diagnostics failure.state = returned_sqlstate, failure.message = message_text,
+        failure.detail = pg_exception_detail, failure.hint = pg_exception_hint;
+    perform ojs_router.raise_failure(node, failure);
+end $$;
+
 create function ojs_http.check_atomic() returns void
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 begin
