@@ -26,7 +26,7 @@ comment on function ojs.push(text, jsonb, text, int, timestamptz, interval, time
        'envelope';
 
 create function ojs.push_job(job jsonb) returns jsonb
-language c strict volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_push_job';
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'ojs_push_job';
 comment on function ojs.push_job(jsonb) is 'Pushes one job given as an OJS envelope and returns its complete envelope';
 
 create function ojs.push_many(

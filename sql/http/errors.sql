@@ -134,6 +134,7 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 declare
     said jsonb;
     field text;
+    place constant text := substring(context from 'the job at ([$][^ ]*) of the workflow');
     code text;
     details jsonb := '{}';
     status int;
@@ -160,6 +161,13 @@ begin
         exception when data_exception then
             null; -- a hook's own detail
         end;
+    end if;
+    -- The job of a definition that is refused is named by its path.
+    if place is not null and (left(state, 3) = 'OJ1' or state = 'OJ702') then
+        field := concat_ws('.', place, details ->> 'field');
+        message := format('%s: %s', field, message);
+        details := details || jsonb_build_object('field', field, 'cause', code);
+        code := 'INVALID_WORKFLOW';
     end if;
     if details ? 'field' and body is not null then
         field := ojs_http.field_in(body, details ->> 'field');

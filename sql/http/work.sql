@@ -15,7 +15,7 @@ declare
     strategy text := ojs_http.text_field(body, 'strategy');
     weights jsonb := ojs_http.field(body, 'weights', 'object');
     worker text := coalesce(ojs_http.text_field(body, 'worker_id'), 'anonymous');
-    wanted bigint := coalesce(ojs_http.number_field(body, 'count', 0, 1000), 1);
+    wanted bigint := coalesce(ojs_http.number_field(body, 'count', -1, 1000), 1);
     lease interval := ojs_http.number_field(body, 'visibility_timeout_ms', 0, 86400000) * interval '1 millisecond';
     patience text := (regexp_match(request.headers ->> 'prefer', '(?:^|[,; ])wait=([0-9]{1,5})(?:$|[,; ])'))[1];
     bad text := (select q from unnest(queues) q where q !~ '^[a-z0-9][a-z0-9.-]*(@[*])?$' limit 1);
@@ -25,7 +25,10 @@ declare
     bytes bigint;
     jobs jsonb := '[]';
 begin
-    if bad is not null then
+    if wanted < 0 then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'count must not be negative', '{"field": "count"}',
+            'Give a number from 0 to 1000.');
+    elsif bad is not null then
         perform ojs_http.raise('INVALID_QUEUE', format('queues holds "%s", which is no name of a queue',
             left(bad, 64)), '{"field": "queues"}',
             'Name queues by a-z, 0-9, "-" and ".".');

@@ -71,8 +71,9 @@ number_length(Numeric number)
 namespace
 {
 
-/* Brackets take two bytes; each element or member one for the comma before it, save the first of its container, and each
- * member one more for its colon. The server shows a blank after each of these; nobody has sent it (R-93). Reads the entries where they lie: an iterator would copy each. */
+/* Brackets take two bytes; each element or member one for the comma before it, save the first of its container, and
+ * each member one more for its colon. The server shows a blank after each of these; nobody has sent it (R-93). Reads
+ * the entries where they lie: an iterator would copy each. */
 void
 measure(const JsonbContainer *json, int depth, Extent &extent)
 {

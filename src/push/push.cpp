@@ -232,7 +232,9 @@ OJS_CHANGE(ojs_push, "ojs.push()")
 OJS_CHANGE(ojs_push_job, "ojs.push_job()")
 {
     TimestampTz at = now();
-    Jsonb *json = PG_GETARG_JSONB_P(0);
+    Jsonb *json = jsonb_or_null(fcinfo, 0);
+    if (json == nullptr)
+        raise_field(Code::invalid_payload, "job", "Give the envelope as a JSON object.", "job must not be null");
     if (!JB_ROOT_IS_OBJECT(json))
         raise_field(Code::invalid_payload, "job", "Give the envelope as a JSON object.", "a job must be an object");
     Envelope envelope = empty_envelope();

@@ -147,8 +147,14 @@ void
 check_members(Check &check, const JsonbContainer *def, const char *list, int most, int depth)
 {
     JsonbValue members;
-    if (!find_member(def, list, members) || !is_array(members) || JsonContainerSize(members.val.binary.data) == 0)
-        refuse(check, list, "Give an array of jobs, or of inner workflows.", "at least one element is needed");
+    if (!find_member(def, list, members) || !is_array(members) || JsonContainerSize(members.val.binary.data) == 0) {
+        bool chain = strcmp(list, "steps") == 0;
+        bool other = find_member(def, chain ? "jobs" : "steps", members);
+        refuse(check, list, "Give an array of jobs, or of inner workflows.",
+               !other  ? "at least one element is needed"
+               : chain ? "a chain has steps, not jobs"
+                       : "a group or a batch has jobs, not steps");
+    }
     if (JsonContainerSize(members.val.binary.data) > static_cast<uint32>(most))
         refuse(check, list, "Split the workflow.", psprintf("more than %d elements", most));
     int i = 0;

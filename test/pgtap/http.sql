@@ -387,7 +387,8 @@ select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": [], "queu
 select is(pg_temp.error('POST', '/ojs/v1/workers/' || path, body), '400 invalid_request',
     format('HTTP-10: refused: %s %s', path, body)) from (values
     ('fetch', '{"queues": "a"}'), ('fetch', '{}'), ('fetch', '{"queues": [1]}'),
-        ('fetch', '{"queues": ["a"], "count": "1"}'), ('fetch', '{"queues": ["a"], "count": 1.5}'),
+        ('fetch', '{"queues": ["a"], "count": "1"}'), ('fetch', '{"queues": ["a"], "count": -1}'), ('fetch',
+            '{"queues": ["a"], "count": 1.5}'),
         ('fetch', '{"queues": ["a"], "worker_id": 1}'),
     ('fetch', '{"queues": ["a"], "visibility_timeout_ms": "x"}'), ('fetch', '{"queues": []}'), ('ack', '{}'),
         ('ack', '{"job_id": 1}'), ('ack', '{"job_id": "x"}'), ('nack', '{"job_id": null}'),
@@ -396,6 +397,15 @@ select is(pg_temp.error('POST', '/ojs/v1/workers/' || path, body), '400 invalid_
     ('heartbeat', '{}'), ('heartbeat', '{"worker_id": ""}'), ('heartbeat', '{"worker_id": "w", "active_jobs": {}}'),
         ('heartbeat', '{"worker_id": "w", "state": "asleep"}')) bad (path, body_text),
         lateral (select body_text::jsonb) b (body);
+select is(pg_temp.http('POST', '/ojs/v1/workflows', body) #> '{body,error}' @> jsonb_build_object('code',
+    'invalid_workflow', 'details', jsonb_build_object('validation_errors', jsonb_build_array(
+    jsonb_build_object('path', path, 'message', path || ': ' || message)))), true,
+        'WF-01: a refused job is named by its path: ' || path)
+from (values
+    ('{"type": "chain", "steps": [{"type": "a", "args": []}, {"type": "Bad", "args": []}]}'::jsonb, '$.steps[1].type',
+        'type is not a job type: "Bad"'),
+    ('{"type": "group", "jobs": [{"type": "a"}]}', '$.jobs[0].args', 'args is missing'),
+    ('{"type": "chain", "jobs": [{"type": "a"}]}', '$.steps', 'a chain has steps, not jobs')) w (body, path, message);
 select is((select status from ojs.http('GET', path)), 400, 'HTTP-10: a path that cannot be decoded: ' || path)
 from unnest(array['/ojs/v1/jobs/%', '/ojs/v1/jobs/%zz', '/ojs/v1/jobs/%FF', '/ojs/v1/queues/%00',
     '/ojs/v1/queues?limit=%F', '/ojs/v1/queues?%C3=1']) path;
