@@ -10,6 +10,7 @@
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 
+#include "log.h"
 #include "refusal.h"
 
 namespace gateway
@@ -62,6 +63,8 @@ Identity::reload()
     auto fresh = std::make_shared<Secrets>();
     if (!options.jwt_key.empty())
         fresh->verifier.emplace(options.jwt_key, options.jwt_audience, options.jwt_role_claim);
+    if (fresh->verifier)
+        complain("tokens: " + fresh->verifier->kind() + " in " + options.jwt_key);
     if (!options.token_file.empty())
         fresh->tokens = read_tokens();
     std::lock_guard lock(mutex);

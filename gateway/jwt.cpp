@@ -3,8 +3,11 @@
  */
 #include "jwt.h"
 
+#include <algorithm>
+#include <cctype>
 #include <ctime>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <stdexcept>
 
@@ -74,23 +77,112 @@ names_audience(const json_t *claim, const std::string &audience)
     return is_text(claim, audience);
 }
 
+std::string
+without(std::string_view text, std::string_view unwanted)
+{
+    std::string rest;
+    std::ranges::copy_if(text, std::back_inserter(rest), [&](char c) { return unwanted.find(c) == unwanted.npos; });
+    return rest;
+}
+
+std::string
+base64_decoded(std::string_view text)
+{
+    std::string digits = without(text, "= \t\r\n\"'");
+    std::ranges::replace(digits, '+', '-');
+    std::ranges::replace(digits, '/', '_');
+    return base64url_decoded(digits).value_or("");
+}
+
+std::string
+hex_decoded(std::string_view text)
+{
+    constexpr std::string_view digits = "0123456789abcdef";
+    std::string given = without(text, ": \t\r\n"), bytes;
+    for (size_t i = 0; i + 1 < given.size(); i += 2) {
+        size_t high = digits.find(static_cast<char>(tolower(static_cast<unsigned char>(given[i])))),
+               low = digits.find(static_cast<char>(tolower(static_cast<unsigned char>(given[i + 1]))));
+        if (high == digits.npos || low == digits.npos)
+            return "";
+        bytes += static_cast<char>(high << 4 | low);
+    }
+    return bytes;
+}
+
+/* Whether this is one SEQUENCE that begins as keys and certificates do. read_file() may have cut line ends off it. */
+bool
+is_der(std::string_view bytes)
+{
+    auto at = [&](size_t i) { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0u; };
+    if (at(0) != 0x30)
+        return false;
+    size_t lengths = at(1) > 0x80 && at(1) <= 0x84 ? at(1) - 0x80 : 0, length = lengths == 0 ? at(1) : 0;
+    for (size_t i = 0; i < lengths; i++)
+        length = length << 8 | at(2 + i);
+    size_t begin = 2 + lengths, rest = bytes.size() - std::min(begin, bytes.size());
+    return length >= 16 && rest <= length && rest + 2 >= length && (at(begin) == 0x30 || at(begin) == 0x02);
+}
+
+/* As in the second word of a line of authorized_keys. */
+bool
+is_ssh_key(std::string_view bytes)
+{
+    std::string_view name = bytes.substr(std::min<size_t>(4, bytes.size()));
+    return bytes.starts_with(std::string_view("\0\0\0", 3)) &&
+           (name.starts_with("ssh-") || name.starts_with("ecdsa-") || name.starts_with("sk-"));
+}
+
+/* Whether a text is a key, or a list of keys, in some form. Random text is none. */
+bool
+is_key(std::string_view text, int nested = 0)
+{
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n\xef\xbb\xbf"), text.size()));
+    if (is_der(text) || is_ssh_key(text))
+        return true;
+    /* Without marks of byte order, and the NUL bytes of UTF-16. */
+    std::string plain = without(text, std::string_view("\0\xef\xbb\xbf\xff\xfe", 6));
+    std::istringstream words(plain);
+    std::string first, word;
+    words >> first;
+    for (const char *mark : {"-----BEGIN", "---- BEGIN", "PuTTY-User-Key-File", "<RSAKeyValue"})
+        if (plain.find(mark) != plain.npos)
+            return true;
+    for (const char *mark : {"{", "[", "ssh-", "ecdsa-", "sk-"})
+        if (nested == 0 && first.starts_with(mark))
+            return true;
+    for (word = first; !word.empty(); word = words >> word ? word : "")
+        if (is_ssh_key(base64_decoded(word)))
+            return true;
+    std::string base64 = base64_decoded(plain), hex = hex_decoded(plain);
+    Json json(json_loadb(base64.data(), base64.size(), 0, nullptr));
+    return json || is_der(hex) || is_ssh_key(hex) || (nested < 2 && !base64.empty() && is_key(base64, nested + 1));
+}
+
 } // namespace
 
 JwtVerifier::JwtVerifier(const std::string &key_file, std::string audience, std::string role_claim)
     : secret(read_file(key_file, false)), audience(std::move(audience)), role_claim(std::move(role_claim))
 {
-    /* What is a key in any form is never a secret: whoever knows a public key could sign with it. */
-    if (secret.find("-----BEGIN") != secret.npos || secret.starts_with("{") || secret.starts_with("ssh-") ||
-        secret.starts_with("\x30\x82")) {
+    /* Whoever knows a public key could sign with it as a secret. */
+    if (is_key(secret)) {
         BIO *bio = BIO_new_mem_buf(secret.data(), static_cast<int>(secret.size()));
         public_key.reset(PEM_read_bio_PUBKEY(bio, nullptr, nullptr, nullptr));
         BIO_free(bio);
         if (!public_key || EVP_PKEY_base_id(public_key.get()) != EVP_PKEY_RSA || EVP_PKEY_bits(public_key.get()) < 2048)
-            throw std::runtime_error(key_file + " holds no public RSA key of 2048 bits or more");
+            throw std::runtime_error(key_file +
+                                     " holds a key, which is never taken for a secret, but no public RSA key "
+                                     "of 2048 bits or more in PEM");
         secret.clear();
     } else if (read_file(key_file, true).size() < 32) {
         throw std::runtime_error("the secret in " + key_file + " is shorter than 32 bytes");
     }
+}
+
+std::string
+JwtVerifier::kind() const
+{
+    return public_key ? "RS256, with the public key of " + std::to_string(EVP_PKEY_bits(public_key.get())) + " bits"
+                      : "HS256, with the secret of " + std::to_string(secret.size()) + " bytes";
 }
 
 bool

@@ -17,13 +17,16 @@ class JwtVerifier {
 public:
     /*
      * A file with a public RSA key in PEM: tokens are to be signed with RS256; else a shared secret of 32 bytes or
-     * more: HS256. A token cannot choose. `audience` empty: tokens that are for an audience are refused. Throws
-     * std::runtime_error.
+     * more: HS256. A token cannot choose, and a key in another form is refused. `audience` empty: tokens that are for
+     * an audience are refused. Throws std::runtime_error.
      */
     JwtVerifier(const std::string &key_file, std::string audience, std::string role_claim);
 
     /* The role that a valid token names; nothing for every other text. */
     std::optional<std::string> role_of(std::string_view token) const;
+
+    /* The algorithm and the size of the key. */
+    std::string kind() const;
 
 private:
     bool is_signed(std::string_view content, const std::string &signature) const;
