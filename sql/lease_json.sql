@@ -133,6 +133,16 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select floor(extract(epoch from at) * 1000)::bigint
 $$;
 
+-- The record that a job was produced as: the members that producing folded into the only argument are members again.
+create function ojs_store.record_data(type text, args jsonb, extra jsonb) returns jsonb
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case
+        when extra ->> 'data_form' = 'flat' and args = '[]' then jsonb_build_object('type', type)
+        when extra ->> 'data_form' = 'flat' and jsonb_array_length(args) = 1 and jsonb_typeof(args -> 0) = 'object'
+            and not args -> 0 ?| '{type,args}' then args -> 0 || jsonb_build_object('type', type)
+        else jsonb_build_object('type', type, 'args', args) end
+$$;
+
 create function ojs.lease_claim(queue text, request jsonb) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -158,7 +168,7 @@ begin
             '$ts', ojs_store.ms_epoch(c.created_at),
             '$tag', c.extra -> 'tag',
             'deliveries', c.deliveries))
-        || jsonb_build_object('data', jsonb_build_object('type', c.type, 'args', c.args))
+        || jsonb_build_object('data', ojs_store.record_data(c.type, c.args, c.extra))
         || case when c.meta = '{}' then '{}' else jsonb_build_object('meta', c.meta) end
         order by c.seq), count(ojs_store.remember_number(c.seq, c.id))
     into claimed, n

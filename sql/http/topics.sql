@@ -1,11 +1,12 @@
 -- topics.sql: the topics of the Queues document: producing, and work by leases.
 
 -- A record is a job: its data is what a claim shows, the type and the arguments; an object of other members is the only
--- argument.
+-- argument, and the job says so, for a claim to show the record again.
 create function ojs_http.record_job(queue text, record jsonb, place bigint) returns jsonb
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     data jsonb;
+    form text;
 begin
     if jsonb_typeof(record) <> 'object' then
         perform ojs_http.raise('INVALID_PAYLOAD', format('records[%s] must be an object', place - 1),
@@ -16,11 +17,12 @@ begin
     if not data ? 'args' then
         data := jsonb_build_object('type', data -> 'type', 'args',
             case when data - 'type' = '{}' then '[]' else jsonb_build_array(data - 'type') end);
+        form := 'flat';
     end if;
     perform ojs_http.only(data, 'type', 'args');
     perform ojs_http.check_args(data, (place - 1)::int);
-    return data || jsonb_strip_nulls(jsonb_build_object('queue', queue, 'tag', ojs_http.text_field(record, 'tag'),
-        'meta', ojs_http.field(record, 'meta', 'object')));
+    return data || jsonb_strip_nulls(jsonb_build_object('queue', queue, 'data_form', form,
+        'tag', ojs_http.text_field(record, 'tag'), 'meta', ojs_http.field(record, 'meta', 'object')));
 end $$;
 
 create function ojs_http.topic_produce(request ojs_http.request) returns ojs_http.response

@@ -313,6 +313,10 @@ select is(pg_temp.stream('/ojs/v1/jobs/' || :'streamed' || '/progress/stream'), 
 
 -- TOPICS -----------------------------------------------------------------------------------------------------------
 
+create temp table records (n int generated always as identity, data jsonb);
+insert into records (data) values ('{"type": "a"}'), ('{"type": "a", "a": null}'),
+    ('{"type": "a", "options": {"queue": "x"}, "meta": 1}'), ('{"type": "a", "args": []}'),
+    ('{"type": "a", "args": [{"src": 1}]}'), ('{"type": "a", "data_form": 1}'), ('{"type": "a", "args": [1, {"a": 2}]}');
 select pg_temp.keep(pg_temp.http('POST', '/v0/topics/transcode',
     '{"records": [{"data": {"type": "transcode", "src": "a.mov", "preset": 1}, "tag": "clip-1"}, {"data": {"type": '
     '"transcode", "args": [1, 2]}, "meta": {"k": 1}}, {"data": {"type": "transcode"}}]}')) \g /dev/null
@@ -323,14 +327,23 @@ select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.topic'), pg_te
 select is((select jsonb_agg((c - '{$seq,id,lease_id,deadline,$ts,deliveries}'::text[]) order by c -> '$seq')
     from jsonb_array_elements(pg_temp.http('POST', '/v0/topics/transcode/claim',
     '{"node": "n", "max": 9}') #> '{body,claimed}') c),
-    '[{"data": {"type": "transcode", "args": [{"src": "a.mov", "preset": 1}]}, "$tag": "clip-1"}, {"data": {"type": '
-    '"transcode", "args": [1, 2]}, "meta": {"k": 1}}, {"data": {"type": "transcode", "args": []}}]',
-        'Q-11: and claimed as jobs');
+    '[{"data": {"type": "transcode", "src": "a.mov", "preset": 1}, "$tag": "clip-1"}, {"data": {"type": '
+    '"transcode", "args": [1, 2]}, "meta": {"k": 1}}, {"data": {"type": "transcode"}}]',
+        'Q-11: a claim gives the data of each record as it was produced (R-100)');
+select pg_temp.http('POST', '/v0/topics/again', jsonb_build_object('records',
+    (select jsonb_agg(jsonb_build_object('data', data) order by n) from records))) \g /dev/null
+select is((select jsonb_agg(c -> 'data' order by c -> '$seq') from jsonb_array_elements(
+    pg_temp.http('POST', '/v0/topics/again/claim', '{"node": "n", "max": 99}') #> '{body,claimed}') c),
+    (select jsonb_agg(data order by n) from records), 'a claim gives the data of any record as it was produced (R-100)');
+select is((select jsonb_agg(args order by seq) from ojs.jobs where queue = 'again'),
+    '[[], [{"a": null}], [{"options": {"queue": "x"}, "meta": 1}], [], [{"src": 1}], [{"data_form": 1}], [1, {"a": 2}]]',
+    'while workers of jobs have the members as the only argument (R-100)');
 select is(pg_temp.error('POST', '/v0/topics/transcode', body), '400 invalid_request', 'Q-11: refused: ' || body::text)
     from unnest(array['{}', '{"records": []}', '{"records": [1]}', '{"records": [{"data": 1}]}',
     '{"records": [{"data": {"src": "a"}}]}',
     '{"records": [{"data": {"type": "a", "args": {}}}]}',
         '{"records": [{"data": {"type": "a", "args": [], "src": 1}}]}',
+        '{"records": [{"data": {"type": "a", "args": [], "data_form": "flat"}}]}',
         '{"records": [{"data": {"type": "a"}, "node": "x"}]}',
         '{"records": [{"data": {"type": "a"}}], "x": 1}']::jsonb[]) body;
 select is((select count(*) from ojs.jobs where queue = 'transcode'), 3::bigint, 'Q-11: nothing of that is there');
