@@ -144,5 +144,6 @@ begin
         'X-Accel-Buffering', 'no',
             'OJS-Stream-Queue', topic, 'OJS-Last-Event-ID', array_to_string(held, ','),
             'OJS-Stream', case when claimed <> '[]' then 'on' else goes_on end),
-        null, case when stage is null then e'retry: 2000\n' else '' end || content)::ojs_http.response;
+        null, case when stage is null and content <> e': hb\n\n' then e'retry: 2000\n: hb\n\n'
+            when stage is null then e'retry: 2000\n' else '' end || content)::ojs_http.response;
 end $$;
