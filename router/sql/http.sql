@@ -143,7 +143,7 @@ begin
                 ('{create_workflow}', 'ojs_router.forward(ojs_router.any_node(), request, request.body, true)'),
                 ('{schemas,schema,admin_schema,schema_versions,system_config}',
                     'ojs_router.forward(ojs_router.random_node(), request, request.body)'),
-                ('{register_schema,put_schema,set_schema_validation,drop_schema,reset}',
+                ('{register_schema,admin_register_schema,put_schema,set_schema_validation,drop_schema,reset}',
                     'ojs_router.forward_all(request)'),
                 ('{register_worker}',
                     $w$ojs_router.forward(ojs_router.worker_node(request.body ->> 'worker_id'), request,

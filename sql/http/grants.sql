@@ -60,7 +60,7 @@ begin
                 with_bound,queue_is,pause_queue,resume_queue,pause_queue_flat,resume_queue_flat,drain_queue,
                 drop_queue,create_topic,set_queue_rate_limit,set_rate_limit,unset_rate_limit,direct_worker,
                 quiet_worker,resume_worker,terminate_worker,forget_worker,schedule,unschedule,cron_job,
-                trigger_cron,set_maintenance,reset,register,register_schema,put_schema,set_schema_validation,
+                trigger_cron,set_maintenance,reset,register,register_schema,admin_register_schema,put_schema,set_schema_validation,
                 drop_schema,set_pool,drop_pool,prefixed_id,webhook_json,webhook_named,webhook_reply,webhooks,
                 create_webhook,webhook,update_webhook,drop_webhook,rotate_webhook_secret,test_webhook,
                 webhook_delivery_json,webhook_deliveries,webhook_delivery,retry_webhook_delivery,set_tenant,

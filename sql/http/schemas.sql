@@ -118,6 +118,16 @@ begin
         ojs_http.register(coalesce(body ->> 'type', body ->> 'job_type'), body ->> 'version', body)));
 end $$;
 
+-- Without the wrapper.
+create function ojs_http.admin_register_schema(request ojs_http.request) returns ojs_http.response
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    body jsonb := ojs_http.object(request);
+begin
+    return ojs_http.reply(201, ojs_http.register(coalesce(body ->> 'type', body ->> 'job_type'), body ->> 'version',
+        body));
+end $$;
+
 create function ojs_http.put_schema(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare

@@ -28,6 +28,7 @@ end $$;
 create function ojs_http.tenant_stats_json(tenant text) returns setof jsonb
 language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object('tenant_id', s.tenant_id,
+        'total_jobs', s.available + s.active + s.scheduled + s.retryable + s.pending,
         'jobs', jsonb_build_object('available', s.available, 'active', s.active, 'scheduled', s.scheduled,
             'retryable', s.retryable, 'pending', s.pending, 'completed_24h', s.completed_24h,
             'failed_24h', s.failed_24h),

@@ -229,6 +229,23 @@ select is(r.status, s.status, s.method || ' ' || s.path || ' (SR-01)') from (val
         ('GET', '/ojs/v1/schemas', null, 200), ('GET', '/ojs/v1/admin/schemas/web.hit', null, 404)) s (method, path,
         body, status),
     ojs.http(s.method, s.path, '{"content-type": "application/json"}', s.body) r;
+-- Each route of schemas has its form under /ojs/v1/admin, without a wrapper (R-104).
+select is_empty($$ select method, replace(pattern, '/v1/', '/v1/admin/') from ojs_http.routes()
+    where pattern like '/ojs/v1/schemas%' except select method, pattern from ojs_http.routes() $$,
+    'each schema route has its form under /ojs/v1/admin (R-104)');
+select is(concat_ws(' ', r.status, jsonb_path_query_array(nullif(r.body, '')::jsonb, s.shown::jsonpath)), s.want,
+    s.method || ' ' || s.path || ' (R-104)')
+from (values ('POST', '', '{"type": "web.hit", "version": "4", "schema": {"maxItems": 4}}', '$.version', '201 [4]'),
+    ('POST', '', '{"type": "web.hit", "version": "4", "schema": {"maxItems": 4}}', '$.error.code',
+        '409 ["conflict"]'),
+    ('POST', '', '{"type": "web.hit", "version": "5", "schema": {"maxItems": 5}}', '$.schema.maxItems', '201 [5]'),
+    ('GET', '/web.hit/versions', null, '$.versions[*].version', '200 [5, 4]'),
+    ('GET', '/none/versions', null, '$.error.code', '404 ["not_found"]'),
+    ('GET', '', null, '$.schemas[*] ? (@.type == "web.hit").version', '200 [5, 4]'),
+    ('DELETE', '/urn%3Aojs%3Aschema%3Aweb.hit%3Av4', null, '$.version', '200 [4]'),
+    ('DELETE', '/web.hit', null, '$.error.code', '404 ["not_found"]'),
+    ('DELETE', '/web.hit/5', null, '$.deleted', '200 [true]')) s (method, path, body, shown, want),
+    ojs.http(s.method, '/ojs/v1/admin/schemas' || s.path, '{"content-type": "application/json"}', s.body) r;
 select ojs.create_schema('web.hit', '2', '{"maxItems": 1}'), ojs.set_schema_validation('web.hit', 'warn') \g /dev/null
 select is(r.body::jsonb -> 'warnings', '["Schema validation warning: args must have at most 1 elements, not 2"]',
     'HTTP answers warnings beside the job (SR-02)')

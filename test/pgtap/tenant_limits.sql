@@ -195,6 +195,9 @@ from (values (1, 'PUT', '/web', '{"tenant_id": "web", "limits": {"max_queue_dept
     (13, 'GET', '/nobody', null, null, '404 not_found'), (14, 'GET', '', null, 'deep', '200 1'),
     (15, 'DELETE', '/web', null, null, '204 -'), (16, 'DELETE', '/web', null, null, '404 not_found'))
     c (n, method, path, body, tenant, told) order by n;
+select is((select r.body::jsonb -> 'total_jobs' from ojs.http('GET', '/ojs/v1/admin/tenants/busy/stats') r),
+    (select to_jsonb(s.waiting + s.active) from ojs.tenant_stats('busy') s),
+    'the statistics of a tenant begin with the number of its open jobs (R-104)');
 select is(current_setting('ojs.tenant'), '', 'MT-04: nobody is left acting for a tenant');
 
 -- WHAT ANOTHER TENANT MAY NOT DO ------------------------------------------------------------------------------------
