@@ -37,7 +37,8 @@ language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
         'expression', (entry).expression,
         'timezone', (entry).timezone,
         'type', (entry).job -> 'type',
-        'args', coalesce((entry).job -> 'args', '[]'),
+        'args', case jsonb_typeof((entry).job -> 'args') when 'object' then jsonb_build_array((entry).job -> 'args')
+            when 'array' then (entry).job -> 'args' else '[]' end, -- as push reads it (R-01)
         'options', (entry).job - '{type,args,options}'::text[] || coalesce(nullif((entry).job -> 'options',
             'null'), '{}'),
         'job_template', (entry).job,

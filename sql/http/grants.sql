@@ -31,7 +31,7 @@ begin
                 push_bulk,pushed_job,pushed_items,tried_items,item_error,nothing_done,record_push_bulk,
                 is_atomic,idempotency_key,do_push_batch,do_push_bulk,push_once,batch_answer,may_push,
                 batch_key,batch_ttl,batch_response,take_push_key,keep_push_answer,forget_push_key,
-                create_workflow,workflow_of_steps,extend_workflow,cancel_workflow,cancel,activate,result,
+                create_workflow,check_workflow_args,workflow_of_steps,extend_workflow,cancel_workflow,cancel,activate,result,
                 results,record_job,topic_produce,schema_warnings,batch_warnings}'),
             ('{ojs_worker,ojs_admin}',
                 '{envelope,fetch,outcome,ack,nack,heartbeat,obey_test_directive,register_worker,

@@ -55,6 +55,25 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     ) of_all
 $$;
 
+-- The jobs of a definition, and of those within it, have arrays for args (R-01).
+create function ojs_http.check_workflow_args(def jsonb) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    member jsonb;
+begin
+    for member in
+        select m from unnest(array['$.steps[*]', '$.jobs[*]', '$.callbacks.*']::jsonpath[]) place,
+            jsonb_path_query(def, place) m
+        where jsonb_typeof(m) = 'object'
+    loop
+        if coalesce(member -> 'args', 'null') <> 'null' then
+            perform ojs_http.check_args(member, null);
+        else
+            perform ojs_http.check_workflow_args(member);
+        end if;
+    end loop;
+end $$;
+
 create function ojs_http.create_workflow(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -68,6 +87,7 @@ begin
         perform ojs_http.field(def, 'options', 'object');
         def := ojs_http.workflow_of_steps(def);
     end if;
+    perform ojs_http.check_workflow_args(def);
     workflow := ojs.create_workflow(def);
     return ojs_http.reply(201, ojs_http.workflow_body(workflow),
         jsonb_build_object('Location', '/ojs/v1/workflows/' || (workflow ->> 'id')));
@@ -83,6 +103,7 @@ end $$;
 create function ojs_http.extend_workflow(request ojs_http.request) returns ojs_http.response
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
+    perform ojs_http.check_workflow_args(ojs_http.object(request));
     return ojs_http.reply(200, ojs_http.workflow_body(ojs.extend_workflow(ojs_http.workflow_named(request),
         ojs_http.object(request))));
 end $$;

@@ -57,6 +57,10 @@ select is(pg_temp.refusal($$ select ojs.schedule('a', '99 * * * *', '{"type": "t
 select is(pg_temp.refusal($$ select ojs.schedule('a', E'9\n9 * * * *', '{"type": "t"}') $$),
     'OJ107 INVALID_CRON_EXPRESSION cron', 'CRN-04: in one line');
 
+select is(ojs.schedule('object', '@daily', '{"type": "t", "args": {"a": 1}}') -> 'args', '[{"a": 1}]',
+    'an entry shows an object for args as the only argument (R-01)');
+select ojs.unschedule('object') \g /dev/null
+
 -- CRN-05: both day fields restricted: either matches.
 select is(array(select to_char(d, 'DD') from (select d
     from generate_series('2026-06-01'::timestamptz, '2026-06-30', '1 day') d

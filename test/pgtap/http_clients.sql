@@ -408,6 +408,18 @@ select is((select string_agg(key || ':' || (value ->> 'type'), ' ' order by key)
         jsonb_each(ojs.workflow((j.extra ->> 'workflow_id')::uuid) -> 'callbacks')
     where j.id = (select id from ojs.jobs where type = 't.b' order by seq desc limit 1)),
     'on_failure:t.on_failure on_success:t.on_success', 'R-56: which it keeps');
+-- A job of a workflow has an array for args, too, wherever it stands.
+select is(pg_temp.error('POST', '/ojs/v1/workflows', body::jsonb), '400 invalid_request', 'R-01: not an array: ' || body)
+from unnest(array['{"type": "chain", "steps": [{"type": "a", "args": []}, {"type": "a", "args": {"x": 1}}]}',
+    '{"type": "group", "jobs": [{"type": "a", "args": {}}]}',
+    '{"type": "chain", "steps": [{"type": "group", "jobs": [{"type": "a", "args": {"x": 1}}]}]}',
+    '{"type": "batch", "jobs": [{"type": "a", "args": []}], "callbacks": {"on_success": {"type": "b", "args": {"x": 1}}}}',
+    '{"steps": [{"id": "one", "type": "a", "args": {"x": 1}, "depends_on": []}]}']) body;
+select is(pg_temp.error('POST', '/ojs/v1/workflows', '{"type": "chain", "steps": [{"type": "a", "args": [{"args": {"x":
+    1}, "steps": [{"args": {"x": 1}}]}]}]}'), '201', 'R-01: what the arguments hold is free');
+select is(pg_temp.error('POST', format('/ojs/v1/workflows/%s/extend', (ojs.create_workflow('{"type": "group", "jobs": [{"type":
+    "a", "args": []}]}') ->> 'id')), '{"jobs": [{"type": "a", "args": {"x": 1}}]}'), '400 invalid_request',
+    'R-01: nor when a workflow is extended');
 select is(pg_temp.graph(steps), 'unsupported', format('R-56: any other graph is refused: %s', steps))
 from unnest(array['a/ b/a c/a', 'a/ b/ c/a+b', 'a/ b/a c/b+a', 'a/b b/a', 'a/a', 'a/ on_complete/b',
     'a/ on-complete/a on_complete/a', 'a/ b/a on-finish/a+b']) steps;

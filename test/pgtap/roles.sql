@@ -58,7 +58,7 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
         || 'do_push_batch do_push_bulk push_once batch_answer batch_key batch_ttl batch_response may_push '
            'take_push_key keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce '
-           'create_workflow workflow_of_steps extend_workflow cancel_workflow schema_warnings batch_warnings', 'p'),
+           'create_workflow check_workflow_args workflow_of_steps extend_workflow cancel_workflow schema_warnings batch_warnings', 'p'),
     ('info lineage workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'),
         ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker '
