@@ -15,9 +15,18 @@ begin
 end $$;
 
 create function ojs_http.batch_ttl(body jsonb) returns interval
-language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select ojs_http.duration_value(nullif(body -> 'deduplication_ttl', 'null'), 'deduplication_ttl')
-$$;
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    ttls interval[] := array(select ojs_http.duration_value(body -> name, 'deduplication_ttl')
+        from unnest('{deduplication_ttl,deduplicationTtl,taskDeduplicationTtl}'::text[]) name
+        where body -> name <> 'null');
+begin
+    if (select count(distinct ttl) from unnest(ttls) ttl) > 1 then
+        perform ojs_http.raise('INVALID_PAYLOAD', 'deduplication_ttl comes twice with different values',
+            '{"field": "deduplication_ttl"}', 'Give it once.');
+    end if;
+    return ttls[1];
+end $$;
 
 -- Pushes, and says of each job what became of it. An object for args, which SQL takes for the only argument, is
 -- refused here (R-01): it is handed on as a boolean, which SQL refuses, too. A job that could not be read is null, and

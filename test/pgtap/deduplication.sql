@@ -25,6 +25,17 @@ select is((select state from ojs.push('ddp.job', queue => 'd', deduplication_key
 select is(ojs.push_job('{"type": "ddp.x", "args": [], "queue": "d", "options": {"deduplicationKey": "a"}}') ->> 'id',
     (select id from first where key = 'a'),
     'DDP-01: deduplicationKey is an alias');
+select is((ojs.push_job(jsonb_build_object('type', 'ddp.x', 'args', '[]'::jsonb, 'queue', 'd', 'deduplication_key', name,
+    name, 'PT90S')) ->> 'id')::uuid, (pg_temp.marker(name)).job_id, 'DDP-01: ' || name || ' is taken'),
+    is((pg_temp.marker(name)).expires_at between now() + '80 s' and now() + '1 hour', true,
+        'DDP-01: ' || name || ' says how long a key is held')
+from unnest('{deduplicationTtl,taskDeduplicationTtl}'::text[]) name;
+select is(pg_temp.refusal($$ select ojs.push_job('{"type": "a", "args": [], "deduplication_key": "b",
+    "deduplication_ttl": "PT1S", "taskDeduplicationTtl": "PT2S"}') $$), 'OJ100 INVALID_PAYLOAD deduplication_ttl',
+    'DDP-01: but not together with another time');
+select is(pg_temp.refusal(format($$ select ojs.push_job('{"type": "a", "args": [], "%s": "maybe"}') $$, name)),
+    'OJ100 INVALID_PAYLOAD dedup_fallback', 'DDP-08: ' || name || ' must be open or closed')
+from unnest('{deduplicationFallback,taskDeduplicationFallback}'::text[]) name;
 select is(ojs.push_job('{"type": "ddp.x", "args": [], "queue": "d", "deduplication_key": "a"}') -> 'deduplicated',
     'true', 'DDP-01: deduplication_key in an envelope');
 select is((select deduplicated from ojs.push('ddp.job', queue => 'd', options => '{"deduplication_key": "a"}')), true,
