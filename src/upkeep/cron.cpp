@@ -27,22 +27,32 @@ constinit Statement run_due = {R"sql(
 
 constinit Statement next_due = {"select min(due_at) from ojs_store.cron", {}, nullptr};
 
+/* The zones and links of the IANA database whose names are one word, but for abbreviations such as EST. */
+constexpr std::string_view one_word_zones[] = {
+    "Cuba",     "Egypt",   "Eire",  "GB",        "GB-Eire", "GMT", "Greenwich", "Hongkong",  "Iceland", "Iran",
+    "Israel",   "Jamaica", "Japan", "Kwajalein", "Libya",   "NZ",  "NZ-CHAT",   "Navajo",    "PRC",     "Poland",
+    "Portugal", "ROC",     "ROK",   "Singapore", "Turkey",  "UCT", "UTC",       "Universal", "W-SU",    "Zulu",
+};
+
 /*
- * A region of the IANA database, or UTC. The server takes much more for a zone: abbreviations, which change their
- * meaning twice a year, and offsets. These have digits or no slash.
+ * A name of the IANA database. The server takes much more for a zone: abbreviations, which change their meaning twice a
+ * year, offsets, which have digits, and copies of the database that count leap seconds or do not.
  */
 const pg_tz *
 zone_named(text *name)
 {
     std::string_view given = view(name);
-    bool region = given.find('/') != given.npos && given.size() <= TZ_STRLEN_MAX;
+    bool region = given.find('/') != given.npos && given.size() <= TZ_STRLEN_MAX &&
+                  pg_strncasecmp(given.data(), "posix/", std::min<size_t>(given.size(), 6)) != 0 &&
+                  pg_strncasecmp(given.data(), "right/", std::min<size_t>(given.size(), 6)) != 0;
 
     for (char c : given)
         region &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' || c == '/';
-    const pg_tz *zone = region || given == "UTC" ? pg_tzset(text_to_cstring(name)) : nullptr;
+    bool known = region || std::ranges::find(one_word_zones, given) != std::end(one_word_zones);
+    const pg_tz *zone = known ? pg_tzset(text_to_cstring(name)) : nullptr;
     if (zone == nullptr || !pg_tz_acceptable(const_cast<pg_tz *>(zone)))
         raise_field(Code::invalid_payload, "timezone",
-                    "Name a region of the IANA database, such as Europe/Berlin, or UTC.",
+                    "Name a zone of the IANA database, such as Europe/Berlin, or UTC.",
                     "timezone is no IANA time zone: \"%s\"", clipped(given));
     return zone;
 }
