@@ -5,12 +5,14 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
         'batch_enqueue', true, 'atomic_enqueue_many', true,
         'native_deduplication', true, 'native_retrial', true,
-        'unique_jobs', true,
+        'unique_jobs', jsonb_build_object('strength', 'strong', 'mechanism',
+            'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of '
+            'the push until that ends, and the states of the jobs it names are looked up under that lock'),
         'delayed_jobs', true, 'job_ttl', true, 'priority_queues', true, 'retry_policies', true,
         'cron_jobs', true, 'cron', true, 'dead_letter', true, 'pause_resume', true, 'rate_limiting', true,
         'schema_validation', true, 'workflows', true)
 $$;
-comment on function ojs.capabilities() is 'What this version can do, as flags; part of ojs.manifest()';
+comment on function ojs.capabilities() is 'What this version can do: flags, and how strictly unique jobs are unique; part of ojs.manifest()';
 
 -- The extensions whose required capabilities are all there. `make conformance` fails for one of which a case does not
 -- pass.
@@ -43,10 +45,9 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'implementation', jsonb_build_object('name', 'ojs', 'version', ojs.version(), 'language', 'c++'),
         'conformance_level', 4, 'conformance_tier', 'runtime',
         'protocols', jsonb_build_array('http'), 'backend', 'postgres',
-        'capabilities', ojs.capabilities(), 'unique_job_strength', 'strong', 'unique_job_mechanism',
-            'a partial unique index over the SHA-256 of the key; its row is inserted or locked in the transaction of '
-            'the '
-            'push until that ends, and the states of the jobs it names are looked up under that lock',
+        'capabilities', ojs.capabilities(),
+        'unique_job_strength', ojs.capabilities() #> '{unique_jobs,strength}',
+        'unique_job_mechanism', ojs.capabilities() #> '{unique_jobs,mechanism}',
         'delivery', jsonb_build_object('guarantees', jsonb_build_array('at-least-once', 'at-most-once'), 'default',
             'at-least-once', 'events', 'at-least-once',
             'ordering', jsonb_build_object('fifo',

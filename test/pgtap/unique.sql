@@ -408,7 +408,9 @@ select is((select count(*) from information_schema.role_table_grants where table
 select is((select count(*) from information_schema.columns where table_schema = 'ojs'
     and (column_name like '%fingerprint%' or column_name like '%unique_key%')),
     0::bigint, 'UNQ-28: and no view shows them');
-select is(ojs.manifest() #> '{capabilities,unique_jobs}', 'true', 'UNQ-27: a flag');
+select is(ojs.manifest() #> '{capabilities,unique_jobs}', jsonb_build_object('strength',
+    ojs.manifest() -> 'unique_job_strength', 'mechanism', ojs.manifest() -> 'unique_job_mechanism'),
+    'the manifest declares how strictly unique jobs are unique, and by which means (UNQ-27, R-92)');
 select is(length(ojs.manifest() ->> 'unique_job_mechanism') > 20, true, 'UNQ-27: mechanism');
 select is(ojs.manifest() ->> 'unique_job_strength', 'strong', 'UNQ-27: strength');
 select is(ojs.manifest() ->> 'specversion', '1.0', 'MAN-01, R-64');
