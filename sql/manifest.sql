@@ -14,29 +14,29 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function ojs.capabilities() is 'What this version can do: flags, and how strictly unique jobs are unique; part of ojs.manifest()';
 
--- The extensions whose required capabilities are all there. `make conformance` fails for one of which a case does not
--- pass.
+-- A setting of ours that is a number of bytes. The server shows one in B, which pg_size_bytes() reads from 16 on.
+create function ojs_http.bytes_of(setting text) returns bigint
+language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    value text := current_setting(setting, true); -- null before the library is loaded
+begin
+    return case when value ~ '^[0-9]+B$' then left(value, -1)::bigint else pg_size_bytes(value) end;
+end $$;
+
+-- The extensions whose required capabilities are all there, and on in this database. The conformance tests fail for one
+-- of which a case does not pass.
 create function ojs_http.extensions() returns jsonb
-language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
         'official', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:' || name, 'version', '1.0.0')
             order by name) filter (where official),
         'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name,
             'version', '1.0.0') order by name) filter (where not official))
     from (values ('admin-api', true), ('dead-letter', true), ('durable-execution', true), ('fair-scheduling', true),
-        ('multi-tenancy', true), ('rate-limiting', true),
-        ('schema-registry', true), ('webhooks', true),
-        ('job-versioning', false), ('progress', false)) e (name, official)
+        ('multi-tenancy', true), ('progress', true), ('rate-limiting', true), ('schema-registry', true),
+        ('webhooks', true), ('job-versioning', false)) e (name, official)
+    where name <> 'multi-tenancy' or coalesce(current_setting('ojs.tenancy', true), 'off') <> 'off'
 $$;
-
--- A setting of ours that is a number of bytes. The server shows one in B, which pg_size_bytes() reads from 16 on.
-create function ojs_http.bytes_of(setting text) returns bigint
-language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
-declare
-    value text := current_setting(setting);
-begin
-    return case when value ~ '^[0-9]+B$' then left(value, -1)::bigint else pg_size_bytes(value) end;
-end $$;
 
 create function ojs.manifest() returns jsonb
 language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
@@ -53,9 +53,10 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
             'ordering', jsonb_build_object('fifo',
                 'within a queue, among jobs of equal priority, for a single worker that takes one job at a time',
                 'none', jsonb_build_array('across workers', 'across priorities', 'across retries and redeliveries'))),
-        'extensions', ojs_http.extensions(),
+        'extensions', ojs_http.extensions() || jsonb_build_object('payload_limits', limits), -- as its document has it
         'endpoints', '{"manifest": "/ojs/manifest", "health": "/ojs/v1/health"}'::jsonb,
-        'payload_limits', jsonb_build_object(
+        'payload_limits', limits)
+    from (select jsonb_build_object(
             'max_envelope_bytes', ojs_http.bytes_of('ojs.max_envelope_size'),
             'max_meta_bytes', ojs_http.bytes_of('ojs.max_meta_size'),
             'max_queue_name_bytes', 128, 'max_job_type_bytes', 255,
@@ -63,7 +64,7 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
                 '[]'::jsonb,
             'max_batch_size', current_setting('ojs.max_batch_size')::int,
             'max_args_depth', current_setting('ojs.max_args_depth')::int,
-            'max_args_elements', current_setting('ojs.max_args_elements')::int))
+            'max_args_elements', current_setting('ojs.max_args_elements')::int)) as l (limits)
 $$;
 comment on function ojs.manifest()
     is 'The conformance manifest of OJS: what this implementation is, what it can do, and its limits';

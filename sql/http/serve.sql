@@ -276,9 +276,11 @@ begin
             '{"field": "Content-Encoding", "supported": ["identity"]}',
             'Send the body as plain JSON.');
     end if;
+    -- Progress had the URI of an experimental extension here, too (R-102).
     select uri into missing from unnest(string_to_array(headers ->> 'ojs-requires-extension', ',')) uri
     where not jsonb_path_exists(ojs_http.extensions(), '$.*[*] ? (@.uri == $uri)',
-        jsonb_build_object('uri', btrim(uri))) limit 1;
+        jsonb_build_object('uri', case btrim(uri) when 'urn:ojs:ext:experimental:progress' then 'urn:ojs:ext:progress'
+            else btrim(uri) end)) limit 1;
     if found then
         perform ojs_http.raise('UNSUPPORTED_FEATURE',
             'the extension that OJS-Requires-Extension names is not supported',

@@ -85,7 +85,8 @@ select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}', '{"
 select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}',
     jsonb_build_object('OJS-Requires-Extension', uri)), want, 'MAN-01: an extension that a request needs: ' || uri)
 from (values ('urn:ojs:ext:durable-execution', '201'), ('urn:ojs:ext:experimental:progress', '201'),
-    ('urn:ojs:ext:progress', '422 unsupported'), ('urn:ojs:ext:encryption', '422 unsupported'),
+    ('urn:ojs:ext:progress', '201'), ('urn:ojs:ext:experimental:durable-execution', '422 unsupported'),
+    ('urn:ojs:ext:multi-tenancy', '422 unsupported'), ('urn:ojs:ext:encryption', '422 unsupported'),
     ('urn:ojs:ext:durable-execution, urn:ojs:ext:experimental:progress', '201'),
     ('urn:ojs:ext:durable-execution,urn:ojs:ext:encryption', '422 unsupported'), ('', '201')) e (uri, want);
 select is(ojs.manifest() - '{capabilities,payload_limits,extensions,unique_job_mechanism}'::text[],
@@ -96,8 +97,19 @@ select is(ojs.manifest() - '{capabilities,payload_limits,extensions,unique_job_m
     'delivery', '{"guarantees": ["at-least-once", "at-most-once"], "default": "at-least-once", "events": '
                 '"at-least-once"}'::jsonb || jsonb_build_object('ordering', ojs.manifest() #> '{delivery,ordering}')),
         'MAN-01: the manifest');
+select is((select string_agg(e #>> '{}', ' ') from jsonb_path_query(ojs.manifest(), '$.extensions.*[*].uri') e
+    where e #>> '{}' like '%:progress'), 'urn:ojs:ext:progress', 'the manifest names the URI of the document (R-102)');
+set local ojs.tenancy = optional;
+select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}',
+    '{"OJS-Requires-Extension": "urn:ojs:ext:multi-tenancy", "X-OJS-Tenant": "acme"}') || (select count(*)
+    from jsonb_path_query(ojs.manifest(), '$.extensions.official[*] ? (@.name == "multi-tenancy")')), '2011',
+    'multi-tenancy is claimed while it is on in this database (R-96)');
+set local ojs.tenancy = off;
+select is((select count(*) from jsonb_path_query(ojs.manifest(),
+    '$.extensions.official[*] ? (@.name == "multi-tenancy")')), 0::bigint, 'and only then (R-96)');
 select is_empty($$ select e from ojs.manifest() m, jsonb_path_query(m, '$.extensions.*[*]') e
-    where not e ?& '{name,uri,version}' or e ->> 'uri' not like '%:' || (e ->> 'name') $$,
+    where e is distinct from m #> '{extensions,payload_limits}'
+        and (not e ?& '{name,uri,version}' or e ->> 'uri' not like '%:' || (e ->> 'name')) $$,
     'MAN-01: extensions have a name, a URI and a version');
 select is((select status from ojs.http('GET', '/health', headers)), 200,
     'HTTP-10: headers that are none: ' || coalesce(headers::text, 'null'))
