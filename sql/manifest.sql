@@ -32,10 +32,14 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
             order by name) filter (where official),
         'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name,
             'version', '1.0.0') order by name) filter (where not official))
-    from (values ('admin-api', true), ('dead-letter', true), ('durable-execution', true), ('fair-scheduling', true),
-        ('multi-tenancy', true), ('progress', true), ('rate-limiting', true), ('schema-registry', true),
+    from (values ('admin-api', true), ('backpressure', true), ('bulk-operations', true), ('dead-letter', true),
+        ('durable-execution', true), ('fair-scheduling', true), ('multi-tenancy', true), ('progress', true),
+        ('rate-limiting', true), ('results', true), ('schema-registry', true), ('timeouts', true),
         ('webhooks', true), ('job-versioning', false)) e (name, official)
-    where name <> 'multi-tenancy' or coalesce(current_setting('ojs.tenancy', true), 'off') <> 'off'
+    where case name
+        when 'multi-tenancy' then coalesce(current_setting('ojs.tenancy', true), 'off') <> 'off'
+        when 'bulk-operations' then coalesce(current_setting('ojs.max_batch_size', true)::int >= 100, true)
+        else true end
 $$;
 
 create function ojs.manifest() returns jsonb

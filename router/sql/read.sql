@@ -377,7 +377,7 @@ begin
             '{delivery,ordering,none,0}', '"across nodes"'), '{extensions,official}', (
             select pg_catalog.jsonb_agg(e) from pg_catalog.jsonb_array_elements(
                 ojs.manifest() #> '{extensions,official}') e
-            where e ->> 'name' not in ('fair-scheduling', 'multi-tenancy', 'webhooks')))$m$),
+            where e ->> 'name' not in ('backpressure', 'fair-scheduling', 'multi-tenancy', 'webhooks')))$m$),
         ('ojs', 'capabilities', '', 'jsonb', 'ojs.capabilities()'),
         ('ojs', 'envelope', 'job ojs.job', 'jsonb', 'ojs.envelope($2::ojs.job)'),
         ('ojs_http', 'time_value', 'given text, field text', 'timestamptz', 'ojs_http.time_value($2, $3)'),
