@@ -12,7 +12,8 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'cron_jobs', true, 'cron', true, 'dead_letter', true, 'pause_resume', true, 'rate_limiting', true,
         'schema_validation', true, 'workflows', true)
 $$;
-comment on function ojs.capabilities() is 'What this version can do: flags, and how strictly unique jobs are unique; part of ojs.manifest()';
+comment on function ojs.capabilities()
+    is 'What this version can do: flags, and how strictly unique jobs are unique; part of ojs.manifest()';
 
 -- A setting of ours that is a number of bytes. The server shows one in B, which pg_size_bytes() reads from 16 on.
 create function ojs_http.bytes_of(setting text) returns bigint

@@ -85,12 +85,14 @@ select is(pg_temp.next('0 12 * * *', zone), expected, 'CRN-06: ' || zone)
 -- A server without the old names of the IANA database has no such zone.
 select is(left(pg_temp.next('* * * * *', zone), 2), case when exists (select from pg_timezone_names where name = zone)
     then '20' else 'OJ' end, 'accepted: the name ' || zone || ' of the IANA database (CRN-06)')
-from unnest('{GMT,Japan,Zulu,Egypt,Eire,Cuba,GB,GB-Eire,Greenwich,Hongkong,Iceland,Iran,Israel,Jamaica,Kwajalein,Libya,NZ,'
-    'NZ-CHAT,Navajo,PRC,Poland,Portugal,ROC,ROK,Singapore,Turkey,UCT,UTC,Universal,W-SU,Etc/GMT,Etc/UTC,US/Pacific}'::text[])
+from unnest('{GMT,Japan,Zulu,Egypt,Eire,Cuba,GB,GB-Eire,Greenwich,Hongkong,Iceland,Iran,Israel,Jamaica,Kwajalein,Libya,'
+    'NZ,NZ-CHAT,Navajo,PRC,Poland,Portugal,ROC,ROK,Singapore,Turkey,UCT,UTC,Universal,W-SU,'
+    'Etc/GMT,Etc/UTC,US/Pacific}'::text[])
     zone;
 select is_empty($$ select name from pg_timezone_names where name ~ '^[A-Za-z_-]+$'
     and name not in ('EST', 'MST', 'HST', 'EET', 'CET', 'MET', 'WET', 'Factory', 'localtime', 'posixrules')
-    and pg_temp.next('* * * * *', name) like 'OJ%' $$, 'a zone of one word is refused only as an abbreviation (CRN-06)');
+    and pg_temp.next('* * * * *', name) like 'OJ%' $$,
+    'a zone of one word is refused only as an abbreviation (CRN-06)');
 select is(ojs_store.cron_zone('europe/berlin'), 'Europe/Berlin', 'CRN-06: as the database spells it');
 
 -- A transition's two edges. New York 2026: 2:00 becomes 3:00 on 8 March (07:00Z); 2:00 becomes 1:00 on 1 November

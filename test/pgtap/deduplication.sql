@@ -25,8 +25,9 @@ select is((select state from ojs.push('ddp.job', queue => 'd', deduplication_key
 select is(ojs.push_job('{"type": "ddp.x", "args": [], "queue": "d", "options": {"deduplicationKey": "a"}}') ->> 'id',
     (select id from first where key = 'a'),
     'DDP-01: deduplicationKey is an alias');
-select is((ojs.push_job(jsonb_build_object('type', 'ddp.x', 'args', '[]'::jsonb, 'queue', 'd', 'deduplication_key', name,
-    name, 'PT90S')) ->> 'id')::uuid, (pg_temp.marker(name)).job_id, 'DDP-01: ' || name || ' is taken'),
+select is((ojs.push_job(jsonb_build_object('type', 'ddp.x', 'args', '[]'::jsonb, 'queue', 'd',
+    'deduplication_key', name, name, 'PT90S')) ->> 'id')::uuid, (pg_temp.marker(name)).job_id,
+    'DDP-01: ' || name || ' is taken'),
     is((pg_temp.marker(name)).expires_at between now() + '80 s' and now() + '1 hour', true,
         'DDP-01: ' || name || ' says how long a key is held')
 from unnest('{deduplicationTtl,taskDeduplicationTtl}'::text[]) name;

@@ -26,27 +26,28 @@ create function pg_temp.event(type text, job uuid) returns jsonb language sql as
 $$;
 select is(pg_temp.claims(name), 1::bigint, name || ' is claimed (MAN-02)')
 from unnest('{backpressure,bulk-operations,results,timeouts}'::text[]) name;
-select is(pg_temp.claims('queue-config'), 0::bigint, 'queue-config is not: an exhausted job stays in its queue (MAN-02)');
+select is(pg_temp.claims('queue-config'), 0::bigint,
+    'queue-config is not: an exhausted job stays in its queue (MAN-02)');
 
 -- BACKPRESSURE -----------------------------------------------------------------------------------------------------
 
 select is(pg_temp.http('PUT', '/ojs/v1/admin/queues/narrow/config', '{"backpressure": {"max_depth": 2}}')
-    #> '{body,config,max_size}', '2', 'backpressure BP-003: the Admin API bounds a queue');
+    #> '{body,config,max_size}', '2', 'backpressure BP.003: the Admin API bounds a queue');
 select is(pg_temp.http('GET', '/ojs/v1/admin/queues/narrow/config') #> '{body,config,max_size}', '2',
-    'backpressure BP-003: and shows the bound');
+    'backpressure BP.003: and shows the bound');
 select pg_temp.push('narrow') as first, pg_temp.push('narrow') as second \gset
 select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/jobs', '{"type": "order.ship", "args": [], "queue": "narrow"}'))
     \g /dev/null
 select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('body.error.code')), '429 QUEUE_FULL',
-    'backpressure BP-001, BP-002: a job beyond the bound is rejected');
-select cmp_ok(pg_temp.got('headers.Retry-After')::int, '>=', 1, 'backpressure BP-002: with Retry-After');
+    'backpressure BP.001, BP.002: a job beyond the bound is rejected');
+select cmp_ok(pg_temp.got('headers.Retry-After')::int, '>=', 1, 'backpressure BP.002: with Retry-After');
 select is(concat_ws(' ', pg_temp.got('headers.X-OJS-Queue-Depth'), pg_temp.got('headers.X-OJS-Queue-Bound')), '2 2',
-    'backpressure BP-005: with the depth and the bound');
+    'backpressure BP.005: with the depth and the bound');
 select is((select array_agg(id order by seq) from ojs.jobs where queue = 'narrow' and state = 'available'),
     array[:'first', :'second']::uuid[], 'backpressure 5.3: nothing is dropped unless a queue says so');
--- Its event, backpressure.rejected (BP-004), comes with the commit: test/conformance/cases/ext-backpressure.
+-- Its event, backpressure.rejected (BP.004), comes with the commit: test/conformance/cases/ext-backpressure.
 select is(pg_temp.http('PUT', '/ojs/v1/admin/queues/narrow/config', '{"backpressure": {"max_depth": 3}}') -> 'status',
-    '200', 'backpressure BP-003: the bound is changed');
+    '200', 'backpressure BP.003: the bound is changed');
 select is(pg_temp.error('POST', '/ojs/v1/jobs/batch', '{"jobs": [{"type": "a", "args": [], "queue": "narrow"}, '
     '{"type": "a", "args": [], "queue": "narrow"}]}') || ' ' || (select count(*) from ojs.jobs
     where queue = 'narrow'), '429 QUEUE_FULL 2', 'backpressure 9.3: a batch is not accepted in part');
@@ -64,9 +65,9 @@ $$;
 select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/jobs/bulk', '{"jobs": [{"type": "a", "args": [], "queue": "bulk"}, '
     '{"type": "Bad", "args": [], "queue": "bulk"}, {"type": "b", "args": [], "queue": "bulk"}]}')) \g /dev/null
 select is(pg_temp.items(), '207: 0 created, 1 failed invalid_request, 2 created',
-    'bulk-operations BLK-001, BLK-002, BLK-004: partial by default, an entry for each job in its order');
+    'bulk-operations BLK.001, BLK.002, BLK.004: partial by default, an entry for each job in its order');
 select is(concat_ws(' ', pg_temp.got('body.total'), pg_temp.got('body.succeeded'), pg_temp.got('body.failed')), '3 2 1',
-    'bulk-operations BLK-001: with the sums');
+    'bulk-operations BLK.001: with the sums');
 select is(pg_temp.fetched('bulk') + pg_temp.fetched('bulk') + pg_temp.fetched('bulk'), 2::bigint,
     'bulk-operations 5.4: what succeeded is there for workers, what failed is not');
 select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/jobs/bulk', '{"jobs": [{"type": "Bad", "args": []}]}')) \g /dev/null
@@ -82,13 +83,13 @@ select pg_temp.keep(pg_temp.http('POST', '/ojs/v1/jobs/bulk', jsonb_build_object
     jsonb_agg('{"type": "a", "args": [], "queue": "many"}'::jsonb) from generate_series(1, 101))))) \g /dev/null
 select is(concat_ws(' ', pg_temp.got('status'), pg_temp.got('headers.X-OJS-Max-Batch-Size'),
     (select count(*) from ojs.jobs where queue = 'many')), '413 100 0',
-    'bulk-operations BLK-003: too large a batch is refused as a whole, with the maximum');
+    'bulk-operations BLK.003: too large a batch is refused as a whole, with the maximum');
 select is(pg_temp.http('POST', '/ojs/v1/jobs/bulk', jsonb_build_object('jobs', (select
     jsonb_agg('{"type": "a", "args": [], "queue": "many"}'::jsonb) from generate_series(1, 100)))) -> 'status', '201',
-    'bulk-operations BLK-005: a hundred jobs are no large batch');
+    'bulk-operations BLK.005: a hundred jobs are no large batch');
 set local ojs.max_batch_size = 99;
 select is(pg_temp.claims('bulk-operations'), 0::bigint,
-    'bulk-operations BLK-005: where a hundred are too many, it is not claimed (R-96)');
+    'bulk-operations BLK.005: where a hundred are too many, it is not claimed (R-96)');
 reset ojs.max_batch_size;
 select pg_temp.push('ends') as job \gset
 select is(pg_temp.error('POST', '/ojs/v1/jobs/bulk/' || verb, body::jsonb), '400 invalid_request',
@@ -193,7 +194,8 @@ begin
     return job;
 end $$;
 create function pg_temp.how(job uuid) returns text language sql as $$
-    select concat_ws(' ', j ->> 'state', j #>> '{error,type}', j #>> '{error,timeout_kind}', j #>> '{error,limit_seconds}',
+    select concat_ws(' ', j ->> 'state', j #>> '{error,type}', j #>> '{error,timeout_kind}',
+        j #>> '{error,limit_seconds}',
         (j #>> '{error,elapsed_seconds}')::numeric between 90 and 1000, length(j #>> '{error,message}') > 10)
     from pg_temp.job(job) j
 $$;
@@ -206,10 +208,12 @@ select pg_temp.after('100 s', '{"timeout": 60, "grace_period": 0}') as slow,
     pg_temp.after('100 s', '{}') as ordinary \gset
 select is(pg_temp.how(:'slow'), 'retryable timeout execution 60 t t',
     'timeouts 12.1, 8: the server ends an attempt that takes too long, with all that the error must say');
-select is(pg_temp.how(:'last'), 'discarded timeout execution 60 t t', 'timeouts 8: discarded where it was the last one');
+select is(pg_temp.how(:'last'), 'discarded timeout execution 60 t t',
+    'timeouts 8: discarded where it was the last one');
 select is(pg_temp.how(:'stalled'), 'retryable stalled stalled 60 t t',
     'timeouts 12.1, 7.3: a job of which no heartbeat comes any more is stalled');
-select is(pg_temp.how(:'last_stalled'), 'discarded stalled stalled 60 t t', 'timeouts 5.5: discarded at its last attempt');
+select is(pg_temp.how(:'last_stalled'), 'discarded stalled stalled 60 t t',
+    'timeouts 5.5: discarded at its last attempt');
 select is(pg_temp.how(:'total'), 'discarded total_timeout total 60 t t',
     'timeouts 5.2: the total timeout goes before the attempts that are left');
 select is(pg_temp.how(:'graceful'), 'active', 'timeouts 5.4: not before the grace period is over');
@@ -229,14 +233,16 @@ from (values ('job.timeout', :'slow'::uuid), ('job.stalled', :'stalled'), ('job.
 select pg_temp.clock('0') \g /dev/null
 select is(ojs.queue_info('slow') #> '{config,default_timeout}', '1800',
     'timeouts 5.1: there is a default execution timeout');
-select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}' || given), want, 'timeouts 6: ' || given::text)
+select is(pg_temp.error('POST', '/ojs/v1/jobs', '{"type": "a", "args": []}' || given), want,
+    'timeouts 6: ' || given::text)
 from (values ('{"timeout": -1}'::jsonb, '400 invalid_request'), ('{"timeout": "1"}', '400 invalid_request'),
     ('{"total_timeout": 59, "timeout": 60}', '400 invalid_request'), ('{"total_timeout": 60, "timeout": 60}', '201'),
     ('{"grace_period": -1}', '400 invalid_request'), ('{"grace_period": 0}', '201'),
     ('{"heartbeat_timeout": 0}', '400 invalid_request'), ('{"heartbeat_timeout": -1}', '400 invalid_request'),
     ('{"enqueue_ttl": 0}', '400 invalid_request'), ('{"enqueue_ttl": -1}', '400 invalid_request')) v (given, want);
 select ojs.create_workflow('{"type": "chain", "steps": [{"type": "a", "args": [], "options": {"queue": "halts",
-    "timeout": 1, "grace_period": 0, "retry": {"max_attempts": 1}}}, {"type": "b", "args": []}]}') ->> 'id' as chain \gset
+    "timeout": 1, "grace_period": 0, "retry": {"max_attempts": 1}}}, {"type": "b", "args": []}]}') ->> 'id'
+    as chain \gset
 select id as step from ojs.claim('halts', 'w', lease => '10 hours') \gset
 select ojs.checkpoint(:'stalled', '{"row": 7}') is null \g /dev/null
 select pg_temp.clock('1 hour') \g /dev/null

@@ -58,7 +58,8 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
         || 'do_push_batch do_push_bulk push_once batch_answer batch_key batch_ttl batch_response may_push '
            'take_push_key keep_push_answer forget_push_key '
         || 'record_push_bulk is_atomic idempotency_key cancel activate result results record_job topic_produce '
-           'create_workflow check_workflow_args workflow_of_steps extend_workflow cancel_workflow schema_warnings batch_warnings', 'p'),
+           'create_workflow check_workflow_args workflow_of_steps extend_workflow cancel_workflow '
+           'schema_warnings batch_warnings', 'p'),
     ('info lineage workflow workflow_named workflow_body', 'po'), ('progress progress_json progress_reply', 'pwo'),
         ('no_such_worker', 'wo'),
     ('envelope fetch outcome ack nack heartbeat obey_test_directive register_worker deregister_worker '
@@ -86,8 +87,8 @@ insert into http_calls select unnest(string_to_array(names, ' ')), callers from 
            'pause_queue_flat resume_queue_flat drain_queue '
         || 'drop_queue create_topic set_queue_rate_limit set_rate_limit unset_rate_limit direct_worker quiet_worker '
            'resume_worker terminate_worker forget_worker '
-        || 'schedule unschedule set_maintenance reset audit register register_schema admin_register_schema put_schema set_schema_validation '
-           'drop_schema set_pool drop_pool set_tenant set_tenant_limits drop_tenant '
+        || 'schedule unschedule set_maintenance reset audit register register_schema admin_register_schema put_schema '
+           'set_schema_validation drop_schema set_pool drop_pool set_tenant set_tenant_limits drop_tenant '
         || 'prefixed_id webhook_json webhook_named webhook_reply webhooks create_webhook webhook update_webhook '
            'drop_webhook rotate_webhook_secret test_webhook webhook_delivery_json webhook_deliveries '
            'webhook_delivery retry_webhook_delivery', '')) list (names, callers);
