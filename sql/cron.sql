@@ -226,7 +226,8 @@ language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp 
 begin
     perform ojs_store.record_event(type, entry.name, jsonb_build_object('cron_name', entry.name,
         'cron_expr', entry.expression, 'cron_expression', entry.expression, 'timezone', entry.timezone, 'job_type',
-            entry.job -> 'type')
+            entry.job -> 'type',
+        'queue', ojs_store.queue_of(entry.job) || coalesce('@' || (entry.job #>> '{meta,tenant_id}'), ''))
         || data || jsonb_strip_nulls(jsonb_build_object('scheduled_at', data -> 'scheduled_time', 'existing_job_id',
             data -> 'active_job_id')));
 end $$;

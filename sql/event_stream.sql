@@ -81,12 +81,12 @@ begin atomic
         and (job_types is null or ojs_store.matches(job_type, job_types));
 end;
 
--- Whether the caller may see an event: as its queue, its workflow or its cron entry.
-create function ojs_store.may_read_event(type text, queue text, subject text) returns boolean
+-- Whether the caller may see an event: as its queue, or the queues of its workflow.
+create function ojs_store.may_read_event(type text, queue text, subject text, queues jsonb) returns boolean
 language sql stable parallel unsafe
 begin atomic
     select case when queue is not null then ojs_store.may_use_queue(queue, 'read')
-        when type ~ '^(workflow|cron)[.]' then ojs_store.may_see(type, subject)
+        when type ~ '^(workflow|cron)[.]' then ojs_store.may_see(type, subject, queues)
         else ojs_store.caller_tenant() is null end;
 end;
 
@@ -185,12 +185,13 @@ begin
             looked := looked + cardinality(ids);
             open found_events for
                 select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
-                    case when not ids_only then e.data end as data -- not read in vain: results may be large
+                    case when not ids_only then e.data end as data, -- not read in vain: results may be large
+                    case when of_everybody then e.queues end as queues
                 from ojs_store.all_events e
                 where e.logged and e.job_id = any (ids) and e.settled_by < below
                     and (e.key, e.written_at, e.deliveries, e.rank) > (last_key, last_at, last_deliveries, last_rank)
                     and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
-                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject, e.queues))
                 order by e.key, e.written_at, e.deliveries, e.rank
                 limit most + 1 - cardinality(page);
         else
@@ -201,24 +202,26 @@ begin
         if not by_job and lowest = 0 then
             open found_events for
                 select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
-                    case when not ids_only then e.data end as data -- not read in vain: results may be large
+                    case when not ids_only then e.data end as data, -- not read in vain: results may be large
+                    case when of_everybody then e.queues end as queues
                 from ojs_store.all_events e
                 where not e.logged and e.written_at >= slice_from and e.written_at < slice_to and e.settled_by < below
                     and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
                     and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
-                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject, e.queues))
                 order by e.written_at, e.key, e.deliveries, e.rank
                 limit most + 1 - cardinality(page);
         elsif not by_job then
             open found_events for
                 select e.at, e.identity, e.type, e.source, e.subject, e.written_at, e.key, e.deliveries, e.rank,
-                    case when not ids_only then e.data end as data -- not read in vain: results may be large
+                    case when not ids_only then e.data end as data, -- not read in vain: results may be large
+                    case when of_everybody then e.queues end as queues
                 from ojs_store.all_events e
                 where e.written_at >= slice_from and e.written_at < slice_to and e.settled_by >= lowest
                     and e.settled_by < below
                     and (e.written_at, e.key, e.deliveries, e.rank) > (last_at, last_key, last_deliveries, last_rank)
                     and ojs_store.is_wanted(e.type, e.queue, e.job_type, types, queues, job_types)
-                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject))
+                    and (ids_only or of_everybody or ojs_store.may_read_event(e.type, e.queue, e.subject, e.queues))
                 order by e.written_at, e.key, e.deliveries, e.rank
                 limit most + 1 - cardinality(page);
         end if;
@@ -234,7 +237,8 @@ begin
                 else jsonb_build_object(
                     'specversion', '1.0', 'id', ojs_store.event_id(event.at, event.identity), 'type', event.type,
                     'source', 'ojs://' || ojs_store.uri_part(current_database()::text) || '/' || event.source,
-                    'time', ojs_store.time_text(event.at), 'subject', event.subject, 'data', event.data) end;
+                    'time', ojs_store.time_text(event.at), 'subject', event.subject, 'data', event.data)
+                || case when of_everybody then jsonb_build_object('queue_ids', event.queues) else '{}' end end;
             last_at := event.written_at;
             last_key := event.key;
             last_deliveries := event.deliveries;

@@ -3,7 +3,8 @@
 -- no other row tells of are in ojs_store.stored_event.
 
 -- Records such an event, in the caller's transaction. `data` holds what the vocabulary says of this type beyond the
--- subject; its keys queue and job_type are what filters look at.
+-- subject; its keys queue and job_type are what filters look at. Whether somebody may see it goes by its queue, or by
+-- queue_ids, which nobody is shown.
 create function ojs_store.record_event(type text, subject text, data jsonb default '{}') returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
@@ -252,7 +253,7 @@ select
             then jsonb_build_object('total_attempts', n.attempt, 'last_error', n.error)
         else '{}' end as data, e.logged,
     -- What rights are asked by: by its id where there is one, since the name is looked up anew wherever it stands.
-    e.queue_id, null::text as stated_queue
+    e.queue_id, null::text as stated_queue, null::jsonb as queues
 from ojs_store.job_events e
 cross join lateral (
     select
@@ -280,7 +281,8 @@ select
         else 'queues/' end
         || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit|webhook)[.]'
             then r.data ->> 'queue' end, r.subject)),
-    null, r.data ->> 'queue', r.data ->> 'job_type', r.data, false, null, r.data ->> 'queue'
+    null, r.data ->> 'queue', r.data ->> 'job_type',
+    case when r.data ? 'queue_ids' then r.data - 'queue_ids' else r.data end, false, null, r.data ->> 'queue', r.data -> 'queue_ids'
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
@@ -306,7 +308,7 @@ select
             when w.members <= 1000 then jsonb_build_object('steps_remaining', w.members - (
                 select count(*) from ojs_store.workflow_end f where f.workflow = e.workflow and f.position < w.members
                     and f.ended_at <= e.ended_at))
-            else '{}' end, false, null, null
+            else '{}' end, false, null, null, null
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n
@@ -325,6 +327,6 @@ from ojs_store.all_events e
 where case
         when e.queue_id is not null then ojs_store.may_use_queue(e.queue_id, 'read')
         when e.stated_queue is not null then ojs_store.may_use_queue(e.stated_queue, 'read')
-        when e.type ~ '^(workflow|cron)[.]' then ojs_store.may_see(e.type, e.subject)
+        when e.type ~ '^(workflow|cron)[.]' then ojs_store.may_see(e.type, e.subject, e.queues)
         else ojs_store.caller_tenant() is null end;
 comment on view ojs.events is 'What happened: the standard OJS events, one row each, in no order';

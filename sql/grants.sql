@@ -112,7 +112,10 @@ grant select on ojs.jobs, ojs.leases, ojs.lease_log, ojs.queues, ojs.workers to 
 grant execute on function ojs_store.visible(uuid), ojs_store.if_allowed(anyelement, boolean),
     ojs_store.may_use_queue(bigint, text), ojs_store.may_use_queue(text, text),
     ojs_store.may_read_workflow(uuid),
-    ojs_store.may_see(text, text), ojs_store.queue_of(jsonb), ojs_store.leases(), ojs_store.holders(), ojs_store.now(),
+    ojs_store.may_see(text, text, jsonb), ojs_store.workflow_queues(uuid),
+    ojs_store.subject_queues(text), ojs_store.cron_template(text), ojs_store.may_use_queues(bigint[], text),
+    ojs_store.calling_role(),
+    ojs_store.queue_of(jsonb), ojs_store.leases(), ojs_store.holders(), ojs_store.now(),
     ojs_store.worker_status(ojs_store.worker, timestamptz), ojs.info(uuid) to ojs_observer, ojs_admin;
 
 grant select on ojs.events to ojs_observer, ojs_admin;

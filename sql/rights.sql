@@ -55,35 +55,6 @@ begin atomic
     select coalesce(job #>> '{options,queue}', job ->> 'queue', 'default');
 end;
 
--- Whether the caller may see a workflow, of which this is the outermost one.
-create function ojs_store.may_read_workflow(root uuid) returns boolean
-language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.may_use_queues(w.queues, 'read') from ojs_store.workflow w where w.id = $1
-$$;
-
--- Whether the caller may see a cron entry of this job.
-create function ojs_store.may_read_cron(job jsonb) returns boolean
-language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select ojs_store.may_see_tenant(job #>> '{meta,tenant_id}')
-        and ojs_store.may_use_queue(ojs_store.queue_of(job)
-            || coalesce('@' || ojs_store.caller_tenant(), ''), 'read')
-$$;
-
--- Whether the caller may see events of a workflow or a cron entry: those of queues that it may read.
-create function ojs_store.may_see(type text, subject text) returns boolean
-language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
-    select case when type like 'cron.%'
-        then exists (select from ojs_store.cron c where c.name = subject
-            and ojs_store.may_read_cron(c.job))
-            or ojs_store.caller_tenant() is null
-                and not exists (select from ojs_store.cron c where c.name = subject)
-        else (ojs_store.caller_tenant() is null or exists (select from ojs_store.workflow w where w.id::text = subject))
-            and not exists (
-            select from ojs_store.workflow w
-            where w.id = case when subject ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then subject::uuid end
-                and not ojs_store.may_read_workflow(w.root)) end
-$$;
-
 -- For what reads tables of the hot set, which a standby does not have, before it writes.
 create function ojs_store.refuse_read_only(what text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

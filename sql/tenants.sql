@@ -84,3 +84,56 @@ comment on function ojs.unbind_tenant(name, text)
 create view ojs.tenant_roles as
 select r.role, r.tenant from ojs_store.tenant_role r where ojs_store.may_see_tenant(r.tenant);
 comment on view ojs.tenant_roles is 'Which roles act for which tenants only';
+
+-- What views ask by runs as the caller, so that it is the caller's rights that count wherever a view is read: in an
+-- index and a materialized view, too. Only what reads tables runs as their owner, and that asks no rights.
+
+-- The queues of a workflow, of which this is the outermost one.
+create function ojs_store.workflow_queues(root uuid) returns bigint[]
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select w.queues from ojs_store.workflow w where w.id = $1
+$$;
+
+-- Likewise of any workflow that an event names.
+create function ojs_store.subject_queues(subject text) returns bigint[]
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select ojs_store.workflow_queues(w.root) from ojs_store.workflow w
+    where w.id = case when subject ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then subject::uuid end
+$$;
+
+create function ojs_store.cron_template(name text) returns jsonb
+language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+    select c.job from ojs_store.cron c where c.name = $1
+$$;
+
+-- Whether the caller may see a workflow, of which this is the outermost one.
+create function ojs_store.may_read_workflow(root uuid) returns boolean
+language sql stable parallel unsafe
+begin atomic
+    select ojs_store.may_use_queues(ojs_store.workflow_queues(root), 'read');
+end;
+
+-- Whether the caller may see a cron entry of this job.
+create function ojs_store.may_read_cron(job jsonb) returns boolean
+language sql stable parallel unsafe
+begin atomic
+    select ojs_store.may_see_tenant(job #>> '{meta,tenant_id}')
+        and ojs_store.may_use_queue(ojs_store.queue_of(job)
+            || coalesce('@' || ojs_store.caller_tenant(), ''), 'read');
+end;
+
+-- Whether the caller may see events of a workflow or a cron entry: those of queues that it may read. An event that has
+-- no queues is older than 0.2.0, or has too many for one event: its workflow or entry is asked, and where that is gone
+-- nothing tells whose it was.
+create function ojs_store.may_see(type text, subject text, queues jsonb) returns boolean
+language sql stable parallel unsafe
+begin atomic
+    select case
+        when queues is not null then not exists (select from jsonb_array_elements_text(queues) as q(id)
+            where not ojs_store.may_use_queue(q.id::bigint, 'read'))
+        else coalesce(case when type like 'cron.%' then (select ojs_store.may_read_cron(c.template)
+                    from ojs_store.cron_template(subject) as c (template) where c.template is not null)
+                else ojs_store.may_use_queues(ojs_store.subject_queues(subject), 'read') end,
+            ojs_store.caller_tenant() is null and (select r.rolsuper from pg_roles r where r.rolname = ojs_store.calling_role()))
+        end;
+end;

@@ -18,7 +18,8 @@ comment on view ojs.webhook_deliveries
     is 'Deliveries of events: those that are pending, and the last ones that were delivered or are dead. For ojs_admin';
 
 -- Whether whoever made a subscription may read an event, and it is of the subscription's tenant.
-create function ojs_store.webhook_may_read(role text, tenant text, type text, queue text, subject text) returns boolean
+create function ojs_store.webhook_may_read(role text, tenant text, type text, queue text, subject text, queues jsonb)
+    returns boolean
 language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     reader oid := to_regrole(quote_ident(role));
@@ -28,8 +29,11 @@ begin
         return false;
     elsif queue is not null then
         queue_names := array[queue];
+    elsif jsonb_typeof(queues) = 'array' then
+        -- One that was never made has no lists.
+        queue_names := array(select q.name from ojs_store.queue q
+            where q.id = any (array(select jsonb_array_elements_text(queues)::bigint)));
     elsif type like 'workflow.%' then
-        -- All of its queues. One that is gone: who sees everything hears of it.
         select array(select q.name from ojs_store.queue q where q.id = any (root.queues)) into queue_names
         from ojs_store.workflow f join ojs_store.workflow root on root.id = f.root
         where f.id = case when subject ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then subject::uuid end;
@@ -38,7 +42,8 @@ begin
         from ojs_store.cron c where c.name = subject;
     end if;
     if coalesce(cardinality(queue_names), 0) = 0 then
-        return tenant is null;
+        return tenant is null and (queue_names is not null or type !~ '^(workflow|cron)[.]'
+            or (select r.rolsuper from pg_roles r where r.oid = reader));
     end if;
     return not exists (select from unnest(queue_names) name
         where tenant <> split_part(name, '@', 2)
@@ -113,25 +118,28 @@ begin
         perform from ojs_store.webhook_status s order by s.webhook for update;
         -- What costs something is done once, however many subscriptions want the same.
         with events as materialized (
-            select e.n, e.value, e.value ->> 'id' as id, e.value ->> 'type' as type, e.value ->> 'subject' as subject,
+            select e.n, e.value ->> 'id' as id, e.value ->> 'type' as type, e.value ->> 'subject' as subject,
                 (e.value ->> 'time')::timestamptz as time, e.value #>> '{data,queue}' as queue,
-                e.value #>> '{data,job_type}' as job_type
+                e.value #>> '{data,job_type}' as job_type,
+                e.value - 'queue_ids' as value, e.value -> 'queue_ids' as queues
             from jsonb_array_elements(page -> 'events') with ordinality e (value, n)
             where e.value ->> 'type' not in ('webhook.delivered', 'webhook.failed', 'webhook.dead')
         ), wanted as materialized (
             select w.id as webhook, e.n, e.id as event_id, e.type, e.time, w.role, w.tenant, e.queue, s.subject,
-                dense_rank() over (order by w.role, w.tenant, e.queue, s.type, s.subject) as reading, s.type as kind
+                s.queues, s.type as kind,
+                dense_rank() over (order by w.role, w.tenant, e.queue, s.type, s.subject, s.queues) as reading
             from events e join ojs_store.webhook w on w.active and e.time >= w.created_at
                 and ojs_store.matches(e.type, w.events)
                 and (w.queues is null or w.queues && array[e.queue, split_part(e.queue, '@', 1)])
                 and (w.job_types is null or coalesce(ojs_store.matches(e.job_type, w.job_types), false))
             -- What a queue has is read by the queue alone.
             cross join lateral (select case when e.queue is null then e.type end as type,
-                case when e.queue is null then e.subject end as subject) s
+                case when e.queue is null then e.subject end as subject,
+                case when e.queue is null then e.queues end as queues) s
         ), readable as materialized (
             select r.reading
             from (select distinct on (w.reading) w.* from wanted w order by w.reading) r
-            where ojs_store.webhook_may_read(r.role, r.tenant, r.kind, r.queue, r.subject)
+            where ojs_store.webhook_may_read(r.role, r.tenant, r.kind, r.queue, r.subject, r.queues)
         ), bodies as materialized (
             select e.n, t.tenant, ojs_store.webhook_body(e.value, t.tenant) as body
             from (select distinct w.n, w.tenant from wanted w join readable r on r.reading = w.reading) t

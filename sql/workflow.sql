@@ -71,7 +71,7 @@ create function ojs_store.tell_workflow(type text, w ojs_store.workflow, data js
 language sql strict volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
     select ojs_store.record_event('workflow.' || type, w.id::text,
         jsonb_build_object('workflow_id', w.id, 'workflow_name', coalesce(w.name, ''),
-        'workflow_type', w.type, 'total_steps', w.members) || data
+        'workflow_type', w.type, 'total_steps', w.members, 'queue_ids', ojs_store.workflow_queues(w.root)) || data
         || case when w.parent is not null then jsonb_build_object('workflow_root_id', w.root) else '{}' end)
 $$;
 
