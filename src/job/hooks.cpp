@@ -166,12 +166,14 @@ raise_broken(const Hook &hook, const char *what)
 /*
  * A hook runs in the sessions of others, superusers and the background worker among them. What it leaves behind there
  * would run as they, after it: deferred triggers, temporary objects, prepared statements, cursors. PostgreSQL has the
- * same answer for functions of index expressions and for subscriptions.
+ * same answer for functions of index expressions and for subscriptions. A session in which a role was taken on, as a
+ * pool's are, goes on to serve others: it is the hook's own only if the hook's role has logged in.
  */
 int
 restriction(const Hook &hook, Oid user)
 {
-    return hook.role_oid == user || superuser_arg(hook.role_oid) ? 0 : SECURITY_RESTRICTED_OPERATION;
+    bool own_session = hook.role_oid == user && hook.role_oid == GetSessionUserId() && hook.role_oid == MyProc->roleId;
+    return own_session || superuser_arg(hook.role_oid) ? 0 : SECURITY_RESTRICTED_OPERATION;
 }
 
 /* Returns null if the hook returned null, or nothing. */

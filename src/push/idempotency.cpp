@@ -6,6 +6,7 @@
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
 #include "ojs/pg/settings.h"
+#include "ojs/queue/access.h"
 #include "ojs/queue/tenant.h"
 #include "ojs/store/spi.h"
 #include "ojs/store/store.h"
@@ -59,12 +60,13 @@ check_key(const text *key)
 }
 
 /* Each role has keys of its own: an answer is for who asked. Functions that run as their owner do not change who that
- * is. */
+ * is; a hook of another role does, and is given no answer of the caller's. */
 Datum
 own_operation(const RequestKey &key)
 {
+    Oid role = InSecurityRestrictedOperation() ? calling_role() : GetOuterUserId();
     std::string_view tenant = caller_tenant();
-    return CStringGetTextDatum(psprintf("%s of %s%s%.*s", key.operation, GetUserNameFromId(GetOuterUserId(), false),
+    return CStringGetTextDatum(psprintf("%s of %s%s%.*s", key.operation, GetUserNameFromId(role, false),
                                         tenant.empty() ? "" : " for ", static_cast<int>(tenant.size()), tenant.data()));
 }
 
@@ -136,18 +138,20 @@ take_idempotency_key(const RequestKey &key)
 void
 keep_answer(const RequestKey &key, const Jsonb *answer)
 {
+    Datum operation = own_operation(key);
     with_spi([&] {
         set_for_body("enable_seqscan", "off"); /* plans are saved when the table may still be small */
-        execute_latest(store_answer, {own_operation(key), PointerGetDatum(key.key), JsonbPGetDatum(answer)});
+        execute_latest(store_answer, {operation, PointerGetDatum(key.key), JsonbPGetDatum(answer)});
     });
 }
 
 void
 free_idempotency_key(const RequestKey &key)
 {
+    Datum operation = own_operation(key);
     with_spi([&] {
         set_for_body("enable_seqscan", "off");
-        execute_latest(delete_key, {own_operation(key), PointerGetDatum(key.key)});
+        execute_latest(delete_key, {operation, PointerGetDatum(key.key)});
     });
 }
 

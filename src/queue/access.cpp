@@ -247,12 +247,22 @@ access_init()
     hook_may_see = role_may_see;
 }
 
-/* What runs for maintenance of an object, as for the expression of an index, runs for the object's owner. */
+/*
+ * In a security-restricted operation (an expression of an index, a materialized view, a hook of another role)
+ * PostgreSQL has changed the user, too, so the role that the session has taken on is not who calls. Nothing tells who
+ * does.
+ */
 Oid
 calling_role()
 {
-    bool in_our_function = InLocalUserIdChange() && GetUserId() == store::owner() && !InSecurityRestrictedOperation();
-    return in_our_function ? GetOuterUserId() : GetUserId();
+    bool in_our_function = InLocalUserIdChange() && GetUserId() == store::owner();
+    if (!in_our_function)
+        return GetUserId();
+    if (InSecurityRestrictedOperation())
+        raise(Code::permission_denied, Details().add("reason", "restricted_operation"),
+              "Call the function in a statement of its own: not in a hook, nor in an index or a materialized view.",
+              "cannot tell whose rights count within a security-restricted operation");
+    return GetOuterUserId();
 }
 
 Right

@@ -27,7 +27,8 @@ bool may_know_state(int64 queue);
 
 /*
  * Whose rights count inside an SQL function of ours: such a function is SECURITY DEFINER, so the current user is its
- * owner. Returns the role that the session has taken on then, and the current user anywhere else.
+ * owner. Returns the role that the session has taken on then, and the current user anywhere else. Raises
+ * PERMISSION_DENIED in a security-restricted operation, where such a function cannot know who calls it.
  */
 Oid calling_role();
 
