@@ -37,7 +37,7 @@ select is(pg_temp.told('insider', 'payroll'), 'cron.triggered', 'EVT-03: so it i
     is(pg_temp.told('outsider', :'flow'), 'null', 'SEC-01: for nobody else, too');
 select is((select count(*) from ojs.events where data ? 'queue_ids'), 0::bigint, 'EVT-03: ids of queues are not shown');
 select is(ojs_store.webhook_may_read(role, null, type, queue, subject, queues), role = 'insider',
-    format('WHK-07: a webhook of %s gets of %s as much', role, type))
+    format('SEC-01: a webhook of %s gets of %s as much', role, type))
 from (values ('insider'), ('outsider')) r (role), lateral (
     select e.type, e.queue, e.subject, e.queues from ojs_store.all_events e
     where e.subject = :'flow' and e.type = 'workflow.created'
@@ -65,14 +65,14 @@ insert into ojs_store.worker (name, info, registered_at, seen_at, registered_by)
     select 'flood-' || n, '{}', now(), now(), 'outsider' from generate_series(1, 50000) n;
 set local role outsider;
 select matches(pg_temp.refusal($$select ojs.register_worker('one-more')$$), '^57P03 the role "outsider" has 50000',
-    'WRK-06: a role lists so many workers');
+    'SEC-01: a role lists so many workers');
 select directive from ojs.beat('one-more') \g /dev/null
 set local role insider;
-select is(ojs.register_worker('mine') -> 'ok', 'true', 'WRK-06: and does not keep another from its own');
+select is(ojs.register_worker('mine') -> 'ok', 'true', 'SEC-01: and does not keep another from its own');
 select directive from ojs.beat('mine-too') \g /dev/null
 reset role;
 select is((select string_agg(name, ' ' order by name) from ojs_store.worker where name !~ '^flood'), 'mine mine-too',
-    'WRK-06: by its beats neither');
+    'SEC-01: by its beats neither');
 
 select * from finish();
 rollback;

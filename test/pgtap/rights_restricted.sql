@@ -203,7 +203,7 @@ reset role;
 grant select on kept to public;
 select is(pg_temp.attempt_in(role, $$case when r.id = (select id from kept) then 'SECRET' end
     from ojs.push_many('[{"type": "t", "args": [1]}]', idempotency_key => 'k') r$$, statement), answer,
-    format('PUSH-09: %s of %s has the answers kept for its own role', place, role))
+    format('SEC-01: %s of %s has the answers kept for its own role', place, role))
 from places, (values ('outsider', 'answers'), ('insider', 'answers SECRET')) r (role, answer)
 where place = 'an execution hook';
 
