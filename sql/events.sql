@@ -282,7 +282,8 @@ select
         || ojs_store.uri_part(coalesce(case when r.type !~ '^(admin|worker|cron|workflow|bulk|rate_limit|webhook)[.]'
             then r.data ->> 'queue' end, r.subject)),
     null, r.data ->> 'queue', r.data ->> 'job_type',
-    case when r.data ? 'queue_ids' then r.data - 'queue_ids' else r.data end, false, null, r.data ->> 'queue', r.data -> 'queue_ids'
+    case when r.data ? 'queue_ids' then r.data - 'queue_ids' else r.data end, false, null,
+    r.data ->> 'queue', r.data -> 'queue_ids'
 from (
     select next & -4294967296 as epoch, next & 4294967295 as low
     from (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next offset 0) n

@@ -134,6 +134,7 @@ begin atomic
         else coalesce(case when type like 'cron.%' then (select ojs_store.may_read_cron(c.template)
                     from ojs_store.cron_template(subject) as c (template) where c.template is not null)
                 else ojs_store.may_use_queues(ojs_store.subject_queues(subject), 'read') end,
-            ojs_store.caller_tenant() is null and (select r.rolsuper from pg_roles r where r.rolname = ojs_store.calling_role()))
+            ojs_store.caller_tenant() is null
+                and (select r.rolsuper from pg_roles r where r.rolname = ojs_store.calling_role()))
         end;
 end;
