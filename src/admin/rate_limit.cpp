@@ -27,8 +27,10 @@ OJS_FUNCTION(ojs_check_limit)
         raise_field(Code::invalid_payload, "key", "Name the key of a rate limit.", "key must not be null");
     check_limit_key(view(PG_GETARG_TEXT_PP(0)), "key");
     Jsonb *config = jsonb_or_null(fcinfo, 1);
-    if (config != nullptr && is_object(config))
+    if (config != nullptr && is_object(config)) {
         check_limit_members(root_of(config));
+        check_periods(read_limit(root_of(config)));
+    }
     PG_RETURN_VOID();
 }
 

@@ -68,38 +68,49 @@ text_value(const JsonbValue &value, Code code, const char *field)
     return text_of(value);
 }
 
-int64
-duration_value(const JsonbValue &value, std::string_view name, const char *field)
+Duration
+calendar_value(const JsonbValue &value, std::string_view name, const char *field)
 {
     bool in_ms = name.ends_with("_ms");
     int64 ms;
 
     if (value.type == jbvString && !in_ms)
-        return parse_duration_ms(text_of(value), Code::invalid_payload, field);
+        return parse_duration(text_of(value), Code::invalid_payload, field);
     if (value.type != jbvNumeric)
         refuse(Code::invalid_payload, field,
                in_ms ? "a number of milliseconds" : "a number of seconds or an ISO 8601 duration", value);
-    if (!number_of(value, in_ms ? 0 : 3, ms) || ms > max_duration_ms)
-        raise_field(Code::invalid_payload, field, "The finest unit is a millisecond, the longest time 100 years.",
-                    "%s is too long, or has parts of a millisecond", field);
+    if (double_of(value) * (in_ms ? 1 : 1000) > static_cast<double>(max_duration_ms))
+        refuse_too_long(max_duration_ms + 1, Code::invalid_payload, field);
+    if (!number_of(value, in_ms ? 0 : 3, ms))
+        raise_field(Code::invalid_payload, field, "The finest unit is a millisecond.",
+                    "%s has parts of a millisecond", field);
     if (ms < 0)
         raise_field(Code::invalid_payload, field, "Leave it out to have the default.", "%s must not be negative",
                     field);
-    return ms;
+    return {0, ms};
 }
 
 int64
-delay_value(const JsonbValue &value, std::string_view name)
+duration_value(const JsonbValue &value, std::string_view name, const char *field)
 {
-    if (value.type == jbvString && !name.ends_with("_ms"))
-        return parse_delay_ms(text_of(value), "delay");
-    return duration_value(value, name, "delay");
+    return fixed_ms(calendar_value(value, name, field));
+}
+
+int64
+duration_from(TimestampTz start, const JsonbValue &value, std::string_view name, const char *field)
+{
+    return (time_after(start, calendar_value(value, name, field)) - start) / 1000;
 }
 
 int64
 positive_duration(const JsonbValue &value, std::string_view name, const char *field)
 {
-    int64 ms = duration_value(value, name, field);
+    return refuse_zero(duration_value(value, name, field), field);
+}
+
+int64
+refuse_zero(int64 ms, const char *field)
+{
     if (ms == 0)
         raise_field(Code::invalid_payload, field, "Leave it out to have the default.", "%s must be longer than zero",
                     field);
@@ -113,7 +124,7 @@ lease_value(const JsonbValue &value, std::string_view name, const char *field)
     int64 ms;
 
     if (value.type == jbvString && !in_ms)
-        ms = parse_duration_ms(text_of(value), Code::invalid_payload, field);
+        ms = fixed_ms(stored_duration(text_of(value), Code::invalid_payload, field));
     else if (value.type != jbvNumeric)
         refuse(Code::invalid_payload, field,
                in_ms ? "a number of milliseconds" : "a number of seconds or an ISO 8601 duration", value);

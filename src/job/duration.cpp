@@ -89,34 +89,43 @@ read_timestamp(Cursor c, TimestampTz &out)
     return tm2timestamp(&tm, millionths, &zone, &out) == 0;
 }
 
-/* Years of 12 months, months of 30 days, as interval_ms() has them. */
+constexpr int64 day_ms = INT64CONST(86400000);
+constexpr int64 month_ms = 30 * day_ms;
+constexpr int64 year_ms = 365 * day_ms;
+
 struct Unit {
     char designator;
     bool time; /* after the T */
+    int32 months;
     int64 ms;
 };
 constexpr Unit units[] = {
-    {'Y', false, 360 * INT64CONST(86400000)},
-    {'M', false, 30 * INT64CONST(86400000)},
-    {'W', false, 7 * INT64CONST(86400000)},
-    {'D', false, INT64CONST(86400000)},
-    {'H', true, 3600000},
-    {'M', true, 60000},
-    {'S', true, 1000},
+    {'Y', false, MONTHS_PER_YEAR, 0}, {'M', false, 1, 0}, {'W', false, 0, 7 * day_ms}, {'D', false, 0, day_ms},
+    {'H', true, 0, 3600000},          {'M', true, 0, 60000}, {'S', true, 0, 1000},
 };
 
 constexpr int64 too_long_ms = max_duration_ms + 1;
+constexpr int32 too_many_months = 101 * MONTHS_PER_YEAR;
 
-/* A fraction may stand only in the last component. Stops growing at too_long_ms. */
+/* Adds so many millionths of a unit; never down to nothing. A part of a month is so much of 30 days. */
+void
+add_fraction(const Unit &unit, int64 millionths, Duration &out)
+{
+    out.months += static_cast<int32>(unit.months * millionths / 1000000);
+    int64 rest = unit.months > 0 ? unit.months * millionths % 1000000 * month_ms : millionths * unit.ms;
+    out.ms += (rest + 999999) / 1000000;
+}
+
+/* A fraction may stand only in the last component. Neither part grows beyond what is too long. */
 bool
-read_duration(Cursor c, int64 &out)
+read_duration(Cursor c, Duration &out)
 {
     size_t unit = 0;
     bool time = false;
     bool last = false;
     bool any = false;
 
-    out = 0;
+    out = {};
     if (!c.accept('P'))
         return false;
     while (!c.done()) {
@@ -137,10 +146,13 @@ read_duration(Cursor c, int64 &out)
             unit++;
         if (unit == lengthof(units))
             return false;
-        int64 ms = units[unit].ms;
-        int64 part = whole > too_long_ms / ms ? too_long_ms : whole * ms;
-        part += (ms * millionths + 999999) / 1000000; /* never down to nothing */
-        out = std::min(too_long_ms, out + part);
+        const Unit &found = units[unit];
+        if (found.months > 0)
+            out.months = static_cast<int32>(
+                std::min<int64>(too_many_months, out.months + std::min<int64>(whole, too_many_months) * found.months));
+        else
+            out.ms = std::min(too_long_ms, out.ms + (whole > too_long_ms / found.ms ? too_long_ms : whole * found.ms));
+        add_fraction(found, millionths, out);
         any = true;
         unit++;
         c.at++;
@@ -154,33 +166,82 @@ cursor(std::string_view text)
     return {text.data(), text.data() + text.size()};
 }
 
-void
-refuse_too_long(int64 ms, const char *field)
+/* Not bounded: neither overflows. */
+int64
+length_ms(const Duration &duration)
 {
-    if (ms > max_duration_ms)
-        raise_field(Code::invalid_payload, field, "No duration is longer than 100 years.",
-                    "%s is longer than 100 years", field);
+    return duration.months / MONTHS_PER_YEAR * year_ms + duration.months % MONTHS_PER_YEAR * month_ms + duration.ms;
 }
 
-int64
-total_ms(const Interval *interval)
+Duration
+duration_of(const Interval *interval)
 {
-    int64 days = static_cast<int64>(interval->month) * 30 + interval->day;
-    return days * INT64CONST(86400000) + interval->time / 1000 + (interval->time % 1000 > 0);
+    return {interval->month, interval->day * day_ms + interval->time / 1000 + (interval->time % 1000 > 0)};
+}
+
+Duration
+interval_arg(const Interval *interval, const char *field)
+{
+    Duration duration = duration_of(interval);
+    int64 ms = length_ms(duration);
+    refuse_too_long(ms, Code::invalid_payload, field);
+    if (ms < 0)
+        raise_field(Code::invalid_payload, field, "Give a duration of zero or more.", "%s must not be negative", field);
+    return duration;
+}
+
+Duration
+duration_in(std::string_view text, Code code, const char *field)
+{
+    Duration duration;
+    if (!read_duration(cursor(text), duration))
+        raise_field(code, field, "Give an ISO 8601 duration, such as PT30S, PT1.5S, P7D or P2W.",
+                    "%s is not a duration: \"%s\"", field, clipped(text));
+    return duration;
 }
 
 } // namespace
+
+int64
+fixed_ms(const Duration &duration)
+{
+    return std::min(length_ms(duration), max_duration_ms);
+}
+
+TimestampTz
+time_after(TimestampTz start, const Duration &duration)
+{
+    pg_tm tm;
+    fsec_t micros;
+    TimestampTz at = start;
+    if (duration.months != 0 && timestamp2tm(start, nullptr, &tm, &micros, nullptr, nullptr) == 0) {
+        int month = tm.tm_mon - 1 + duration.months % MONTHS_PER_YEAR;
+        tm.tm_year += duration.months / MONTHS_PER_YEAR + (month >= MONTHS_PER_YEAR) - (month < 0);
+        tm.tm_mon = (month + MONTHS_PER_YEAR) % MONTHS_PER_YEAR + 1;
+        tm.tm_mday = std::min(tm.tm_mday, day_tab[isleap(tm.tm_year)][tm.tm_mon - 1]);
+        if (tm2timestamp(&tm, micros, nullptr, &at) != 0)
+            return start + fixed_ms(duration) * 1000;
+    }
+    return at + duration.ms * 1000;
+}
+
+void
+refuse_too_long(int64 ms, Code code, const char *field)
+{
+    if (ms > max_duration_ms)
+        raise_field(code, field, "No duration is longer than 100 years.", "%s is longer than 100 years", field);
+}
 
 TimestampTz
 parse_timestamp(std::string_view text, TimestampTz now, const char *field)
 {
     TimestampTz at;
-    int64 ms;
+    Duration duration;
 
     if (text.starts_with("+P")) {
-        if (read_duration(cursor(text.substr(1)), ms)) {
-            refuse_too_long(ms, field);
-            return now + ms * 1000;
+        if (read_duration(cursor(text.substr(1)), duration)) {
+            refuse_too_long(length_ms(duration), Code::invalid_payload, field);
+            return time_after(now, duration);
         }
     } else if (read_timestamp(cursor(text), at))
         return at;
@@ -200,48 +261,50 @@ parse_short_duration_ms(std::string_view text, int64 &ms)
     int64 unit = c.accept('s')   ? 1000
                  : c.accept('m') ? 60000
                  : c.accept('h') ? 3600000
-                 : c.accept('d') ? INT64CONST(86400000)
-                 : c.accept('w') ? 7 * INT64CONST(86400000)
+                 : c.accept('d') ? day_ms
+                 : c.accept('w') ? 7 * day_ms
                                  : 0;
-    ms = unit == 0 || count > max_duration_ms / unit ? max_duration_ms : count * unit;
+    ms = unit == 0 || count > max_duration_ms / unit ? too_long_ms : count * unit;
     return unit != 0 && c.done();
+}
+
+Duration
+parse_duration(std::string_view text, Code code, const char *field)
+{
+    Duration duration = duration_in(text, code, field);
+    refuse_too_long(length_ms(duration), code, field);
+    return duration;
 }
 
 int64
 parse_duration_ms(std::string_view text, Code code, const char *field)
 {
-    int64 ms;
-
-    if (!read_duration(cursor(text), ms))
-        raise_field(code, field, "Give an ISO 8601 duration, such as PT30S, PT1.5S, P7D or P2W.",
-                    "%s is not a duration: \"%s\"", field, clipped(text));
-    return std::min(ms, max_duration_ms);
+    return fixed_ms(parse_duration(text, code, field));
 }
 
-int64
-parse_delay_ms(std::string_view text, const char *field)
+Duration
+stored_duration(std::string_view text, Code code, const char *field)
 {
-    int64 ms = 0;
-    (void)parse_duration_ms(text, Code::invalid_payload, field);
-    (void)read_duration(cursor(text), ms);
-    refuse_too_long(ms, field);
-    return ms;
+    Duration duration = duration_in(text, code, field);
+    return length_ms(duration) > max_duration_ms ? Duration{0, too_long_ms} : duration;
 }
 
 int64
 interval_ms(const Interval *interval)
 {
-    return std::clamp(total_ms(interval), -max_duration_ms, max_duration_ms);
+    return std::clamp(length_ms(duration_of(interval)), -max_duration_ms, max_duration_ms);
 }
 
 int64
 interval_arg_ms(const Interval *interval, const char *field)
 {
-    int64 ms = total_ms(interval);
-    refuse_too_long(ms, field);
-    if (ms < 0)
-        raise_field(Code::invalid_payload, field, "Give a duration of zero or more.", "%s must not be negative", field);
-    return ms;
+    return fixed_ms(interval_arg(interval, field));
+}
+
+TimestampTz
+interval_arg_end(TimestampTz start, const Interval *interval, const char *field)
+{
+    return std::max(start, time_after(start, interval_arg(interval, field)));
 }
 
 Interval *
@@ -249,6 +312,14 @@ interval_of(int64 ms)
 {
     auto *interval = static_cast<Interval *>(palloc0(sizeof(Interval)));
     interval->time = ms * 1000;
+    return interval;
+}
+
+Interval *
+interval_of(const Duration &duration)
+{
+    Interval *interval = interval_of(duration.ms);
+    interval->month = duration.months;
     return interval;
 }
 

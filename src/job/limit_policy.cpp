@@ -41,9 +41,11 @@ period_us(const JsonbValue &value, const char *field)
         if (text_of(value) == word.word)
             return word.seconds * USECS_PER_SEC;
     int64 ms;
-    if (!parse_short_duration_ms(text_of(value), ms))
-        ms = parse_duration_ms(text_of(value), invalid, field);
-    if (ms <= 0 || ms > PG_INT64_MAX / 1000 / 1000)
+    if (!parse_short_duration_ms(text_of(value), ms)) {
+        Duration duration = stored_duration(text_of(value), invalid, field);
+        ms = duration.ms > max_duration_ms ? duration.ms : fixed_ms(duration);
+    }
+    if (ms <= 0)
         raise_field(invalid, field, "Give a duration such as PT1M.", "%s must be positive", field);
     return ms * 1000;
 }
@@ -158,6 +160,14 @@ check_limit_members(const JsonbContainer *object)
         raise_field(invalid, "rate_limit.period", "Give the limit, too.", "rate_limit.period is given without a limit");
 }
 
+/* Reading takes longer ones, too: they were let in once. */
+void
+check_periods(const LimitPolicy &policy)
+{
+    refuse_too_long(policy.rate.period_us / 1000, invalid, "rate_limit.rate.period");
+    refuse_too_long(policy.throttle.period_us / 1000, invalid, "rate_limit.throttle.period");
+}
+
 void
 check_rate_limit(const JsonbValue &value)
 {
@@ -167,7 +177,7 @@ check_rate_limit(const JsonbValue &value)
         each_element(value.val.binary.data, [&good](const JsonbValue &limit) { good = good && is_object(limit); });
     if (!good)
         refuse(invalid, "rate_limit", psprintf("an object, or an array of at most %d objects", max_limits), value);
-    each_limit(value, [](const LimitPolicy &) {});
+    each_limit(value, check_periods);
 }
 
 } // namespace ojs

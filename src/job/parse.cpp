@@ -136,11 +136,12 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
                       "deduplication_key");
         break;
     case Attr::deduplication_ttl:
-        set_attribute(p, attr, e.deduplication_ttl_ms, positive_duration(value, name, "deduplication_ttl"),
+        set_attribute(p, attr, e.deduplication_ttl_ms,
+                      refuse_zero(duration_from(p.now, value, name, "deduplication_ttl"), "deduplication_ttl"),
                       "deduplication_ttl");
         break;
     case Attr::delay:
-        set_attribute(p, attr, p.delay_ms, delay_value(value, name), "delay");
+        set_attribute(p, attr, p.delay_ms, duration_from(p.now, value, name, "delay"), "delay");
         break;
     case Attr::delivery:
         check_one_of(text_value(value, invalid, "delivery"), "at_least_once", "at_most_once", "delivery");

@@ -27,7 +27,7 @@ OJS_FUNCTION(ojs_duration_value)
         raise_field(Code::invalid_payload, field, "Give an ISO 8601 duration, such as PT30S.",
                     "%s must be a number of seconds or an ISO 8601 duration", field);
     const JsonbValue *value = getIthJsonbValueFromContainer(&given->root, 0);
-    PG_RETURN_INTERVAL_P(interval_of(duration_value(*value, field, field)));
+    PG_RETURN_INTERVAL_P(interval_of(calendar_value(*value, field, field)));
 }
 
 namespace

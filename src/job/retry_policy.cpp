@@ -85,7 +85,7 @@ read_interval(const JsonbContainer *policy, const char *name, int64 &ms)
     } else {
         if (value.type != jbvString)
             refuse(name, "an ISO 8601 duration", value);
-        ms = parse_duration_ms(text_of(value), Code::invalid_retry_policy, qualified(name));
+        ms = fixed_ms(stored_duration(text_of(value), Code::invalid_retry_policy, qualified(name)));
     }
     if (ms <= 0)
         refuse_value(name, "longer than zero");
@@ -282,8 +282,11 @@ check_retry_names(const Jsonb *policy)
 {
     if (policy == nullptr || !is_object(policy))
         return;
-    each_member(root_of(policy), [](std::string_view given, const JsonbValue &) {
-        if (field_named(given) != nullptr)
+    each_member(root_of(policy), [](std::string_view given, const JsonbValue &value) {
+        const Field *found = field_named(given);
+        if ((found == &field_initial || found == &field_max) && value.type == jbvString && !given.ends_with("_ms"))
+            (void)parse_duration(text_of(value), Code::invalid_retry_policy, qualified(clipped(given)));
+        if (found != nullptr)
             return;
         Folded name = folded(given);
         for (const Field *field : fields)

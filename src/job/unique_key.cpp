@@ -126,8 +126,8 @@ read_period(const JsonbValue &value, UniquePolicy &policy)
         return;
     if (value.type != jbvString)
         raise_field(invalid, field, hint, "%s must be a string", field);
-    policy.period_ms = parse_duration_ms(text_of(value), invalid, field);
-    if (*policy.period_ms <= 0)
+    policy.period = stored_duration(text_of(value), invalid, field);
+    if (fixed_ms(*policy.period) <= 0)
         raise_field(invalid, field, hint, "%s must be longer than zero", field);
 }
 
@@ -138,11 +138,11 @@ read_period_ms(const JsonbValue &value, UniquePolicy &policy)
     int64 ms = 0;
     if (value.type == jbvNull)
         return;
-    if (policy.period_ms)
+    if (policy.period)
         raise_field(invalid, field, "Give the period once.", "unique.period and %s exclude each other", field);
     if (value.type != jbvNumeric || !number_of(value, 0, ms) || ms <= 0 || ms > max_duration_ms)
         raise_field(invalid, field, "Give milliseconds.", "%s must be a positive whole number", field);
-    policy.period_ms = ms;
+    policy.period = Duration{0, ms};
 }
 
 /* Whether an array holds nothing but names of dimensions, and something. */
@@ -326,6 +326,14 @@ read_unique_policy(const Jsonb *json)
         raise_field(invalid, "unique.args_keys", "Add \"args\" to unique.keys, or leave args_keys out.",
                     "unique.args_keys is given, but unique.keys has no \"args\"");
     return policy;
+}
+
+void
+check_unique_period(const Jsonb *policy)
+{
+    JsonbValue period;
+    if (find_member(root_of(policy), "period", period) && period.type == jbvString)
+        (void)parse_duration(text_of(period), invalid, "unique.period");
 }
 
 /*

@@ -5,6 +5,7 @@
 #include "ojs/pg/settings.h"
 #include "ojs/job/envelope.h"
 #include "ojs/pg/json.h"
+#include "ojs/job/canonical.h"
 #include "ojs/job/retry_policy.h"
 #include "ojs/pg/uuid.h"
 
@@ -427,6 +428,7 @@ validate(Envelope &e)
                         "Give a policy such as {\"keys\": [\"type\", \"args\"]}, or leave it out.",
                         "unique must be an object, not %s", kind_of(e.unique_policy));
         bound += check_complexity(e.unique_policy, Code::unique_key_invalid, "unique");
+        check_unique_period(e.unique_policy);
         e.flags |= job_unique;
     }
     check_size(e, bound);

@@ -85,7 +85,7 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
     if (!PG_ARGISNULL(p_scheduled_at))
         envelope.scheduled_at = PG_GETARG_TIMESTAMPTZ(p_scheduled_at);
     if (!PG_ARGISNULL(p_delay))
-        envelope.scheduled_at = at + interval_arg_ms(PG_GETARG_INTERVAL_P(p_delay), "delay") * 1000;
+        envelope.scheduled_at = interval_arg_end(at, PG_GETARG_INTERVAL_P(p_delay), "delay");
     if (!PG_ARGISNULL(p_expires_at))
         envelope.expires_at = PG_GETARG_TIMESTAMPTZ(p_expires_at);
     envelope.retry = json_arg(fcinfo, p_retry);
@@ -97,7 +97,8 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
     if (!PG_ARGISNULL(p_deduplication_key))
         envelope.deduplication_key = view(PG_GETARG_TEXT_PP(p_deduplication_key));
     if (!PG_ARGISNULL(p_deduplication_ttl))
-        envelope.deduplication_ttl_ms = interval_arg_ms(PG_GETARG_INTERVAL_P(p_deduplication_ttl), "deduplication_ttl");
+        envelope.deduplication_ttl_ms =
+            (interval_arg_end(at, PG_GETARG_INTERVAL_P(p_deduplication_ttl), "deduplication_ttl") - at) / 1000;
     if (!PG_ARGISNULL(p_id)) {
         envelope.has_id = true;
         envelope.id = *PG_GETARG_UUID_P(p_id);

@@ -178,7 +178,8 @@ read_batch_key(text *key, const Interval *ttl)
     if (key == nullptr)
         raise_field(Code::invalid_payload, "deduplication_ttl", "Give a deduplication_key too, or leave it out.",
                     "deduplication_ttl means nothing without a deduplication_key");
-    batch_key.ttl_ms = interval_arg_ms(ttl, "deduplication_ttl");
+    TimestampTz at = now();
+    batch_key.ttl_ms = (interval_arg_end(at, ttl, "deduplication_ttl") - at) / 1000;
     if (*batch_key.ttl_ms == 0)
         raise_field(Code::invalid_payload, "deduplication_ttl", "Leave it out to have the default.",
                     "deduplication_ttl must be longer than zero");

@@ -27,12 +27,6 @@ namespace
 {
 
 bool
-within_period(const UniquePolicy &policy, TimestampTz created_at, TimestampTz now)
-{
-    return !policy.period_ms || created_at + *policy.period_ms * 1000 > now;
-}
-
-bool
 in_the_way(const UniquePolicy &policy, TimestampTz created_at, State state, TimestampTz now)
 {
     return (policy.states & state_bit(state)) != 0 && within_period(policy, created_at, now);
@@ -248,7 +242,7 @@ by_id(const Replaceable &a, const Replaceable &b)
 int
 count_within_period(Tables &tables, const KeyJobs &jobs, const UniquePolicy &policy, TimestampTz now)
 {
-    if (!policy.period_ms)
+    if (!policy.period)
         return jobs.n;
     for (int i = 0; i < jobs.n; i++) {
         ItemPointerData tid;

@@ -146,7 +146,7 @@ duration_in(const JsonbContainer *object, const char *key, int64 otherwise)
 {
     JsonbValue value;
     return find_member(object, key, value) && value.type == jbvString
-               ? parse_duration_ms(text_of(value), Code::invalid_payload, key)
+               ? fixed_ms(stored_duration(text_of(value), Code::invalid_payload, key))
                : otherwise;
 }
 

@@ -176,8 +176,8 @@ OJS_FUNCTION(ojs_shortest_retention)
     JsonbValue retention;
     if (find_member(root_of(config), "retention", retention) && is_object(retention))
         each_member(retention.val.binary.data, [&](std::string_view key, const JsonbValue &value) {
-            int64 ms = parse_duration_ms(text_value(value, Code::invalid_payload, "retention"), Code::invalid_payload,
-                                         "retention");
+            int64 ms = fixed_ms(stored_duration(text_value(value, Code::invalid_payload, "retention"),
+                                                Code::invalid_payload, "retention"));
             if (ms > 0 || key != "completed")
                 shortest = std::min(shortest.value_or(ms), ms);
         });

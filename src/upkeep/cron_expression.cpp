@@ -252,8 +252,11 @@ read_every(std::string_view text, Reader duration)
             refuse(text, "@every needs a duration",
                    "Give hours, minutes and seconds, such as @every 1h30m or @every 45s.");
         duration.rest.remove_prefix(unit->name.size());
-        sum += whole > longest_us / unit->us ? longest_us : whole * unit->us;
-        sum = std::min(longest_us, sum + static_cast<int64>(fraction * static_cast<double>(unit->us)));
+        if (whole > longest_us / unit->us)
+            refuse(text, "@every takes at most 100 years", "Give a shorter time, such as @every 24h.");
+        sum += whole * unit->us + static_cast<int64>(fraction * static_cast<double>(unit->us));
+        if (sum > longest_us)
+            refuse(text, "@every takes at most 100 years", "Give a shorter time, such as @every 24h.");
     } while (!duration.done());
     if (sum == 0)
         refuse(text, "@every needs a duration above zero", "Give one, such as @every 30s.");

@@ -36,8 +36,7 @@ still_counted(const JobBrief &job, State end, TimestampTz now)
     if (job.unique_policy == nullptr)
         return false;
     UniquePolicy policy = read_unique_policy(job.unique_policy);
-    return (policy.states & state_bit(end)) != 0 &&
-           (!policy.period_ms || job.created_at + *policy.period_ms * 1000 > now);
+    return (policy.states & state_bit(end)) != 0 && within_period(policy, job.created_at, now);
 }
 
 /* Whether another transaction has locked or is writing a row that goes with the job: its history, its checkpoint. */

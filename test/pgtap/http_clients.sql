@@ -203,7 +203,8 @@ select is(pg_temp.http('PUT', '/ojs/v1/admin/queues/limited/config',
 from (values ('24h', 'P1D'), ('7d', 'P7D'), ('90m', 'PT5400S'), ('P3D', 'P3D'), ('0d', 'PT0S'),
     ('2w', 'P14D')) c (given, want);
 select is(pg_temp.http('PUT', '/ojs/v1/admin/queues/limited/config',
-    '{"retention": {"completed": "99999999999d"}}') ->> 'status', '200', 'QC-02: no length overflows');
+    '{"retention": {"completed": "99999999999d"}}') ->> 'status', '400',
+    'no queue keeps jobs for more than 100 years: QC-02 R-95');
 
 -- RATE LIMITS ------------------------------------------------------------------------------------------------------
 

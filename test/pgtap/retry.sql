@@ -151,8 +151,16 @@ from (values
         'RET-02: fractions of a second'),
     ('{"backoff_coefficient": 1e300}', array[1000, 300000, 300000], 'RET-05: no overflow'),
     ('{"backoff_coefficient": 1e399}', array[1000, 300000], 'RET-05: not of the coefficient either'),
-    ('{"initial_interval": "P1000000Y"}', array[3155760000000, 3155760000000], 'RET-05: nor of an interval')) d (policy,
+    ('{"initial_interval": "P100Y"}', array[3153600000000, 3153600000000], 'RET-05: nor of an interval')) d (policy,
         expected, name);
+
+select is(pg_temp.strict_refusal($$ select ojs.push('a.b', retry => '{"initial_interval": "P1000000Y"}') $$),
+    'OJ106 INVALID_RETRY_POLICY retry.initial_interval', 'an interval of more than 100 years is refused: R-95');
+select (pg_temp.claimed('{"jitter": false, "initial_interval": "P99Y"}')).id as ancient \gset
+update ojs_store.job set retry = jsonb_set(retry, '{initial_interval}', '"P1000000Y"') where id = :'ancient';
+select is(next_attempt_at - ojs_store.now() between interval '36524 days' and interval '36525 days', true,
+    'a longer one that was stored before counts as 100 years: R-95')
+from ojs.fail(:'ancient', '{"type": "t", "message": "m"}');
 
 create temp table jittered as
 select (pg_temp.delays('{"initial_interval": "PT2S", "backoff_coefficient": 1}', 1))[1] as delay from generate_series(1,

@@ -15,7 +15,10 @@ std::string_view text_value(const JsonbValue &value, Code code, const char *fiel
 
 /* In ms: a number of seconds (of milliseconds if the attribute's name says so), or an ISO 8601 duration. */
 int64 duration_value(const JsonbValue &value, std::string_view name, const char *field);
-int64 delay_value(const JsonbValue &value, std::string_view name); /* refused beyond 100 years */
+int64 duration_from(TimestampTz start, const JsonbValue &value, std::string_view name, const char *field); /* months by
+                                                                                                    the calendar */
+Duration calendar_value(const JsonbValue &value, std::string_view name, const char *field); /* as it was given */
+int64 refuse_zero(int64 ms, const char *field);
 int64 positive_duration(const JsonbValue &value, std::string_view name, const char *field);
 int64 lease_value(const JsonbValue &value, std::string_view name, const char *field); /* clamped, not refused */
 

@@ -47,12 +47,22 @@ struct UniquePolicy {
     bool by_queue, by_args, by_meta;
     Names args_keys; /* none: all of args */
     Names meta_keys;
-    std::optional<int64> period_ms;
+    std::optional<Duration> period;
     int states; /* bit per State */
     OnConflict on_conflict;
 };
 static_assert(std::is_trivially_destructible_v<UniquePolicy>);
 UniquePolicy read_unique_policy(const Jsonb *policy);
+
+/* UNIQUE_KEY_INVALID for a period of more than 100 years, which jobs that were stored before may have. */
+void check_unique_period(const Jsonb *policy);
+
+/* Whether a job of that time still counts: its period begins with it. */
+inline bool
+within_period(const UniquePolicy &policy, TimestampTz created_at, TimestampTz now)
+{
+    return !policy.period || time_after(created_at, *policy.period) > now;
+}
 
 /*
  * The canonical object of the policy's dimensions, in UTF-8, and its SHA-256; of an envelope that validate() has seen.

@@ -98,20 +98,36 @@ constexpr int max_priority = 100;
 
 /* --- times (duration.cpp) --- */
 
-/* No duration is longer than 100 years: what is, counts as that. So a timestamp plus one never overflows. */
+/* No duration is longer than 100 years. So a timestamp plus one never overflows. */
 constexpr int64 max_duration_ms = INT64CONST(36525) * 86400000;
 
-/* Text as JSON scalars carry it: RFC 3339 with a zone, or "+P…" from now; ISO 8601 durations in ms, never negative.
+/* A duration as it was given: months (a year has twelve), and a length of time beside them. */
+struct Duration {
+    int32 months;
+    int64 ms;
+};
+/* The length where there is no start to count from: 30 days a month, 365 a year. At most max_duration_ms. */
+int64 fixed_ms(const Duration &duration);
+/* When a duration that begins at `start` is over: months by the calendar in UTC, as the server adds an interval. */
+TimestampTz time_after(TimestampTz start, const Duration &duration);
+
+/* Text as JSON scalars carry it: RFC 3339 with a zone, or "+P…" from now; ISO 8601 durations, never negative.
  * Raise with `field`. A timestamp raises INVALID_PAYLOAD. */
 TimestampTz parse_timestamp(std::string_view text, TimestampTz now, const char *field);
-int64 parse_duration_ms(std::string_view text, Code code, const char *field);
-/* A duration as dashboards write it: a whole number and s, m, h, d or w, such as 24h. Returns false if it is none. */
+Duration parse_duration(std::string_view text, Code code, const char *field); /* refuses more than 100 years */
+int64 parse_duration_ms(std::string_view text, Code code, const char *field); /* the same, where there is no start */
+/* One that was stored before: more than 100 years, which were let in once, count as max_duration_ms + 1. */
+Duration stored_duration(std::string_view text, Code code, const char *field);
+/* A duration as dashboards write it: a whole number and s, m, h, d or w, such as 24h. Returns false if it is none.
+ * More than 100 years are max_duration_ms + 1. */
 bool parse_short_duration_ms(std::string_view text, int64 &ms);
-int64 parse_delay_ms(std::string_view text, const char *field); /* a time from now: refused beyond 100 years */
-int64 interval_ms(const Interval *interval); /* days of 24 h, months of 30 days; parts of a millisecond count as one */
-int64 interval_arg_ms(const Interval *interval, const char *field); /* the same of a parameter, which must not be
-                                                                             negative, nor longer than 100 years */
+void refuse_too_long(int64 ms, Code code, const char *field);
+int64 interval_ms(const Interval *interval); /* as fixed_ms() has it; parts of a millisecond count as one */
+/* Parameters, which must not be negative, nor longer than 100 years: a length, and a time from `start` on. */
+int64 interval_arg_ms(const Interval *interval, const char *field);
+TimestampTz interval_arg_end(TimestampTz start, const Interval *interval, const char *field);
 Interval *interval_of(int64 ms);
+Interval *interval_of(const Duration &duration);
 
 struct TimeText {
     char text[48];

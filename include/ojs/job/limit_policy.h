@@ -58,6 +58,9 @@ void check_limit_members(const JsonbContainer *object);
 /* Refuses what is no rate limit, or no list of them. */
 void check_rate_limit(const JsonbValue &value);
 
+/* Refuses periods of more than 100 years. */
+void check_periods(const LimitPolicy &policy);
+
 /* The characters a key may have. */
 void check_limit_key(std::string_view key, const char *field);
 
