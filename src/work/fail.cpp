@@ -14,13 +14,16 @@ using namespace ojs;
 namespace
 {
 
+/* As the delay of a push: up to 100 years, months by the calendar. */
 std::optional<int64>
-delay_arg(FunctionCallInfo fcinfo, int n)
+delay_arg(FunctionCallInfo fcinfo, int n, TimestampTz now)
 {
     Interval *delay = interval_or_null(fcinfo, n);
     if (delay == nullptr)
         return std::nullopt;
-    return std::clamp<int64>(interval_ms(delay), 0, max_lease_ms); /* */
+    if (interval_ms(delay) <= 0)
+        return 0; /* */
+    return (interval_arg_end(now, delay, "delay") - now) / 1000;
 }
 
 /* what becomes of a job in a queue that is not durable may be lost, like the job. */
@@ -51,8 +54,8 @@ OJS_CHANGE(ojs_fail, "ojs.fail()")
     Jsonb *error = jsonb_or_null(fcinfo, p_error);
     Holder holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
     bool requeue = !PG_ARGISNULL(p_requeue) && PG_GETARG_BOOL(p_requeue);
-    std::optional<int64> delay_ms = delay_arg(fcinfo, p_delay);
     TimestampTz at = now();
+    std::optional<int64> delay_ms = delay_arg(fcinfo, p_delay, at);
     LeaseRow lease;
     JobRow job;
 
@@ -80,8 +83,8 @@ OJS_CHANGE(ojs_nack, "ojs.nack()")
     enum { p_job_id, p_delay, p_lease_id, p_worker };
     const pg_uuid_t &id = job_id_arg(fcinfo, p_job_id);
     Holder holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
-    int64 delay_ms = delay_arg(fcinfo, p_delay).value_or(0);
     TimestampTz at = now();
+    int64 delay_ms = delay_arg(fcinfo, p_delay, at).value_or(0);
     LeaseRow lease;
     JobRow job;
 
@@ -100,8 +103,8 @@ OJS_CHANGE(ojs_nack_many, "ojs.nack_many()")
 {
     enum { p_worker, p_ids, p_delay, p_lease_ids };
     JobBatch batch = read_job_batch(fcinfo, p_worker, p_ids, p_lease_ids, -1);
-    int64 delay_ms = delay_arg(fcinfo, p_delay).value_or(0);
     TimestampTz at = now();
+    int64 delay_ms = delay_arg(fcinfo, p_delay, at).value_or(0);
     int *order = locking_order(batch.ids);
     EndedJobs ended = ended_of(batch.ids.n);
     int n = 0;

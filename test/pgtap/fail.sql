@@ -138,9 +138,15 @@ select is((select count(*) from ojs.claim('delayed', 'w')), 0::bigint, 'Q-39: be
 select pg_temp.clock('11 minutes') \g /dev/null
 select is((select count(*) from ojs.claim('delayed', 'w')), 1::bigint, 'Q-39: and then is');
 select pg_temp.clock('0') \g /dev/null
-select ojs.nack(pg_temp.held('clamped'), '1 year') is null as nacked \gset
-select pg_temp.clock('25 hours') \g /dev/null
-select is((select count(*) from ojs.claim('clamped', 'w')), 1::bigint, 'Q-38: a delay is at most a day');
+select pg_temp.held('monday') as id \gset
+select ojs.nack(:'id', '3 days') is null as nacked \gset
+select pg_temp.clock('71 hours') \g /dev/null
+select is((select count(*) from ojs.claim('monday', 'w')), 0::bigint, 'a job waits for all of a delay of days: R-95');
+select pg_temp.clock('73 hours') \g /dev/null
+select is((select count(*) from ojs.claim('monday', 'w')), 1::bigint, 'and is handed out then: R-95');
+select is(pg_temp.refusal(format('select ojs.nack(%L, %L)', :'id', '101 years')), 'OJ100 INVALID_PAYLOAD delay',
+    'a delay of more than 100 years is refused: R-95'),
+    is(pg_temp.at(:'id'), 'active/1/2', 'and the worker keeps the job: R-95');
 select pg_temp.clock('0') \g /dev/null
 
 -- What a call answers is what can be read afterwards.
