@@ -68,7 +68,8 @@ report_progress(FunctionCallInfo fcinfo, Tables &tables, SpiArg number)
     if (held) {
         store::note_write(false); /* worth no wait for the disk */
         lease.flags |= job_reported;
-        extend_lease(tables, lease, &tid, lease.lease_ms, at, true);
+        /* Only a beat starts the stall clock: whoever sends none may work in silence. */
+        extend_lease(tables, lease, &tid, lease.lease_ms, at, lease.beat_at.has_value());
         with_spi([&] {
             auto or_null = [](const void *value) {
                 return value != nullptr ? SpiArg(PointerGetDatum(value)) : SpiArg(nullptr);

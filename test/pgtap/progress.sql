@@ -141,14 +141,19 @@ select lease_id as token from ojs.claim('life', 'w', lease => '30 s') \gset
 select pg_temp.clock('20 s') is null as moved \gset
 select is(pg_temp.said(:'id', 0.1), '0.1/-/-', 'PRG-04: a report');
 select is(pg_temp.lease(:'id') between '29 s' and '30 s', true, 'PRG-04: renews the lease by its own length');
-select is((select beat_at is not null from ojs_store.lease where job_id = :'id'), true,
-    'TMO-03: and counts as a heartbeat');
 select pg_temp.clock('81 s') is null as moved, ojs.extend(:'id', '1 hour') is null as e \gset
 select pg_temp.clock('79 s') is null as moved, ojs.tick() is null as ticked \gset
-select is(pg_temp.at(:'id'), 'active/1/1', 'TMO-03: not before a minute of silence');
-select pg_temp.clock('81 s') is null as moved, ojs.beat('w') is null as b, ojs.tick() is null as ticked \gset
+select pg_temp.clock('10 min') is null as moved, ojs.tick() is null as ticked \gset
+select is(pg_temp.at(:'id'), 'active/1/1', 'a report starts no stall clock: the job goes on in silence: R-103 TMO-03');
+select pg_temp.clock('0') is null as moved, pg_temp.pushed('beats') as id \gset
+select lease_id as token from ojs.claim('beats', 'w', lease => '1 hour') \gset
+select ojs.beat('w', array[:'id'::uuid]) is null as b, pg_temp.clock('50 s') is null as moved \gset
+select pg_temp.said(:'id', 0.2) is null as said, pg_temp.clock('100 s') is null as moved, ojs.beat('w') is null as b,
+    ojs.tick() is null as ticked \gset
+select is(pg_temp.at(:'id'), 'active/1/1', 'a report renews the stall clock that a beat has started: R-103 TMO-03');
+select pg_temp.clock('111 s') is null as moved, ojs.beat('w') is null as b, ojs.tick() is null as ticked \gset
 select is((select state || (error ->> 'type') from ojs.jobs where id = :'id'), 'retryablestalled',
-    'TMO-03: after which it counts as stalled');
+    'a minute after the last report the job counts as stalled: TMO-03');
 select pg_temp.clock('0') is null as moved \gset
 -- Whoever says who it is (over HTTP) must be the holder.
 select pg_temp.held('fence', 'w1') as id \gset
