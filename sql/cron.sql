@@ -10,6 +10,26 @@ create function ojs_store.cron_next(
     out run_at timestamptz, out skip_at timestamptz, out skipped_local text, out skipped int
 ) language c strict stable parallel safe as 'MODULE_PATHNAME', 'ojs_cron_next';
 
+-- When the clocks of a zone are next set back, and by how much; null where they never are.
+create function ojs_store.cron_set_back(timezone text, after timestamptz, out at timestamptz, out length interval)
+language c strict stable parallel safe as 'MODULE_PATHNAME', 'ojs_cron_set_back';
+
+-- When an entry next rests since clocks are set back: it runs before and after the hour that comes twice, but not in its
+-- second coming.
+create function ojs_store.cron_rest(expression text, timezone text, after timestamptz, out at timestamptz,
+    out length interval)
+language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    back record := ojs_store.cron_set_back(timezone, after);
+    run timestamptz := (ojs_store.cron_next(expression, timezone, after, back.at - back.length - interval '1 us')).run_at;
+    later timestamptz := (ojs_store.cron_next(expression, timezone, after, back.at - interval '1 us')).run_at;
+begin
+    if run < back.at and later >= back.at + back.length and later < back.at + 2 * back.length then
+        at := back.at;
+        length := back.length;
+    end if;
+end $$;
+
 -- REGISTRATION -----------------------------------------------------------------------------------------------------
 
 -- What a run pushes: the job, with whose it is and when in its meta.
@@ -104,6 +124,28 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
         'queue', coalesce(entry.job #> '{options,queue}', entry.job -> 'queue'))
 $$;
 
+/*
+ * Works out anew when an entry is run next, where that lies more than one period ahead: a clock that was wrong said so.
+ * The next time itself may have been used already, by a clock that was ahead by a little.
+ */
+create function ojs_store.plan_cron(entry ojs_store.cron, at timestamptz) returns ojs_store.cron
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    next record := ojs_store.cron_next(entry.expression, entry.timezone, entry.anchor_at, at);
+begin
+    if entry.next_run_at > (ojs_store.cron_next(entry.expression, entry.timezone, entry.anchor_at, next.run_at)).run_at
+    then
+        entry.next_run_at := next.run_at;
+        entry.skip_at := next.skip_at;
+        entry.planned_at := at;
+        entry.due_at := least(entry.next_run_at, entry.skip_at);
+    elsif entry.planned_at > at then
+        entry.planned_at := at;
+        entry.due_at := least(entry.next_run_at, entry.skip_at);
+    end if;
+    return entry;
+end $$;
+
 create function ojs.schedule(name text, cron text, job jsonb, options jsonb default '{}') returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -111,6 +153,7 @@ declare
     entry ojs_store.cron;
     before ojs_store.cron;
     next record;
+    rest record;
     existed boolean;
     at timestamptz := ojs_store.now();
 begin
@@ -129,7 +172,7 @@ begin
                 perform ojs_store.raise('NOT_FOUND', format('cron entry "%s" does not exist', left(name, 64)),
                     jsonb_build_object('cron', left(name, 128)), 'Register it with ojs.schedule(name, cron, job).');
             end if;
-            entry := (name, null, 'UTC', true, 'skip', null, null, at, at, null, null, null, null, 0);
+            entry := (name, null, 'UTC', true, 'skip', null, null, at, at, null, null, null, null, 0, at);
         end if;
         before := entry;
         if cron is not null and job is not null then -- registered anew: only `enabled` stays
@@ -161,20 +204,23 @@ begin
             perform ojs.fingerprint(ojs_store.cron_envelope(entry, at, at));
         end if;
         next := ojs_store.cron_next(entry.expression, entry.timezone, at, at);
-        -- Registered anew as it is, as an application does at each start, it keeps its time.
+        -- Registered anew as it is, as an application does at each start, it keeps its time, if the clock agrees.
         if not existed or (entry.expression, entry.timezone, entry.enabled) is distinct from (before.expression,
             before.timezone, before.enabled) then
             entry.anchor_at := at;
             entry.next_run_at := case when entry.enabled then next.run_at end;
             entry.skip_at := case when entry.enabled then next.skip_at end;
             entry.due_at := least(entry.next_run_at, entry.skip_at);
+            entry.planned_at := at;
+        else
+            entry := ojs_store.plan_cron(entry, at);
         end if;
         if existed then
             update ojs_store.cron c set
                 expression = entry.expression, timezone = entry.timezone, enabled = entry.enabled,
                 overlap_policy = entry.overlap_policy, description = entry.description, job = entry.job,
                 anchor_at = entry.anchor_at, next_run_at = entry.next_run_at, skip_at = entry.skip_at,
-                    due_at = entry.due_at
+                    due_at = entry.due_at, planned_at = entry.planned_at
             where c.name = schedule.name;
             exit;
         end if;
@@ -186,6 +232,14 @@ begin
             jsonb_build_object('cron_name', name, 'cron_expr', entry.expression, 'enabled', entry.enabled,
                 'queue', ojs_store.queue_of(entry.job)),
             case when existed then ojs_store.cron_settings(before) end, ojs_store.cron_settings(entry));
+        rest := ojs_store.cron_rest(entry.expression, entry.timezone, at);
+        if entry.expression !~* '^\s*@every' and rest.at is not null and ((entry.expression, entry.timezone)
+            is distinct from (before.expression, before.timezone) or not existed) then
+            raise notice 'cron entry "%" pauses for % when clocks are set back, next at %', name, rest.length,
+                ojs_store.cron_time(rest.at)
+                using hint = 'An hour that comes twice counts once. Use the time zone UTC, or @every, where no run may be '
+                    'left out.';
+        end if;
     end if;
     perform ojs_store.ask_for_worker();
     return ojs_store.cron_json(entry) || jsonb_build_object('created', not existed);
@@ -328,7 +382,7 @@ begin
 end $$;
 
 /*
- * Runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. A run that
+ * Puts right what a clock that was ahead has worked out, and runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. A run that
  * met a lock or a shortage of the server is tried again after a second. Whatever else fails in a run, that run is over.
  * An entry that cannot be read any more, since its time zone is gone, is disabled. Nobody waits here for long for a
  * lock that an open transaction has.
@@ -349,6 +403,21 @@ declare
     message text;
     detail text;
 begin
+    for entry in
+        select * from ojs_store.cron c where c.planned_at > at order by c.planned_at desc limit budget
+            for update skip locked
+    loop
+        begin
+            entry := ojs_store.plan_cron(entry, at);
+        exception when others then -- its run says what is wrong with it
+            entry.planned_at := at;
+            entry.due_at := least(entry.due_at, at);
+        end;
+        update ojs_store.cron c set next_run_at = entry.next_run_at, skip_at = entry.skip_at, due_at = entry.due_at,
+            planned_at = entry.planned_at
+        where c.name = entry.name;
+    end loop;
+
     for entry in
         select * from ojs_store.cron c where c.due_at <= at order by c.due_at limit budget for update skip locked
     loop
@@ -371,7 +440,7 @@ begin
             if state ~ '^5[378]' then
                 raise warning 'cron entry "%" is tried again in a second: %', entry.name, message;
             end if;
-            update ojs_store.cron c set due_at = at + interval '1 second' where c.name = entry.name;
+            update ojs_store.cron c set due_at = at + interval '1 second', planned_at = at where c.name = entry.name;
             continue;
         end if;
         if entry.skip_at <= at and readable then
@@ -391,11 +460,11 @@ begin
         end if;
         if readable then
             update ojs_store.cron c set next_run_at = next.run_at, skip_at = next.skip_at,
-                due_at = least(next.run_at, next.skip_at)
+                due_at = least(next.run_at, next.skip_at), planned_at = at
             where c.name = entry.name;
         else
             update ojs_store.cron c set enabled = false, next_run_at = null, skip_at = null,
-                due_at = null where c.name = entry.name;
+                due_at = null, planned_at = at where c.name = entry.name;
         end if;
     end loop;
 

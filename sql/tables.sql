@@ -451,9 +451,11 @@ create table ojs_store.cron (
     -- when the tick looks at it: at the earlier of the two, or again after a hindrance
     due_at timestamptz,
     last_run_at timestamptz,
-    run_count bigint not null default 0
+    run_count bigint not null default 0,
+    planned_at timestamptz              -- by which clock next_run_at was worked out
 ) with (fillfactor = 70);
 create index cron_due on ojs_store.cron (due_at);
+create index cron_planned on ojs_store.cron (planned_at);
 
 -- Jobs that cron entries have made, as far as the next run must know of them: those that may be open. They outlive
 -- their entry while some wait.

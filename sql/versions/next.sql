@@ -36,3 +36,7 @@ select null::text as id, null::text as specversion, null::text as type, null::te
 drop function ojs_store.may_read_event(text, text, text);
 drop function ojs_store.may_see(text, text);
 drop function ojs_store.webhook_may_read(text, text, text, text, text);
+
+-- By which clock the next run of a cron entry was worked out.
+alter table ojs_store.cron add column planned_at timestamptz;
+create index cron_planned on ojs_store.cron (planned_at);

@@ -20,6 +20,7 @@ namespace
 constinit Statement run_due = {R"sql(
     select ojs_store.run_crons($1, $2)
     where exists (select from ojs_store.cron where due_at <= $1)
+        or exists (select from ojs_store.cron where planned_at > $1)
         or exists (select from ojs_store.cron_run where waiting)
 )sql",
                                {TIMESTAMPTZOID, INT4OID},
@@ -101,6 +102,33 @@ OJS_FUNCTION(ojs_cron_zone)
     PG_RETURN_TEXT_P(cstring_to_text(pg_get_timezone_name(const_cast<pg_tz *>(zone_named(PG_GETARG_TEXT_PP(0))))));
 }
 
+/* ojs_store.cron_set_back(timezone text, after timestamptz, out at timestamptz, out length interval) */
+OJS_FUNCTION(ojs_cron_set_back)
+{
+    constexpr int most_changes = 8;
+    const pg_tz *zone = zone_named(PG_GETARG_TEXT_PP(0));
+    pg_time_t from = timestamptz_to_time_t(PG_GETARG_TIMESTAMPTZ(1));
+    Datum values[2] = {};
+    bool nulls[2] = {true, true};
+    TupleDesc desc;
+    if (get_call_result_type(fcinfo, nullptr, &desc) != TYPEFUNC_COMPOSITE)
+        elog(ERROR, "return type must be a row type");
+    for (int i = 0; i < most_changes && nulls[0]; i++) {
+        long before, after;
+        int dst;
+        pg_time_t moved;
+        if (pg_next_dst_boundary(&from, &before, &dst, &moved, &after, &dst, zone) != 1)
+            break;
+        if (after < before) {
+            values[0] = TimestampTzGetDatum(time_t_to_timestamptz(moved));
+            values[1] = IntervalPGetDatum(interval_of((before - after) * INT64CONST(1000)));
+            nulls[0] = nulls[1] = false;
+        }
+        from = moved;
+    }
+    PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
 /* ojs_store.cron_next(expression text, timezone text, anchor timestamptz, after timestamptz,
  *     out run_at timestamptz, out skip_at timestamptz, out skipped_local text, out skipped int) */
 OJS_FUNCTION(ojs_cron_next)
@@ -113,8 +141,10 @@ OJS_FUNCTION(ojs_cron_next)
 
     if (cron.every_us == 0)
         next = next_run(cron, zone, after);
-    else
-        next.run_at = anchor + std::max<int64>(after - anchor, 0) / cron.every_us * cron.every_us + cron.every_us;
+    else { /* the anchor may be a time to come, by a clock that was put right */
+        int64 passed = (after - anchor) / cron.every_us - ((after - anchor) % cron.every_us < 0);
+        next.run_at = anchor + (passed + 1) * cron.every_us;
+    }
 
     TupleDesc desc;
     Datum values[4] = {};
