@@ -19,6 +19,8 @@ insert into ojs_store.name_key values (gen_random_uuid(), clock_timestamp());
 -- Of what a queue's configuration says, in ms; null where it says nothing.
 create function ojs_store.shortest_retention(config jsonb) returns bigint
 language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_shortest_retention';
+create function ojs_store.longest_retry(config jsonb) returns bigint
+language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_longest_retry';
 
 -- What queues there are. Two first pushes to a new queue do not wait for each other, so a name may stand here twice
 -- for a while, with the same id (name_hash of the name); the newest revision counts, and the tick removes the other.
@@ -33,8 +35,11 @@ create table ojs_store.queue (
 create index queue_name on ojs_store.queue (name);
 create index queue_id on ojs_store.queue (id);
 alter table ojs_store.queue replica identity full;
--- For the tick, which must not read all of them: dropped ones, and how long the shortest retention is.
+-- For the tick, which must not read all of them: dropped ones, how long the shortest retention is, and the longest of
+-- jobs that can be retried by hand.
 create index queue_dropped on ojs_store.queue (revised_at) where state = 'deleted';
+create index queue_retried on ojs_store.queue (ojs_store.longest_retry(config))
+    where config ?| '{retention,dead_letter_ttl}' and state <> 'deleted';
 create index queue_retention on ojs_store.queue (ojs_store.shortest_retention(config))
     where config ? 'retention' and state <> 'deleted';
 

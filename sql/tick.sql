@@ -6,8 +6,38 @@ comment on function ojs.tick(int)
     is 'One pass of upkeep: reaps lapsed leases, promotes due jobs, discards expired ones, removes what is kept no '
        'longer; at most budget rows per duty';
 
--- Removes events that have rows of their own and are too old, and with `count` the oldest of too many. And tokens
--- of ojs.once after their 30 days. Returns the number of events removed.
+-- The job that a token of ojs.once begins with.
+create function ojs_store.job_in_token(token text) returns uuid
+language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+    select substring(token from '^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')::uuid
+$$;
+
+-- Removes tokens of ojs.once that are older than any job can be that is tried again by hand: a dead letter that is
+-- replayed must not repeat what it has done. Those of a job that is still kept begin anew.
+create function ojs_store.prune_tokens(most int) returns void
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp set enable_seqscan = off
+set jit = off as $$
+declare
+    now_at timestamptz := ojs_store.now();
+    before timestamptz := now_at - interval '180 days';
+    old tid[];
+    kept tid[];
+begin
+    if not exists (select from ojs_store.once_token o where o.at <= before) then
+        return;
+    end if;
+    before := least(before, now_at - interval '1 ms' * (select max(ojs_store.longest_retry(q.config))
+        from ojs_store.queue q where q.config ?| '{retention,dead_letter_ttl}' and q.state <> 'deleted'));
+    old := array(select o.ctid from ojs_store.once_token o where o.at <= before order by o.at limit most
+        for update skip locked);
+    kept := array(select o.ctid from ojs_store.once_token o join ojs_store.job j
+        on j.id = ojs_store.job_in_token(o.token) where o.ctid = any (old));
+    delete from ojs_store.once_token o where o.ctid = any (old) and o.ctid <> all (kept);
+    update ojs_store.once_token o set at = now_at where o.ctid = any (kept);
+end $$;
+
+-- Removes events that have rows of their own and are too old, and with `count` the oldest of too many. Returns the
+-- number of events removed.
 create function ojs_store.prune_records(most int, count boolean) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp
 set enable_seqscan = off -- plans are kept, and nothing may have counted the rows yet
@@ -19,7 +49,6 @@ declare
     acts_before timestamptz := before;
     audit_before timestamptz := ojs_store.now() - extract(epoch
         from current_setting('ojs.audit_retention')::interval) * interval '1 second';
-    tokens_before timestamptz := ojs_store.now() - interval '30 days';
     newest timestamptz;
     n int := 0;
 begin
@@ -50,8 +79,6 @@ begin
     delete from ojs_store.audit where ctid = any (array(
         select a.ctid from ojs_store.audit a where a.at <= audit_before
         order by a.at limit most for update skip locked));
-    delete from ojs_store.once_token where ctid = any (array(
-        select o.ctid from ojs_store.once_token o where o.at <= tokens_before order by o.at limit most
-            for update skip locked));
+    perform ojs_store.prune_tokens(most);
     return n;
 end $$;

@@ -40,3 +40,9 @@ drop function ojs_store.webhook_may_read(text, text, text, text, text);
 -- By which clock the next run of a cron entry was worked out.
 alter table ojs_store.cron add column planned_at timestamptz;
 create index cron_planned on ojs_store.cron (planned_at);
+
+-- How long a discarded job may be retried by hand.
+create function ojs_store.longest_retry(config jsonb) returns bigint
+language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_longest_retry';
+create index queue_retried on ojs_store.queue (ojs_store.longest_retry(config))
+    where config ?| '{retention,dead_letter_ttl}' and state <> 'deleted';

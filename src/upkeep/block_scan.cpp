@@ -185,3 +185,26 @@ OJS_FUNCTION(ojs_shortest_retention)
         PG_RETURN_NULL();
     PG_RETURN_INT64(*shortest);
 }
+
+/* ojs_store.longest_retry(config jsonb) returns bigint: how long discarded jobs may be retried by hand, in ms; null
+ * where nothing is stated. */
+OJS_FUNCTION(ojs_longest_retry)
+{
+    const JsonbContainer *config = root_of(PG_GETARG_JSONB_P(0));
+    std::optional<int64> longest;
+    JsonbValue retention;
+    JsonbValue kept;
+    auto take = [&longest](const JsonbValue &value) {
+        constexpr const char *field = "retention";
+        longest = std::max(longest.value_or(0), fixed_ms(stored_duration(text_value(value, Code::invalid_payload, field),
+                                                                         Code::invalid_payload, field)));
+    };
+    if (find_member(config, "dead_letter_ttl", kept))
+        take(kept);
+    if (find_member(config, "retention", retention) && is_object(retention) &&
+        find_member(retention.val.binary.data, "discarded", kept))
+        take(kept);
+    if (!longest)
+        PG_RETURN_NULL();
+    PG_RETURN_INT64(*longest);
+}

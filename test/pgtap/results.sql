@@ -111,10 +111,29 @@ select is(pg_temp.refusal($$ select ojs.once('') $$), 'OJ100 INVALID_PAYLOAD tok
     is(pg_temp.refusal($$ select ojs.once(repeat('x', 1025)) $$), 'OJ100 INVALID_PAYLOAD token',
         'DLV-07: not too long'),
         is(ojs.once(repeat('x', 1024)), true, 'DLV-07: 1024 bytes');
-select pg_temp.clock('29 d') is null as moved, ojs.tick() is null as ticked \gset
-select is(ojs.once('pay-1'), false, 'DLV-07: remembered after 29 days');
-select pg_temp.clock('31 d') is null as moved, ojs.tick() is null as ticked \gset
-select is(ojs.once('pay-1'), true, 'DLV-07: forgotten after 30');
+select pg_temp.clock('179 d') is null as moved, ojs.tick() is null as ticked \gset
+select is(ojs.once('pay-1'), false, 'a token is remembered for as long as a dead letter can be replayed: DLV-07 R-99');
+select pg_temp.clock('181 d') is null as moved, ojs.tick() is null as ticked \gset
+select is(ojs.once('pay-1'), true, 'and forgotten after 180 days: DLV-07 R-99');
+select ojs.configure_queue('payments', '{"dead_letter_ttl": "P1Y"}') is null as kept, ojs.once('pay-3') is null as once,
+    pg_temp.clock('545 d') is null as moved, ojs.tick() is null as ticked \gset
+select is(ojs.once('pay-3'), false, 'longer where a queue keeps its dead letters longer: R-99');
+select pg_temp.clock('547 d') is null as moved, ojs.tick() is null as ticked \gset
+select is(ojs.once('pay-3'), true, 'and forgotten when that is over: R-99');
+-- A dead letter is retried, and dies anew: what it has done long ago is still done.
+select pg_temp.clock('0') is null as moved, ojs.configure_queue('payments', '{"dead_letter_ttl": null}') is null as kept
+\gset
+select pg_temp.pushed('payments', '{"retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}') as id \gset
+select ojs.once(:'id', 'charge') is null as once, ojs.once(:'id' || ':mail') is null as mailed,
+    ojs.once('01900000-0000-7000-8000-000000000000') is null as other from ojs.claim('payments', 'w') \gset
+select ojs.fail(:'id', '{"type": "t", "message": "m"}') is null as died, pg_temp.clock('170 d') is null as moved,
+    (ojs.retry(:'id')) is null as again \gset
+select (ojs.fail(id, '{"type": "t", "message": "m"}')).state is null as died from ojs.claim('payments', 'w') \gset
+select pg_temp.clock('300 d') is null as moved, ojs.tick() is null as ticked \gset
+select is((ojs.retry(:'id')).state, 'available', 'a dead letter of a second death is replayed after 300 days'),
+    is(ojs.once(:'id', 'charge'), false, 'its token is remembered as long as the job is kept: R-99'),
+    is(ojs.once(:'id' || ':mail'), false, 'so is a token that begins with its id: R-99'),
+    is(ojs.once('01900000-0000-7000-8000-000000000000'), true, 'that of a job that is gone is not: R-99');
 
 select * from finish();
 rollback;
