@@ -340,10 +340,11 @@ create table ojs_store.workflow (
     has_parents boolean not null,       -- its first jobs are given results of what was before it
     queues bigint[] not null,           -- all that its jobs may go to; of the outermost one only
     created_at timestamptz not null,
-    ended_at timestamptz
+    ended_at timestamptz,
+    remove_at timestamptz               -- when retention looks at it; of the outermost one only, once it has ended
 ) with (fillfactor = 70);
 create index workflow_root on ojs_store.workflow (root);
-create index workflow_ended on ojs_store.workflow (ended_at);
+create index workflow_removal on ojs_store.workflow (remove_at);
 
 -- What it consists of. Members have places from 0; callbacks follow.
 create table ojs_store.workflow_member (

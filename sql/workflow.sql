@@ -261,8 +261,10 @@ declare
     duration bigint := extract(epoch from at - w.created_at) * 1000;
     failure ojs_store.workflow_end;
 begin
-    update ojs_store.workflow set state = outcome, ended_at = at where workflow.id = w.id
-        and workflow.state = 'running';
+    update ojs_store.workflow set state = outcome, ended_at = at,
+        remove_at = case when w.parent is null then at + case when outcome = 'failed' then interval '30 days'
+            else interval '7 days' end end
+    where workflow.id = w.id and workflow.state = 'running';
     if not found then
         return;
     end if;
@@ -391,6 +393,9 @@ begin
     if n > 0 then
         raise warning 'ojs has found % members or workflows that were left open, and has them go on', n;
     end if;
+    -- Restored from a dump of a version that did not say so.
+    update ojs_store.workflow w set remove_at = ojs_store.now()
+        where w.parent is null and w.state <> 'running' and w.remove_at is null;
     update ojs_store.workflow_check set checked_at = ojs_store.now(), mended = mended + n, error = null,
         running = (select count(*) from ojs_store.workflow w where w.state = 'running');
     if not found then
@@ -400,25 +405,44 @@ begin
     return n;
 end $$;
 
--- Removes workflows whose time is over, as finished jobs are removed: completed and cancelled ones after 7 days, failed
--- ones after 30. Removes at most so many rows, and returns their number.
+-- Whether a job of a workflow, or of one in it, is kept that did not end well: it can be retried, by hand or by a rule,
+-- and is given then what the others have left.
+create function ojs_store.may_be_retried(root uuid) returns boolean
+language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select exists (
+        select from ojs_store.workflow w join ojs_store.workflow_end e on e.workflow = w.id
+        join ojs_store.job j on j.id = e.member left join ojs_store.finished f on f.job_id = j.id
+        where w.root = may_be_retried.root and e.is_job and e.state <> 'completed'
+            and coalesce(f.state <> State.completed, true))
+$$;
+
+-- Removes workflows whose time is over: completed and cancelled ones after 7 days, failed ones after 30, but none while
+-- a job of it can still be retried. That is looked at again after a day, or after an eighth of its age if that is more.
+-- Removes at most so many rows, and returns their number.
 create function ojs_store.prune_workflows(most int) returns int
-language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp
+set enable_seqscan = off -- plans are kept, and nothing may have counted the rows yet
+as $$
 declare
+    at timestamptz := ojs_store.now();
     old record;
     n int := 0;
     removed int;
 begin
     for old in
         select w.id, w.ended_at from ojs_store.workflow w
-        where w.parent is null and w.ended_at <= ojs_store.now() - case when w.state = 'failed' then interval '30 days'
-            else interval '7 days' end
-            and w.ended_at <= ojs_store.now() - interval '7 days'
+        where w.remove_at <= at
             and not exists (select from ojs_store.workflow i join ojs_store.workflow_open o on o.workflow = i.id
                 where i.root = w.id)
-        order by w.ended_at limit 100 for update skip locked
+        order by w.remove_at limit 100 for update skip locked
     loop
         exit when n >= most;
+        if ojs_store.may_be_retried(old.id) then
+            update ojs_store.workflow w set remove_at = at + greatest(interval '1 day', (at - old.ended_at) / 8)
+                where w.id = old.id;
+            n := n + 1;
+            continue;
+        end if;
         delete from ojs_store.workflow_end where ctid = any (array(
             select e.ctid from ojs_store.workflow i join ojs_store.workflow_end e on e.workflow = i.id
                 where i.root = old.id limit most - n));
@@ -443,7 +467,9 @@ end $$;
 create function ojs_store.tend_workflows(most int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
+    at timestamptz := ojs_store.now();
     n int := 0;
+    removed int := 0;
 begin
     if exists (select from ojs_store.workflow_due d where d.due_at <= ojs_store.now()) then
         n := ojs_store.advance_due(least(most, 60)); -- each takes a subtransaction
@@ -455,7 +481,6 @@ begin
         if found then
             begin
                 perform ojs_store.check_workflows();
-                n := n + ojs_store.prune_workflows(most);
             exception when others then -- workflows go on all the same
                 raise warning 'ojs could not check its workflows: %', sqlerrm;
                 update ojs_store.workflow_check set checked_at = ojs_store.now(), error = left(sqlerrm, 1000);
@@ -465,7 +490,18 @@ begin
             end;
         end if;
     end if;
-    return n;
+    if exists (select from ojs_store.workflow w where w.remove_at <= at) then
+        perform from ojs_store.retention_cursor s where s.what = 'workflow' for update skip locked;
+        if found then
+            begin
+                removed := ojs_store.prune_workflows(most);
+            exception when others then
+                raise warning 'ojs could not remove old workflows: %', sqlerrm;
+                update ojs_store.workflow_check set error = left(sqlerrm, 1000);
+            end;
+        end if;
+    end if;
+    return n + removed;
 end $$;
 
 -- CANCELLING -------------------------------------------------------------------------------------------------------

@@ -46,3 +46,10 @@ create function ojs_store.longest_retry(config jsonb) returns bigint
 language c strict immutable parallel safe as 'MODULE_PATHNAME', 'ojs_longest_retry';
 create index queue_retried on ojs_store.queue (ojs_store.longest_retry(config))
     where config ?| '{retention,dead_letter_ttl}' and state <> 'deleted';
+
+-- When retention looks at a workflow.
+alter table ojs_store.workflow add column remove_at timestamptz;
+update ojs_store.workflow set remove_at = ended_at + case when state = 'failed' then interval '30 days'
+    else interval '7 days' end where parent is null and ended_at is not null;
+drop index ojs_store.workflow_ended;
+create index workflow_removal on ojs_store.workflow (remove_at);

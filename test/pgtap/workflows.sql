@@ -474,19 +474,74 @@ select is(ojs_store.check_workflows(), 1, 'a job that somebody has removed by SQ
 reset client_min_messages;
 select ojs.tick() \g /dev/null
 select is(pg_temp.flow(:'lost'), 'failed 0/2 failed,cancelled', 'and has failed');
--- Retention of workflows.
-select pg_temp.clock('8 days') \g /dev/null
-select ojs.tick() \g /dev/null
-select is((select string_agg(distinct state, ' ' order by state) from ojs.workflows), 'failed running',
-    'QC-05: completed and cancelled ones go after a week');
-select pg_temp.clock('60 days') \g /dev/null
-select ojs.tick() \g /dev/null
-select is((select string_agg(distinct state, ' ' order by state) from ojs.workflows), 'running',
-    'QC-05: failed ones after a month'),
+-- Retention of workflows: what a job of theirs that is tried again by hand is given is kept as long as the job.
+create function pg_temp.at_day(day numeric) returns void language plpgsql as $$
+begin
+    perform pg_temp.clock(day * interval '1 day');
+    perform ojs.tick();
+    perform ojs.tick();
+end $$;
+create function pg_temp.kept(retried boolean) returns text language sql as $$
+    select string_agg(distinct state, ' ' order by state) from ojs_store.workflow w
+    where w.parent is null and ojs_store.may_be_retried(w.id) = retried $$;
+select pg_temp.at_day(8), pg_temp.at_day(9.5) \g /dev/null
+select is(pg_temp.kept(false), 'failed running', 'completed and cancelled workflows are removed after a week: QC-05'),
+    is(pg_temp.kept(true), 'completed failed', 'but not while a job of theirs can be retried: R-97');
+select pg_temp.at_day(60), pg_temp.at_day(70) \g /dev/null
+select is(pg_temp.kept(false), 'running', 'failed workflows are removed after a month: QC-05'),
+    is(pg_temp.kept(true), null, 'and no workflow is kept for jobs that are gone: R-97'),
     is((select count(*) from ojs_store.workflow_end e where not exists (select from ojs_store.workflow w
-        where w.id = e.workflow)), 0::bigint, 'QC-05: and all that belongs to them'),
+        where w.id = e.workflow)), 0::bigint, 'with all that belongs to them: QC-05'),
     is((select count(*) from ojs_store.workflow_member e
-        where not exists (select from ojs_store.workflow w where w.id = e.workflow)), 0::bigint, 'QC-05: all of it');
+        where not exists (select from ojs_store.workflow w where w.id = e.workflow)), 0::bigint, 'all of it: QC-05');
+
+create function pg_temp.died(type text) returns text language sql as
+$$ select (ojs.fail(pg_temp.had(type), '{"type": "Net", "message": "broken"}')).state $$;
+select pg_temp.clock('0') \g /dev/null
+\set dead '{"retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}'
+select pg_temp.made(pg_temp.chain(pg_temp.job('s.one'), pg_temp.job('s.two', :'dead'))) as chain \gset
+select pg_temp.claimed() as c, pg_temp.acked('s.one', '{"invoice": 42}') as a, pg_temp.claimed() as c2,
+    pg_temp.died('s.two') as f, pg_temp.had('s.two') as step \gset
+select pg_temp.made(pg_temp.chain(pg_temp.job('b.one'), pg_temp.batch(jsonb_build_object('on_complete',
+    pg_temp.job('b.end')), pg_temp.job('b.two', :'dead')))) as batch \gset
+select pg_temp.claimed() as c, pg_temp.acked('b.one', '"before"') as a, pg_temp.claimed() as c2,
+    pg_temp.died('b.two') as f, pg_temp.had('b.two') as member, pg_temp.claimed() as c3, pg_temp.acked('b.end') as e
+\gset
+select pg_temp.made(pg_temp.batch(jsonb_build_object('on_failure', pg_temp.job('c.end', :'dead')),
+    pg_temp.job('c.one', '{"retry": {"max_attempts": 1}}'))) as callback \gset
+select pg_temp.claimed() as c, pg_temp.died('c.one') as f, pg_temp.claimed() as c2, pg_temp.died('c.end') as f2,
+    pg_temp.had('c.end') as called \gset
+select is(pg_temp.flow(:'batch'), 'completed 2/2 completed,completed', 'a batch that dealt with its dead letter'),
+    is(pg_temp.flow(:'chain'), 'failed 1/2 completed,failed', 'a chain whose second step has died'),
+    is(pg_temp.flow(:'callback'), 'failed 0/1 failed on_failure=failed', 'a batch whose callback has died');
+select pg_temp.at_day(d) from unnest('{8, 9, 31, 60, 100, 150}'::int[]) d \g /dev/null
+select (ojs.retry(:'member')).state as member_is, pg_temp.claimed() as c, pg_temp.parents('b.two') as got \gset
+select is(:'got'::jsonb, '["before"]', 'a member of a batch that is replayed after months is given what came before it: R-97');
+select pg_temp.died('b.two') as f \gset
+select pg_temp.at_day(179) \g /dev/null
+select (ojs.retry(:'step')).state as step_is, (ojs.retry(:'called')).state as called_is, pg_temp.claimed() as c \gset
+select is(pg_temp.parents('s.two'), '[{"invoice": 42}]', 'a step that is replayed is given its parent_results: R-97'),
+    is((select extra -> 'parent_errors' #> '{0,index}' from pg_temp.had where type = 'c.end'), '0',
+        'a callback that is replayed is given its parent_errors: R-97');
+select pg_temp.at_day(260) \g /dev/null
+select is((select count(*) from ojs_store.workflow where id in (:'chain', :'callback')), 2::bigint,
+    'a workflow is kept when its job has died a second time: R-97');
+select (ojs.retry(:'step')).state as step_is, (ojs.retry(:'called')).state as called_is, pg_temp.claimed() as c \gset
+select is(pg_temp.parents('s.two'), '[{"invoice": 42}]', 'and the job is given its parent_results again: R-97');
+select pg_temp.acked('s.two') as a1, pg_temp.acked('c.end') as a2 \gset
+select pg_temp.at_day(d) from unnest('{300, 335, 345, 400, 460}'::int[]) d \g /dev/null
+select is((select count(*) from ojs_store.workflow where id in (:'chain', :'callback', :'batch')), 0::bigint,
+    'and removed once no job of it can be retried: R-97');
+
+-- Retention costs no more than the workflows that it is time for, and comes at each tick.
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.made(pg_temp.grouped(pg_temp.job('many.n' || n))) from generate_series(1, 250) n \g /dev/null
+select count(ojs.ack(c.id)) from ojs.claim('q', 'w', 1000) c where c.type like 'many.%' \g /dev/null
+select pg_temp.clock('8 days') \g /dev/null
+select ojs.tick(), ojs.tick(), ojs.tick(), ojs.tick() \g /dev/null
+select is((select count(*) from ojs_store.workflow w where w.state = 'completed'), 0::bigint,
+    'many workflows are removed tick by tick: QC-05');
+select pg_temp.clock('0') \g /dev/null
 -- A full queue, and what a second try is told ----------------------------------------------------------------------
 
 select ojs.create_queue('narrow', '{"max_size": 1, "overflow_policy": "block", "block_timeout": 30}') \g /dev/null
@@ -508,10 +563,13 @@ select is(pg_temp.claimed('narrow'), 'b', 'it runs'),
 
 create function pg_temp.refuse() returns trigger language plpgsql as $$ begin raise exception 'not now'; end $$;
 create trigger refuse before delete on ojs_store.workflow_member for each statement execute function pg_temp.refuse();
-update ojs_store.workflow set ended_at = ojs_store.now() - interval '40 days' where state <> 'running';
-update ojs_store.workflow_check set checked_at = ojs_store.now() - interval '1 hour';
+select pg_temp.made(pg_temp.grouped(pg_temp.job('old'))) as old \gset
+select pg_temp.claimed() as c, pg_temp.acked('old') as a \gset
+update ojs_store.workflow set remove_at = ojs_store.now() - interval '1 day' where id = :'old';
+set local client_min_messages = error;
 select is(ojs.tick() -> 'failed', '[]', 'WF-10: where the check fails, workflows go on');
 select is(ojs.health() #>> '{workflows,last_check,error}', 'not now', 'and health says why');
+reset client_min_messages;
 drop trigger refuse on ojs_store.workflow_member;
 update ojs_store.workflow_check set checked_at = ojs_store.now() - interval '1 hour';
 select is(ojs.tick() -> 'failed', '[]', 'the next check'),
