@@ -35,7 +35,7 @@ SQL_CODE = \
 	sql/event_stream.sql \
 	sql/workflow.sql \
 	sql/workflow_extend.sql \
-	sql/workflow_read.sql \
+	sql/workflow_read.sql sql/workflow_retention.sql \
 	sql/results.sql \
 	sql/lineage.sql \
 	sql/once.sql \

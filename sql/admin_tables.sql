@@ -122,3 +122,36 @@ create table ojs_store.webhook_cursor (
     missed bigint not null default 0,   -- times that events were gone before they were read
     tidied_at timestamptz not null      -- when old deliveries were removed
 );
+
+-- Jobs that are pushed again and again, by a clock. See sql/cron.sql.
+create table ojs_store.cron (
+    name text collate "C" not null primary key,
+    expression text not null,
+    timezone text not null,
+    enabled boolean not null,
+    overlap_policy text not null,       -- skip, allow, cancel_previous, enqueue
+    description text,
+    job jsonb not null,                 -- the envelope to push, as it was given
+    created_at timestamptz not null,
+    anchor_at timestamptz not null,     -- since when this schedule holds: @every counts from here
+    next_run_at timestamptz,            -- null: disabled, or never
+    skip_at timestamptz,                -- before next_run_at clocks are put forward over due times
+    -- when the tick looks at it: at the earlier of the two, or again after a hindrance
+    due_at timestamptz,
+    last_run_at timestamptz,
+    run_count bigint not null default 0,
+    planned_at timestamptz              -- by which clock next_run_at was worked out
+) with (fillfactor = 70);
+create index cron_due on ojs_store.cron (due_at);
+create index cron_planned on ojs_store.cron (planned_at);
+
+-- Jobs that cron entries have made, as far as the next run must know of them: those that may be open. They outlive
+-- their entry while some wait.
+create table ojs_store.cron_run (
+    cron text collate "C" not null,
+    job_id uuid not null primary key,
+    scheduled_at timestamptz not null,
+    waiting boolean not null            -- pending until those before it have finished
+);
+create index cron_run_order on ojs_store.cron_run (cron, scheduled_at);
+create index cron_run_waiting on ojs_store.cron_run (cron, scheduled_at) where waiting;

@@ -14,15 +14,16 @@ create function ojs_store.cron_next(
 create function ojs_store.cron_set_back(timezone text, after timestamptz, out at timestamptz, out length interval)
 language c strict stable parallel safe as 'MODULE_PATHNAME', 'ojs_cron_set_back';
 
--- When an entry next rests since clocks are set back: it runs before and after the hour that comes twice, but not in its
--- second coming.
+-- When an entry next rests since clocks are set back: it runs before the hour that comes twice and after it, but not
+-- while that hour comes again.
 create function ojs_store.cron_rest(expression text, timezone text, after timestamptz, out at timestamptz,
     out length interval)
 language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
 declare
     back record := ojs_store.cron_set_back(timezone, after);
-    run timestamptz := (ojs_store.cron_next(expression, timezone, after, back.at - back.length - interval '1 us')).run_at;
-    later timestamptz := (ojs_store.cron_next(expression, timezone, after, back.at - interval '1 us')).run_at;
+    blink constant interval := '1 us';
+    run timestamptz := (ojs_store.cron_next(expression, timezone, after, back.at - back.length - blink)).run_at;
+    later timestamptz := (ojs_store.cron_next(expression, timezone, after, back.at - blink)).run_at;
 begin
     if run < back.at and later >= back.at + back.length and later < back.at + 2 * back.length then
         at := back.at;
@@ -233,12 +234,12 @@ begin
                 'queue', ojs_store.queue_of(entry.job)),
             case when existed then ojs_store.cron_settings(before) end, ojs_store.cron_settings(entry));
         rest := ojs_store.cron_rest(entry.expression, entry.timezone, at);
-        if entry.expression !~* '^\s*@every' and rest.at is not null and ((entry.expression, entry.timezone)
+        if rest.at is not null and ((entry.expression, entry.timezone)
             is distinct from (before.expression, before.timezone) or not existed) then
             raise notice 'cron entry "%" pauses for % when clocks are set back, next at %', name, rest.length,
                 ojs_store.cron_time(rest.at)
-                using hint = 'An hour that comes twice counts once. Use the time zone UTC, or @every, where no run may be '
-                    'left out.';
+                using hint = 'An hour that comes twice counts once. Use the time zone UTC, or @every, where no run may '
+                    'be left out.';
         end if;
     end if;
     perform ojs_store.ask_for_worker();
@@ -382,10 +383,10 @@ begin
 end $$;
 
 /*
- * Puts right what a clock that was ahead has worked out, and runs entries that are due, each in a subtransaction: what one of them cannot do is no other's business. A run that
- * met a lock or a shortage of the server is tried again after a second. Whatever else fails in a run, that run is over.
- * An entry that cannot be read any more, since its time zone is gone, is disabled. Nobody waits here for long for a
- * lock that an open transaction has.
+ * Puts right what a clock that was ahead has worked out, and runs entries that are due, each in a subtransaction: what
+ * one of them cannot do is no other's business. A run that met a lock or a shortage of the server is tried again after
+ * a second. Whatever else fails in a run, that run is over. An entry that cannot be read any more, since its time zone
+ * is gone, is disabled. Nobody waits here for long for a lock that an open transaction has.
  */
 create function ojs_store.run_crons(at timestamptz, budget int) returns int
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp

@@ -19,5 +19,5 @@ begin
     return found;
 end $$;
 comment on function ojs.once(text, text)
-    is 'True for one transaction only of all that commit with this token and scope; remembered as long as a dead letter '
-       'can be replayed, 180 days by default';
+    is 'True for one transaction only of all that commit with this token and scope; remembered as long as a dead '
+       'letter can be replayed, 180 days by default';

@@ -26,8 +26,7 @@ begin
     if not exists (select from ojs_store.once_token o where o.at <= before) then
         return;
     end if;
-    before := least(before, now_at - interval '1 ms' * (select max(ojs_store.longest_retry(q.config))
-        from ojs_store.queue q where q.config ?| '{retention,dead_letter_ttl}' and q.state <> 'deleted'));
+    before := least(before, now_at - ojs_store.longest_retry());
     old := array(select o.ctid from ojs_store.once_token o where o.at <= before order by o.at limit most
         for update skip locked);
     kept := array(select o.ctid from ojs_store.once_token o join ojs_store.job j

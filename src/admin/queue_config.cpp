@@ -193,8 +193,7 @@ retention_text(const JsonbValue &value, const char *field)
     int64 ms;
     if (value.type != jbvString || !parse_short_duration_ms(text_of(value), ms))
         return duration_text(value, field);
-    refuse_too_long(ms, invalid, field);
-    bool days = ms % INT64CONST(86400000) == 0 && ms > 0;
+    bool days = refuse_too_long(ms, invalid, field) % INT64CONST(86400000) == 0 && ms > 0;
     return json_text(days ? psprintf("P" INT64_FORMAT "D", ms / INT64CONST(86400000))
                           : psprintf("PT" INT64_FORMAT "S", ms / 1000));
 }

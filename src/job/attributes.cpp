@@ -80,10 +80,10 @@ calendar_value(const JsonbValue &value, std::string_view name, const char *field
         refuse(Code::invalid_payload, field,
                in_ms ? "a number of milliseconds" : "a number of seconds or an ISO 8601 duration", value);
     if (double_of(value) * (in_ms ? 1 : 1000) > static_cast<double>(max_duration_ms))
-        refuse_too_long(max_duration_ms + 1, Code::invalid_payload, field);
+        (void)refuse_too_long(max_duration_ms + 1, Code::invalid_payload, field);
     if (!number_of(value, in_ms ? 0 : 3, ms))
-        raise_field(Code::invalid_payload, field, "The finest unit is a millisecond.",
-                    "%s has parts of a millisecond", field);
+        raise_field(Code::invalid_payload, field, "The finest unit is a millisecond.", "%s has parts of a millisecond",
+                    field);
     if (ms < 0)
         raise_field(Code::invalid_payload, field, "Leave it out to have the default.", "%s must not be negative",
                     field);

@@ -100,7 +100,7 @@ struct Unit {
     int64 ms;
 };
 constexpr Unit units[] = {
-    {'Y', false, MONTHS_PER_YEAR, 0}, {'M', false, 1, 0}, {'W', false, 0, 7 * day_ms}, {'D', false, 0, day_ms},
+    {'Y', false, MONTHS_PER_YEAR, 0}, {'M', false, 1, 0},    {'W', false, 0, 7 * day_ms}, {'D', false, 0, day_ms},
     {'H', true, 0, 3600000},          {'M', true, 0, 60000}, {'S', true, 0, 1000},
 };
 
@@ -184,7 +184,7 @@ interval_arg(const Interval *interval, const char *field)
 {
     Duration duration = duration_of(interval);
     int64 ms = length_ms(duration);
-    refuse_too_long(ms, Code::invalid_payload, field);
+    (void)refuse_too_long(ms, Code::invalid_payload, field);
     if (ms < 0)
         raise_field(Code::invalid_payload, field, "Give a duration of zero or more.", "%s must not be negative", field);
     return duration;
@@ -225,11 +225,12 @@ time_after(TimestampTz start, const Duration &duration)
     return at + duration.ms * 1000;
 }
 
-void
+int64
 refuse_too_long(int64 ms, Code code, const char *field)
 {
     if (ms > max_duration_ms)
         raise_field(code, field, "No duration is longer than 100 years.", "%s is longer than 100 years", field);
+    return ms;
 }
 
 TimestampTz
@@ -240,7 +241,7 @@ parse_timestamp(std::string_view text, TimestampTz now, const char *field)
 
     if (text.starts_with("+P")) {
         if (read_duration(cursor(text.substr(1)), duration)) {
-            refuse_too_long(length_ms(duration), Code::invalid_payload, field);
+            (void)refuse_too_long(length_ms(duration), Code::invalid_payload, field);
             return time_after(now, duration);
         }
     } else if (read_timestamp(cursor(text), at))
@@ -272,7 +273,7 @@ Duration
 parse_duration(std::string_view text, Code code, const char *field)
 {
     Duration duration = duration_in(text, code, field);
-    refuse_too_long(length_ms(duration), code, field);
+    (void)refuse_too_long(length_ms(duration), code, field);
     return duration;
 }
 
@@ -305,6 +306,12 @@ TimestampTz
 interval_arg_end(TimestampTz start, const Interval *interval, const char *field)
 {
     return std::max(start, time_after(start, interval_arg(interval, field)));
+}
+
+int64
+interval_arg_from(TimestampTz start, const Interval *interval, const char *field)
+{
+    return (interval_arg_end(start, interval, field) - start) / 1000;
 }
 
 Interval *

@@ -164,8 +164,8 @@ check_limit_members(const JsonbContainer *object)
 void
 check_periods(const LimitPolicy &policy)
 {
-    refuse_too_long(policy.rate.period_us / 1000, invalid, "rate_limit.rate.period");
-    refuse_too_long(policy.throttle.period_us / 1000, invalid, "rate_limit.throttle.period");
+    (void)refuse_too_long(policy.rate.period_us / 1000, invalid, "rate_limit.rate.period");
+    (void)refuse_too_long(policy.throttle.period_us / 1000, invalid, "rate_limit.throttle.period");
 }
 
 void

@@ -98,7 +98,7 @@ from_parameters(FunctionCallInfo fcinfo, TimestampTz at)
         envelope.deduplication_key = view(PG_GETARG_TEXT_PP(p_deduplication_key));
     if (!PG_ARGISNULL(p_deduplication_ttl))
         envelope.deduplication_ttl_ms =
-            (interval_arg_end(at, PG_GETARG_INTERVAL_P(p_deduplication_ttl), "deduplication_ttl") - at) / 1000;
+            interval_arg_from(at, PG_GETARG_INTERVAL_P(p_deduplication_ttl), "deduplication_ttl");
     if (!PG_ARGISNULL(p_id)) {
         envelope.has_id = true;
         envelope.id = *PG_GETARG_UUID_P(p_id);

@@ -178,8 +178,7 @@ read_batch_key(text *key, const Interval *ttl)
     if (key == nullptr)
         raise_field(Code::invalid_payload, "deduplication_ttl", "Give a deduplication_key too, or leave it out.",
                     "deduplication_ttl means nothing without a deduplication_key");
-    TimestampTz at = now();
-    batch_key.ttl_ms = (interval_arg_end(at, ttl, "deduplication_ttl") - at) / 1000;
+    batch_key.ttl_ms = interval_arg_from(now(), ttl, "deduplication_ttl");
     if (*batch_key.ttl_ms == 0)
         raise_field(Code::invalid_payload, "deduplication_ttl", "Leave it out to have the default.",
                     "deduplication_ttl must be longer than zero");

@@ -196,8 +196,9 @@ OJS_FUNCTION(ojs_longest_retry)
     JsonbValue kept;
     auto take = [&longest](const JsonbValue &value) {
         constexpr const char *field = "retention";
-        longest = std::max(longest.value_or(0), fixed_ms(stored_duration(text_value(value, Code::invalid_payload, field),
-                                                                         Code::invalid_payload, field)));
+        longest = std::max(
+            longest.value_or(0),
+            fixed_ms(stored_duration(text_value(value, Code::invalid_payload, field), Code::invalid_payload, field)));
     };
     if (find_member(config, "dead_letter_ttl", kept))
         take(kept);

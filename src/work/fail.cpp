@@ -23,7 +23,7 @@ delay_arg(FunctionCallInfo fcinfo, int n, TimestampTz now)
         return std::nullopt;
     if (interval_ms(delay) <= 0)
         return 0; /* */
-    return (interval_arg_end(now, delay, "delay") - now) / 1000;
+    return interval_arg_from(now, delay, "delay");
 }
 
 /* what becomes of a job in a queue that is not durable may be lost, like the job. */

@@ -1,5 +1,5 @@
--- clock.sql: a clock that is a year ahead for a moment, as that of a host that boots with a wrong one, and is put right:
--- all that recurs goes on (R-98). What is due at a time that somebody asked for stays due at that time.
+-- clock.sql: a clock that is a year ahead for a moment, as that of a host that boots with a wrong one, and is put
+-- right: all that recurs goes on (R-98). What is due at a time that somebody asked for stays due at that time.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -33,7 +33,7 @@ select pg_temp.made_by('minutely') as made \gset
 select pg_temp.clock('61 s') is null as moved, ojs.tick() is null as ticked, pg_temp.clock('0') is null as back \gset
 select is(pg_temp.made_by('minutely') > :made, true, 'and it runs: R-98');
 
--- Registering an entry anew puts it right, too; a database that was updated does not know by which clock it was planned.
+-- Registering an entry anew puts it right, too; after an update nothing says by which clock it was planned.
 update ojs_store.cron set next_run_at = now() + interval '365 days', due_at = now() + interval '365 days',
     planned_at = null where name in ('minutely', 'every');
 select ojs.schedule('minutely', '* * * * *', '{"type": "a.b", "queue": "clock"}', '{"overlap_policy": "allow"}'),
@@ -44,19 +44,21 @@ from (values ('minutely', interval '1 minute'), ('every', '10 minutes')) e (name
 
 -- An entry that was registered by the wrong clock: @every counts from then on, and backwards.
 select pg_temp.clock('365 days') is null as moved, ojs.schedule('born', '@every 10m',
-    '{"type": "a.b", "queue": "clock"}') is null as made, pg_temp.clock('0') is null as back, ojs.tick() is null as t \gset
+    '{"type": "a.b", "queue": "clock"}') is null as made, pg_temp.clock('0') is null as back,
+    ojs.tick() is null as t \gset
 select is(pg_temp.next_of('born') between '0' and '10 minutes', true,
     'an entry that was registered a year ahead is run within its period: R-98');
 
 -- A clock that is set back by less than a period makes no run twice.
-select ojs.schedule('daily', '0 0 * * *', '{"type": "a.b", "queue": "clock"}', '{"overlap_policy": "allow"}') is null as s
-\gset
+select ojs.schedule('daily', '0 0 * * *', '{"type": "a.b", "queue": "clock"}', '{"overlap_policy": "allow"}')
+    is null as s \gset
 select pg_temp.jump(date_trunc('day', now()) + interval '1 day 1 second' - now()) \g /dev/null
 select pg_temp.made_by('daily') as made \gset
 select ojs.tick() \g /dev/null
-select ojs.schedule('daily', '0 0 * * *', '{"type": "a.b", "queue": "clock"}', '{"overlap_policy": "allow"}') is null as s
-\gset
-select is(pg_temp.next_of('daily') > '1 day', true, 'a run that was made just ahead of its time is not made again: R-98');
+select ojs.schedule('daily', '0 0 * * *', '{"type": "a.b", "queue": "clock"}', '{"overlap_policy": "allow"}')
+    is null as s \gset
+select is(pg_temp.next_of('daily') > '1 day', true,
+    'a run that was made just ahead of its time is not made again: R-98');
 select pg_temp.jump(date_trunc('day', now()) + interval '1 day 2 seconds' - now()) \g /dev/null
 select is(pg_temp.made_by('daily'), :made::bigint, 'the clock reaches that time again: no second run: R-98');
 select is(ojs.tick() -> 'failed', '[]', 'no duty has failed: R-98');
@@ -90,7 +92,7 @@ select pg_temp.jump('365 days') \g /dev/null
 select is(pg_temp.at(:'held'), 'available/1/1', 'a lease that ran out by the wrong clock is given back, not lost');
 select is((select count(*) from ojs.claim('lapse', 'w2')), 1::bigint, 'and the job is handed out again');
 
--- Upkeep ---------------------------------------------------------------------------------------------------------------
+-- Upkeep -----------------------------------------------------------------------------------------------------------
 
 select is((select count(*) from ojs_store.retention_cursor where at > clock_timestamp() + interval '1 day'
     and ojs.tick() -> 'failed' <> '[]'), 0::bigint, 'no duty of upkeep rests until the wrong time comes: R-98');
@@ -104,8 +106,9 @@ select pg_temp.jump('365 days') \g /dev/null
 delete from ojs_store.workflow_open where workflow in (select id from ojs_store.workflow where state = 'running');
 set local client_min_messages = error;
 select ojs.tick() \g /dev/null
-select is(exists (select from ojs_store.workflow_due) or not exists (select from ojs_store.workflow where state = 'running'),
-    true, 'the check of workflows looks again once the clock is right: R-98 WF-10');
+select is(exists (select from ojs_store.workflow_due)
+    or not exists (select from ojs_store.workflow where state = 'running'), true,
+    'the check of workflows looks again once the clock is right: R-98 WF-10');
 select is(ojs.health() #>> '{status}', 'ok', 'the server is well: R-98');
 
 select * from finish();

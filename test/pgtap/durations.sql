@@ -1,6 +1,6 @@
--- durations.sql: every function, attribute and setting that takes a duration or a delay, each with seven lengths: what is
--- stored is what was asked for, or an error names the bound (R-94, R-95). Months and years count by the calendar of UTC
--- where there is a start, else as 30 and 365 days.
+-- durations.sql: every function, attribute and setting that takes a duration or a delay, each with seven lengths: what
+-- is stored is what was asked for, or an error names the bound (R-94, R-95). Months and years count by the calendar of
+-- UTC where there is a start, else as 30 and 365 days.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -39,7 +39,8 @@ begin
     if place.kind = 'length' then
         execute statement into got;
         return case extract(epoch from got) when extract(epoch from wanted) then 'as asked'
-            when extract(epoch from place.at_most) then 'at most ' || place.at_most else coalesce(got::text, 'null') end;
+            when extract(epoch from place.at_most) then 'at most ' || place.at_most
+            else coalesce(got::text, 'null') end;
     end if;
     if place.kind = 'text' then
         execute statement into answer;
@@ -83,7 +84,8 @@ insert into place values
         $$ select pg_temp.key_until('m' || %2$L) from ojs.push_many('[{"type": "a.b", "args": []}]',
                deduplication_key => 'm' || %2$L, deduplication_ttl => %1$L) $$),
     ('ojs.fail(delay)', 'until', 'delay',
-        $$ select next_attempt_at from ojs.fail(pg_temp.held_by('w'), '{"type": "t", "message": "m"}', delay => %1$L) $$),
+        $$ select next_attempt_at
+           from ojs.fail(pg_temp.held_by('w'), '{"type": "t", "message": "m"}', delay => %1$L) $$),
     ('ojs.fail(requeue, delay)', 'until', 'delay',
         $$ select pg_temp.due(id) from ojs.fail(pg_temp.held_by('w'), null, requeue => true, delay => %1$L) $$),
     ('ojs.nack(delay)', 'until', 'delay', $$ select pg_temp.due(id) from ojs.nack(pg_temp.held_by('w'), %1$L) $$),
@@ -106,7 +108,8 @@ insert into place values
     ('delay_ms', 'plain', 'delay',
         $$ select (pg_temp.push_with(jsonb_build_object('delay_ms', %3$s)) ->> 'scheduled_at')::timestamptz $$),
     ('scheduled_at', 'until', 'scheduled_at',
-        $$ select (pg_temp.push_with(jsonb_build_object('scheduled_at', '+' || %2$L)) ->> 'scheduled_at')::timestamptz $$),
+        $$ select (pg_temp.push_with(jsonb_build_object('scheduled_at', '+' || %2$L))
+               ->> 'scheduled_at')::timestamptz $$),
     ('expires_at', 'until', 'expires_at',
         $$ select (pg_temp.push_with(jsonb_build_object('expires_at', '+' || %2$L)) ->> 'expires_at')::timestamptz $$),
     ('deduplication_ttl', 'until', 'deduplication_ttl',
@@ -137,7 +140,8 @@ insert into place values
 insert into place
 select 'the setting ' || name, 'text', name,
     format($$ select ojs.configure_queue('set', %1$s) #>> %2$L $$,
-        case when name like 'retention.%' then format($$jsonb_build_object('retention', jsonb_build_object(%L, %%2$L))$$,
+        case when name like 'retention.%'
+            then format($$jsonb_build_object('retention', jsonb_build_object(%L, %%2$L))$$,
             split_part(name, '.', 2)) else format($$jsonb_build_object(%L, %%2$L)$$, name) end,
         '{config,' || replace(name, '.', ',') || '}')
 from unnest(array['dead_letter_ttl', 'retention.completed', 'retention.discarded', 'retention.cancelled']) name;
@@ -163,7 +167,8 @@ begin
 end $$;
 create function pg_temp.calendar(length interval) returns interval language sql as
 $$ select ((now() at time zone 'UTC') + length) - (now() at time zone 'UTC') $$;
-select is(pg_temp.push_unique(l, '0'), 'accepted', format('the first job of a period of %s is pushed: UNQ-17', l.asked)),
+select is(pg_temp.push_unique(l, '0'), 'accepted',
+        format('the first job of a period of %s is pushed: UNQ-17', l.asked)),
     is(left(pg_temp.push_unique(l, pg_temp.calendar(l.asked) - interval '20 s'), 19), 'OJ301 DUPLICATE_JOB',
         format('its twin is a duplicate until %s are over by the calendar: R-94', l.asked)),
     is(pg_temp.push_unique(l, pg_temp.calendar(l.asked) + interval '60 s'), 'accepted',

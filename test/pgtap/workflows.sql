@@ -516,7 +516,8 @@ select is(pg_temp.flow(:'batch'), 'completed 2/2 completed,completed', 'a batch 
     is(pg_temp.flow(:'callback'), 'failed 0/1 failed on_failure=failed', 'a batch whose callback has died');
 select pg_temp.at_day(d) from unnest('{8, 9, 31, 60, 100, 150}'::int[]) d \g /dev/null
 select (ojs.retry(:'member')).state as member_is, pg_temp.claimed() as c, pg_temp.parents('b.two') as got \gset
-select is(:'got'::jsonb, '["before"]', 'a member of a batch that is replayed after months is given what came before it: R-97');
+select is(:'got'::jsonb, '["before"]',
+    'a member of a batch that is replayed after months is given what came before it: R-97');
 select pg_temp.died('b.two') as f \gset
 select pg_temp.at_day(179) \g /dev/null
 select (ojs.retry(:'step')).state as step_is, (ojs.retry(:'called')).state as called_is, pg_temp.claimed() as c \gset

@@ -121,11 +121,12 @@ Duration stored_duration(std::string_view text, Code code, const char *field);
 /* A duration as dashboards write it: a whole number and s, m, h, d or w, such as 24h. Returns false if it is none.
  * More than 100 years are max_duration_ms + 1. */
 bool parse_short_duration_ms(std::string_view text, int64 &ms);
-void refuse_too_long(int64 ms, Code code, const char *field);
+int64 refuse_too_long(int64 ms, Code code, const char *field); /* returns what is not */
 int64 interval_ms(const Interval *interval); /* as fixed_ms() has it; parts of a millisecond count as one */
 /* Parameters, which must not be negative, nor longer than 100 years: a length, and a time from `start` on. */
 int64 interval_arg_ms(const Interval *interval, const char *field);
 TimestampTz interval_arg_end(TimestampTz start, const Interval *interval, const char *field);
+int64 interval_arg_from(TimestampTz start, const Interval *interval, const char *field);
 Interval *interval_of(int64 ms);
 Interval *interval_of(const Duration &duration);
 
