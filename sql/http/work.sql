@@ -96,7 +96,7 @@ declare
     error jsonb := nullif(body -> 'error', 'null');
     requeue boolean := coalesce(body ->> 'requeue' = 'true', false);
     delay interval := case jsonb_typeof(body -> 'delay_ms') when 'number'
-        then least(greatest((body -> 'delay_ms')::numeric, 0), 4611686018427387)::bigint * interval '1 millisecond' end;
+        then least(greatest((body -> 'delay_ms')::numeric, 0), 3155760000000)::bigint * interval '1 millisecond' end;
     lease_id text := ojs_http.text_field(body, 'lease_id');
     worker text := ojs_http.text_field(body, 'worker_id');
     job ojs.job;
