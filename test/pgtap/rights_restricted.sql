@@ -197,6 +197,15 @@ from places where place = 'an execution hook';
 select is(pg_temp.attempt_in('outsider', $$ojs.pause_queue('vault')$$, statement), '42501',
     'SEC-01: but administers nothing') from places where place = 'an execution hook';
 
+-- Nor leaves it anything for who has the session next: its role was taken on, as in a pool.
+create function rr.leaves(statement text) returns text language plpgsql as
+    $$ begin execute statement; return 'SECRET'; end $$;
+select is(pg_temp.attempt_in('insider', format('rr.leaves(%L)', left_behind), statement), '42501',
+    format('SEC-01: %s of the role taken on leaves nothing behind: %s', place, left_behind))
+from places, (values ('prepare later as select 1'), ('create temp table later (a int)'), ('listen ojs'),
+    ('set role outsider')) v (left_behind)
+where place = 'an enqueue hook';
+
 set local role insider;
 create temp table kept as select r.id from ojs.push_many('[{"type": "t", "args": [1]}]', idempotency_key => 'k') r;
 reset role;
