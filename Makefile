@@ -185,9 +185,12 @@ $(INSTALL_SCRIPT_SQL): build/sql-names.sed $(SQL_ONCE) $(SQL_CODE) $(SQL_LAST) o
 	$(call assemble,create extension ojs,$(SQL_ONCE) $(SQL_CODE) $(SQL_LAST))
 
 ifneq ($(PREVIOUS),)
-$(UPDATE_SCRIPT_SQL): build/sql-names.sed sql/versions/next.sql $(SQL_CODE) $(SQL_LAST) ojs.control Makefile
+$(UPDATE_SCRIPT_SQL): build/sql-names.sed sql/update.awk sql/versions/locks.sql sql/versions/next.sql $(SQL_CODE) \
+		$(SQL_LAST) ojs.control Makefile
 	$(call assemble,alter extension ojs update to '\''$(EXTVERSION)'\'',\
 		sql/versions/next.sql $(SQL_CODE) $(SQL_LAST),s/^create \(function\|view\|trigger\)/create or replace \1/)
+	awk -v PREVIOUS=sql/versions/ojs--$(PREVIOUS).sql -v LOCKS=sql/versions/locks.sql -f sql/update.awk $@ \
+		> $@.tmp && mv $@.tmp $@
 endif
 
 build/pg_regress:

@@ -52,18 +52,6 @@ create trigger emptied after truncate on ojs_store.delayed for each statement ex
 create trigger emptied after truncate on ojs_store.lease for each statement execute function ojs_store.count_rows();
 create trigger emptied after truncate on ojs_store.finished for each statement execute function ojs_store.count_rows();
 
--- Whoever changes rows: a session with session_replication_role = replica, too.
-do $$
-declare
-    of_rows record;
-begin
-    for of_rows in select t.tgrelid::regclass as rel, t.tgname as name from pg_catalog.pg_trigger t
-        where t.tgfoid = 'ojs_store.count_rows()'::regprocedure
-    loop
-        execute format('alter table %s enable always trigger %I', of_rows.rel, of_rows.name);
-    end loop;
-end $$;
-
 -- Counts by queue. On a standby the logged tables alone answer, by what the caller's statement sees.
 create function ojs_store.queue_counts(
     ids bigint[],

@@ -12,10 +12,6 @@ create trigger hot_set_lost after insert on ojs_store.finished for each statemen
     ojs_store.hot_set_lost();
 create trigger hot_set_lost after insert on ojs_store.checkpoint for each statement execute function
     ojs_store.hot_set_lost();
-alter table ojs_store.job enable always trigger hot_set_lost;
-alter table ojs_store.job_history enable always trigger hot_set_lost;
-alter table ojs_store.finished enable always trigger hot_set_lost;
-alter table ojs_store.checkpoint enable always trigger hot_set_lost;
 
 -- Sessions that have cached these read them again, whoever changes the rows: a restore does so, too.
 create function ojs_store.rows_changed() returns trigger
@@ -41,14 +37,6 @@ create trigger changed after insert or update or delete or truncate on ojs_store
     for each statement execute function ojs_store.rows_changed('ojs_store.job_schema'); -- read together
 create trigger changed after insert on ojs_store.rate_limit
     for each statement execute function ojs_store.rows_changed();
-alter table ojs_store.queue enable always trigger changed;
-alter table ojs_store.maintenance enable always trigger changed;
-alter table ojs_store.pool enable always trigger changed;
-alter table ojs_store.tenant_role enable always trigger changed;
-alter table ojs_store.hook enable always trigger changed;
-alter table ojs_store.job_schema enable always trigger changed;
-alter table ojs_store.schema_mode enable always trigger changed;
-alter table ojs_store.rate_limit enable always trigger changed;
 
 -- Sessions that have cached the key of name_hash, and hashes made with it, read it again.
 create function ojs_store.name_key_changed() returns trigger
@@ -61,7 +49,20 @@ end $$;
 
 create trigger name_key_changed after insert or update or delete on ojs_store.name_key
 for each row execute function ojs_store.name_key_changed();
-alter table ojs_store.name_key enable always trigger name_key_changed;
+
+-- Whoever changes rows: a session with session_replication_role = replica, too. An update locks no table for a trigger
+-- that fires always already.
+do $$
+declare
+    of_rows record;
+begin
+    for of_rows in select t.tgrelid::regclass as rel, t.tgname as name
+        from pg_catalog.pg_trigger t join pg_catalog.pg_proc p on p.oid = t.tgfoid
+        where p.pronamespace = 'ojs_store'::regnamespace and t.tgenabled <> 'A'
+    loop
+        execute format('alter table %s enable always trigger %I', of_rows.rel, of_rows.name);
+    end loop;
+end $$;
 
 -- Open jobs that are in none of ready, lease and delayed, by one snapshot, and where the newest event puts each: a kind
 -- of `delayed`, null for one that can be claimed, or begun for one that may be delivered only once and was, held for

@@ -10,7 +10,6 @@ begin
 end $$;
 create trigger changed after insert or update or delete or truncate on ojs_store.tenant
     for each statement execute function ojs_store.tenant_changed();
-alter table ojs_store.tenant enable always trigger changed;
 
 create function ojs_store.check_tenant(tenant text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$

@@ -49,7 +49,12 @@ begin
 end $$;
 create trigger update_server after insert or update or delete on ojs_router.node
     for each statement execute function ojs_router.update_server();
-alter table ojs_router.node enable always trigger update_server;
+do $$
+begin
+    if (select tgenabled <> 'A' from pg_trigger where tgname = 'update_server') then -- an update locks nothing for it
+        alter table ojs_router.node enable always trigger update_server;
+    end if;
+end $$;
 
 -- A session remembers which nodes did not answer, and asks them again after this time.
 create function ojs_router.retry_after() returns interval language sql immutable parallel safe begin atomic select
