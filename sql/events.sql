@@ -66,7 +66,8 @@ language sql immutable strict parallel safe
 begin atomic
     select case when name ~ '^[A-Za-z0-9._~-]*$' then name else (
         select string_agg(case when c ~ '[A-Za-z0-9._~-]' then c
-            else upper(regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '(..)', e'%\\1', 'g')) end, '' order by n)
+            else upper(regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '(..)', e'%\\1', 'g') collate "C") end, ''
+            order by n)
         from regexp_split_to_table(name, '') with ordinality as part(c, n)) end;
 end;
 

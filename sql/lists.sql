@@ -169,7 +169,7 @@ begin
     elsif max is null or max not between 1 and 1000 then
         perform ojs_store.raise('INVALID_PAYLOAD', 'max must be from 1 to 1000', '{"field": "max"}',
             'Read further pages with after.');
-    elsif after !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
+    elsif after collate "C" !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'after is not the id of a job', '{"field": "after"}',
             'Give the id of the last job of the page before, or null for the first page.');
     elsif queue is not null then

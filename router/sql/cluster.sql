@@ -90,7 +90,7 @@ end $$;
 create function ojs_router.check_conninfo(conninfo text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
-    if conninfo ~* 'password[[:space:]]*=' then
+    if conninfo collate "C" ~* 'password[[:space:]]*=' then
         perform ojs_router.raise('INVALID_PAYLOAD', 'conninfo must not hold a password', '{"field": "conninfo"}',
             'Others could read it. Say: alter user mapping for ojs_router server ojs options (add password ''...'')');
     end if;

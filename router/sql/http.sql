@@ -63,7 +63,7 @@ create function ojs_router.forward_job(request ojs_http.request, silent boolean)
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
     named text := coalesce(request.names[1], request.body ->> 'job_id');
-    id uuid := case when named ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then named end;
+    id uuid := case when named collate "C" ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then named end;
     node int;
     other int;
     response ojs_http.response;

@@ -93,7 +93,8 @@ language sql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $
         case when o.rate_limit is not null
             then coalesce(o.rate_limit ->> 'key', 'queue:' || coalesce(o.queue, 'default')) end,
         -- what is no id is for the node to refuse
-        lower(substring(ojs_router.member(job, 'id') from '^[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$')),
+        lower(substring(ojs_router.member(job, 'id') collate "C"
+            from '^[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$')),
         o.queue)
     from (select coalesce(nullif(job -> 'rate_limit', 'null'), nullif(job -> 'options' -> 'rate_limit', 'null')),
         ojs_router.member(job, 'queue')) o(rate_limit, queue)

@@ -73,7 +73,7 @@ begin
         perform ojs_http.raise('INVALID_PAYLOAD', 'filter cannot hold ids', '{"field": "filter"}',
             'Name jobs by job_ids.');
     elsif ids is not null then
-        return jsonb_build_object('ids', (select coalesce(jsonb_agg(lower(id)), '[]') from unnest(ids) id));
+        return jsonb_build_object('ids', (select coalesce(jsonb_agg(lower(id collate "C")), '[]') from unnest(ids) id));
     end if;
     filter := ojs_http.filter_times(filter);
     return filter - '{enqueued_after,enqueued_before}'::text[] || jsonb_strip_nulls(jsonb_build_object(

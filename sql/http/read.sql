@@ -36,7 +36,7 @@ create function ojs_http.read_headers(headers jsonb) returns jsonb
 language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
 begin
     return (
-        select coalesce(jsonb_object_agg(lower(name), case jsonb_typeof(value) when 'array' then value ->> 0
+        select coalesce(jsonb_object_agg(lower(name collate "C"), case jsonb_typeof(value) when 'array' then value ->> 0
             else value #>> '{}' end), '{}')
         from jsonb_each(case when jsonb_typeof(headers) = 'object' then headers else '{}' end) as h(name, value));
 end $$;
@@ -149,7 +149,7 @@ create function ojs_http.job_named(request ojs_http.request, body jsonb) returns
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 begin
     if cardinality(request.names) > 0 then
-        if lower(request.body ->> 'job_id') <> lower(request.names[1]) then
+        if lower(request.body ->> 'job_id' collate "C") <> lower(request.names[1] collate "C") then
             perform ojs_http.raise('INVALID_PAYLOAD', 'job_id is not the one of the path', '{"field": "job_id"}',
                 'Leave job_id out of the body.');
         end if;

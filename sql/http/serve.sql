@@ -251,7 +251,7 @@ end $$;
 create function ojs_http.check_headers(headers jsonb, path text, has_body boolean) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
 declare
-    media_type text := lower(btrim(split_part(headers ->> 'content-type', ';', 1)));
+    media_type text := lower(btrim(split_part(headers ->> 'content-type', ';', 1)) collate "C");
     version text := headers ->> 'ojs-version';
     missing text;
 begin
@@ -271,7 +271,7 @@ begin
         perform ojs_http.raise('INVALID_PAYLOAD', 'X-OJS-Tenant is no tenant', '{"field": "X-OJS-Tenant"}',
             'Give 1 to 63 letters, digits, dots, underscores, colons or hyphens, the first a letter or a digit.');
     end if;
-    if has_body and lower(btrim(headers ->> 'content-encoding')) not in ('', 'identity') then
+    if has_body and lower(btrim(headers ->> 'content-encoding') collate "C") not in ('', 'identity') then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'the encoding of the body is not supported',
             '{"field": "Content-Encoding", "supported": ["identity"]}',
             'Send the body as plain JSON.');
@@ -347,13 +347,14 @@ begin
     end if;
     loop
         begin
-            route := ojs_http.find_route(case when upper(method) = 'HEAD' then 'GET' else upper(method) end, only_path);
-            if route.handler is null and upper(method) = 'OPTIONS' and route.allowed is not null then
+            route := ojs_http.find_route(case when upper(method collate "C") = 'HEAD' then 'GET'
+                else upper(method collate "C") end, only_path);
+            if route.handler is null and upper(method collate "C") = 'OPTIONS' and route.allowed is not null then
                 response := ojs_http.reply(204, null, jsonb_build_object('Allow', route.allowed));
             elsif route.handler is null then
                 response := ojs_http.no_route(method, only_path, route.allowed, request_id);
             else
-                request.method := upper(method);
+                request.method := upper(method collate "C");
                 request.path := only_path;
                 request.names := route.names;
                 request.query := case when strpos(path, '?') > 0
@@ -431,7 +432,7 @@ begin
     headers := jsonb_build_object('Content-Type', 'application/openjobspec+json' || case when given ? 'ojs-version'
         then '; alias="application/json"' else '' end, 'OJS-Version', '1.0', 'X-Request-Id', request_id)
         || coalesce(response.headers, '{}');
-    body := case when upper(method) = 'HEAD' or status = 204 then ''
+    body := case when upper(method collate "C") = 'HEAD' or status = 204 then ''
         when ojs_http.missing_nodes() is not null and jsonb_typeof(response.body) = 'object'
             then (response.body || jsonb_build_object('missing_nodes', ojs_http.missing_nodes()))::text
         else coalesce(response.content, response.body::text, '') end;

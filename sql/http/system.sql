@@ -59,7 +59,8 @@ begin
     perform ojs_http.only(body, 'enabled', 'reason', 'estimated_duration', 'duration');
     -- Dashboards write 30m and 2h.
     if length #>> '{}' ~ '^[0-9]{1,6}[mhd]$' then
-        length := to_jsonb(case when right(length #>> '{}', 1) = 'd' then 'P' else 'PT' end || upper(length #>> '{}'));
+        length := to_jsonb(case when right(length #>> '{}', 1) = 'd' then 'P' else 'PT' end
+            || upper(length #>> '{}' collate "C"));
     end if;
     return ojs_http.reply(200,
         ojs_http.maintenance_json(ojs.set_maintenance(ojs_http.field(body, 'enabled', 'boolean', true)::boolean,

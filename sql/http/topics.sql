@@ -107,7 +107,7 @@ begin
     if ojs_http.may_wait(request) or request.method <> 'GET' then
         perform ojs_http.raise('UNSUPPORTED_FEATURE', 'jobs come over a connection that stays, which this is not',
             jsonb_build_object('path', left(request.path, 128)), 'GET it from ojs-gateway, or POST to claim.');
-    elsif coalesce(request.headers ->> 'accept', '') !~* 'text/event-stream' then
+    elsif coalesce(request.headers ->> 'accept', '') collate "C" !~* 'text/event-stream' then
         return ojs_http.reply(406, ojs_http.error_body('not_acceptable', 'INVALID_PAYLOAD',
             'the answer is a stream of events',
             false, '{"field": "Accept"}', 'Send Accept: text/event-stream.', request.headers ->> 'x-request-id'));

@@ -29,9 +29,9 @@ declare
             then null else ojs_http.texts_field(body, 'active_jobs') end,
         ojs_http.texts_field(body, 'active_job_ids'), '{}');
     ids uuid[] := array(select id::uuid from unnest(named) id
-        where id ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+        where id collate "C" ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
     no_ids text[] := array(select left(id, 64) from unnest(named) id
-        where id !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' limit 1000);
+        where id collate "C" !~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' limit 1000);
     state text := coalesce(ojs_http.text_field(body, 'state'), 'running');
     beat record;
 begin

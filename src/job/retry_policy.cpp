@@ -258,7 +258,7 @@ folded(std::string_view name)
     Folded out = {};
     for (char c : name)
         if (c != '_' && c != '-' && out.n < sizeof out.text)
-            out.text[out.n++] = static_cast<char>(pg_tolower(static_cast<unsigned char>(c)));
+            out.text[out.n++] = static_cast<char>(pg_ascii_tolower(static_cast<unsigned char>(c)));
     return out;
 }
 
