@@ -21,7 +21,7 @@ begin
     when 'SCHEMA_VALIDATION_FAILED' then
         status := 422; name := 'schema_validation';
     when 'PAYLOAD_TOO_LARGE', 'METADATA_TOO_LARGE', 'RESULT_TOO_LARGE' then
-        status := 413; name := lower(code);
+        status := 413; name := lower(code collate "C");
     when 'BATCH_SIZE_EXCEEDED' then
         status := case when of_topic then 400 else 413 end;
             name := case when of_topic then 'batch_too_large' else 'x_batch_too_large' end;
@@ -42,7 +42,7 @@ begin
     when 'SCHEMA_EXISTS' then
         status := 409; name := 'conflict';
     when 'TOPIC_EXISTS_INCOMPATIBLE' then
-        status := 409; name := lower(code);
+        status := 409; name := lower(code collate "C");
     when 'QUEUE_PAUSED' then
         status := 422; name := 'queue_paused';
     when 'UNSUPPORTED_FEATURE' then

@@ -192,7 +192,8 @@ scan_unicode(Scan &s, bool of_key)
         note(s, from, of_key, false, "which cannot be stored",
              "Leave the character out, or encode the text as base64.");
     else
-        note(s, from, of_key, false, "which the encoding of the database does not have",
+        note(s, from, of_key, false,
+             psprintf("which the encoding %s of the database does not have", GetDatabaseEncodingName()),
              "Leave the character out, or use a database with the encoding UTF8.");
     return s.mode != Mode::find;
 }
