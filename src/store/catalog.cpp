@@ -204,7 +204,14 @@ refuse_row_triggers(Relation rel)
 Relation
 open_relation(Rel which, LOCKMODE mode)
 {
-    Relation rel = table_open(relation_oid(which), mode);
+    /* Whoever gets the lock has heard of a DROP EXTENSION that it waited for, and says so in our own words. */
+    Oid oid = relation_oid(which);
+    LockRelationOid(oid, mode);
+    for (Oid now; (now = relation_oid(which)) != oid; oid = now) {
+        UnlockRelationOid(oid, mode);
+        LockRelationOid(now, mode);
+    }
+    Relation rel = table_open(oid, NoLock);
     int i = static_cast<int>(which);
     fits[i].refresh(catalog_generation(which), [&] {
         check_columns(rel, shapes[i]);

@@ -50,6 +50,25 @@ for my $preload (1, 0) {
         is($session->query_safe("select queue from ojs.claim('q$round', 'w')"), "q$round",
             "PGX-02: and claims, $how, round $round");
     }
+    # One that waits for the lock of a DROP EXTENSION gets the answer that everybody gets afterwards.
+    my $dropping = $node->background_psql('postgres');
+    for my $call (q{ojs.push('test.job')}, q{ojs.claim('q1', 'w')}, q{ojs.claim('q1', 'w', wait => '20 s')},
+        q{ojs.info(gen_random_uuid())}) {
+        $session->query("set statement_timeout = '60s'; select from $call");
+        $dropping->query_safe('begin; drop extension ojs cascade');
+        $session->{stderr} = '';
+        $session->{stdin} .= "\\set VERBOSITY verbose\nselect from $call;\n\\warn 'ended'\n";
+        $session->{run}->pump_nb;
+        awaits($node, q{select count(*) > 0 from pg_stat_activity
+            where wait_event_type = 'Lock' and query like '%ojs.%'}, "$call waits for DROP EXTENSION, $how");
+        $dropping->query_safe('commit');
+        $session->{run}->pump until $session->{stderr} =~ /^ended$/m;
+        like($session->{stderr}, qr/ERROR:  57P03: .*not installed.*HINT:  Run CREATE EXTENSION ojs/s,
+            "PGX-02: $call that waited for DROP EXTENSION says what is missing, $how");
+        $session->{stdout} = $session->{stderr} = '';
+        $node->safe_psql('postgres', 'create extension ojs');
+    }
+    $dropping->quit;
     $session->quit;
     # What users call, what the extension keeps, and what the gateway's endpoints are made of.
     is($node->safe_psql('postgres',
