@@ -468,11 +468,11 @@ ojs_worker_main(Datum database)
     guarded([database] {
         connect(database, "ojs worker", duty_lock_timeout_ms);
         check_extension();
-        if (gone) {
+        if (gone || !settings.worker) { /* off for this database, or no worker had been started */
             Database *slot = my_database();
             if (slot != nullptr)
                 pg_atomic_write_u32(&slot->absent, 1);
-            leave("the extension is not installed");
+            leave(gone ? "the extension is not installed" : "ojs.worker is off");
         }
         if (!become_leader())
             leave("another one serves this database");

@@ -186,7 +186,7 @@ guc_init()
     DefineCustomBoolVariable("ojs.webhooks_over_http", "Lets webhooks have addresses without TLS.", nullptr,
                              &settings.webhooks_over_http, false, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable("ojs.worker", "Starts background workers where the library is preloaded.", nullptr,
-                             &settings.worker, true, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
+                             &settings.worker, true, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     refuse_session(on_connecting, by_session);
     reserve_settings_prefix("ojs");
 }
