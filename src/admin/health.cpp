@@ -15,6 +15,7 @@
 #include "ojs/state/reap.h"
 #include "ojs/upkeep/cron.h"
 #include "ojs/upkeep/duties.h"
+#include "ojs/admin/health.h"
 #include "ojs/admin/shared_use.h"
 
 namespace ojs
@@ -101,8 +102,10 @@ copy(StringInfo to, int column)
     appendStringInfoString(to, null ? "null" : TextDatumGetCString(value));
 }
 
-/* How long the database has been waiting for a worker that it ought to have, or 0. Each turn that is asked for is due a
- * second after the last one. */
+constexpr int64 late_us = 10 * USECS_PER_SEC;
+
+/* How long the database has been waiting for a worker that it ought to have, or 0. A turn that is asked for is due a
+ * second after the last one, and not before somebody asked for it. */
 int64
 waiting_us()
 {
@@ -110,8 +113,11 @@ waiting_us()
     if (database == nullptr || !settings.worker || RecoveryInProgress() || pg_atomic_read_u32(&database->worker) != 0)
         return 0;
     auto since = static_cast<int64>(pg_atomic_read_u64(&database->visit_us));
-    if (pg_atomic_read_u32(&database->active) != 0)
-        since = std::min(since, static_cast<int64>(pg_atomic_read_u64(&database->left_us)) + USECS_PER_SEC);
+    if (pg_atomic_read_u32(&database->active) != 0) {
+        pg_read_barrier();
+        since = std::min(since, std::max(static_cast<int64>(pg_atomic_read_u64(&database->left_us)) + USECS_PER_SEC,
+                                         static_cast<int64>(pg_atomic_read_u64(&database->active_us))));
+    }
     return std::max<int64>(steady_us() - since, 0);
 }
 
@@ -266,6 +272,12 @@ wake_up()
 
 } // namespace
 
+bool
+upkeep_served()
+{
+    return worker_present() || (shared_memory() && settings.worker && !RecoveryInProgress() && waiting_us() <= late_us);
+}
+
 } // namespace ojs
 
 using namespace ojs;
@@ -316,7 +328,6 @@ OJS_FUNCTION(ojs_health)
         appendStringInfoString(&report.webhooks, "null");
     StringInfoData upkeep;
     initStringInfo(&upkeep);
-    constexpr int64 late_us = 10 * USECS_PER_SEC;
     bool late = !present && waiting_us() > late_us;
     double notify_used = notify_queue_used();
     bool degraded = late || notify_used >= notify_queue_full;

@@ -7,6 +7,7 @@
 #include "ojs/counters/metric_table.h"
 #include "ojs/store/spi.h"
 #include "ojs/upkeep/duties.h"
+#include "ojs/admin/health.h"
 #include "ojs/admin/shared_use.h"
 
 using namespace ojs;
@@ -49,7 +50,7 @@ constexpr char server_sql[] = R"sql(
     select '', array[(select count(*) from ojs_store.worker w, ojs_store.caller_tenant() t (tenant)
             where ojs_store.worker_status(w, null) = 'running'
                 and (t.tenant is null or right(w.name, length(t.tenant) + 1) = '@' || t.tenant)),
-        ojs_store.worker_running()::int, (ojs_store.maintenance_json() -> 'maintenance')::boolean::int]
+        $1::int, (ojs_store.maintenance_json() -> 'maintenance')::boolean::int]
 )sql";
 constexpr char webhooks_sql[] = R"sql(
     select '', array[count(*), coalesce(sum(pending), 0)::bigint, coalesce(sum(delivered), 0)::bigint,
@@ -58,7 +59,7 @@ constexpr char webhooks_sql[] = R"sql(
     where ojs_store.may_see_tenant(w.tenant)
 )sql";
 constinit Statement webhooks_now = {webhooks_sql, {}, nullptr};
-constinit Statement server_now = {server_sql, {}, nullptr};
+constinit Statement server_now = {server_sql, {BOOLOID}, nullptr};
 
 struct Labelled {
     std::string_view labels;
@@ -256,7 +257,7 @@ write(Lines &lines, const Listing &queues, const Listing &series, const Listing 
     lines.gauges("ojs_workers_busy", "Jobs that workers hold", queues, state_active);
     lines.gauges("ojs_queue_paused", "1 where a queue is paused", queues, paused);
     lines.gauge("ojs_workers_active", "Workers that are running", server.all->n[0]);
-    lines.gauge("ojs_upkeep_running", "1 while the background worker runs", server.all->n[1]);
+    lines.gauge("ojs_upkeep_running", "1 while a background worker runs, or comes in its turn", server.all->n[1]);
     lines.gauge("ojs_maintenance", "1 while the server is in maintenance", server.all->n[2]);
     write_duties(lines);
     write_shared_memory(lines);
@@ -276,7 +277,7 @@ OJS_FUNCTION(ojs_metrics)
     with_spi([&] {
         Listing series = read_listing(series_now, {BoolGetDatum(shared)});
         Listing queues = read_listing(queues_now);
-        write(lines, queues, series, read_listing(server_now));
+        write(lines, queues, series, read_listing(server_now, {BoolGetDatum(upkeep_served())}));
         write_webhooks(lines, read_listing(webhooks_now).all->n);
     });
     SET_VARSIZE(lines.text.data, lines.text.len);

@@ -37,6 +37,7 @@ prepare(Database &database, Oid oid)
     pg_atomic_init_u32(&database.absent, 0);
     pg_atomic_init_u32(&database.poked, 0);
     pg_atomic_init_u32(&database.active, 0);
+    pg_atomic_init_u64(&database.active_us, 0);
     pg_atomic_init_u32(&database.turn_over, 0);
     pg_atomic_init_u64(&database.visit_us, static_cast<uint64>(steady_us()));
     pg_atomic_init_u64(&database.left_us, static_cast<uint64>(steady_us()));

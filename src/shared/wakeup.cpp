@@ -102,6 +102,8 @@ publish_activity()
     Database *database = active_here ? my_database() : nullptr;
     if (database == nullptr || pg_atomic_read_u32(&database->active) != 0)
         return;
+    pg_atomic_write_u64(&database->active_us, static_cast<uint64>(steady_us()));
+    pg_write_barrier();
     pg_atomic_write_u32(&database->active, 1);
     if (pg_atomic_read_u32(&shared->take_turns) != 0 && pg_atomic_read_u32(&database->worker) == 0)
         set_latch(pg_atomic_read_u32(&shared->launcher));

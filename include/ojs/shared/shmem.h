@@ -37,9 +37,10 @@ struct Database {
                                         * themselves, since nobody knows who listens */
     pg_atomic_uint32 new_wishes;       /* … and no tick has told of the queues that have work yet */
     pg_atomic_uint32 asked;            /* a session wants a worker here */
-    pg_atomic_uint32 absent;           /* the last worker found no extension */
+    pg_atomic_uint32 absent;           /* the last worker found no extension, or that ojs.worker is off here */
     pg_atomic_uint32 poked;            /* something is due sooner than the worker thinks */
     pg_atomic_uint32 active;           /* a transaction has called ojs since the worker's last pass began */
+    pg_atomic_uint64 active_us;        /* … and when the first one of them did, by the steady clock */
     pg_atomic_uint32 turn_over;        /* the last worker left to let another database have one */
     pg_atomic_uint64 visit_us;    /* where databases take turns: when the next worker is due, by the steady clock */
     pg_atomic_uint64 left_us;     /* … and when the last one left */
