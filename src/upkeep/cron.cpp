@@ -20,7 +20,8 @@ namespace
 constinit Statement run_due = {R"sql(
     select ojs_store.run_crons($1, $2)
     where exists (select from ojs_store.cron where due_at <= $1)
-        or exists (select from ojs_store.cron where planned_at > $1)
+        or exists (select from (select null::timestamptz as planned_at) not_in_0_1_0
+            where exists (select from ojs_store.cron where planned_at > $1))
         or exists (select from ojs_store.cron_run where waiting)
 )sql",
                                {TIMESTAMPTZOID, INT4OID},
