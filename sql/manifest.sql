@@ -34,12 +34,14 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
         'experimental', jsonb_agg(jsonb_build_object('name', name, 'uri', 'urn:ojs:ext:experimental:' || name,
             'version', '1.0.0') order by name) filter (where not official))
     from (values ('admin-api', true), ('backpressure', true), ('bulk-operations', true), ('dead-letter', true),
-        ('durable-execution', true), ('fair-scheduling', true), ('multi-tenancy', true), ('progress', true),
-        ('rate-limiting', true), ('results', true), ('schema-registry', true), ('timeouts', true),
+        ('durable-execution', true), ('fair-scheduling', true), ('multi-tenancy', true), ('payload-limits', true),
+        ('progress', true), ('rate-limiting', true), ('results', true), ('schema-registry', true), ('timeouts', true),
         ('webhooks', true), ('job-versioning', false)) e (name, official)
     where case name
         when 'multi-tenancy' then coalesce(current_setting('ojs.tenancy', true), 'off') <> 'off'
         when 'bulk-operations' then coalesce(current_setting('ojs.max_batch_size', true)::int >= 100, true)
+        when 'payload-limits' then coalesce(ojs_http.bytes_of('ojs.max_envelope_size') >= 1048576
+            and ojs_http.bytes_of('ojs.max_meta_size') <= 65536, true)
         else true end
 $$;
 

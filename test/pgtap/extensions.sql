@@ -1,6 +1,6 @@
 -- extensions.sql: what the documents of the extensions that the manifest claims require, a test for each requirement:
--- MAN-02. Those of backpressure, bulk-operations, results and timeouts are here; the others have cases of the official
--- suite and files of their own. Runs once: nothing here asks whether ojs was preloaded.
+-- MAN-02. Those of backpressure, bulk-operations, payload-limits, results and timeouts are here; the others have cases
+-- of the official suite and files of their own. Runs once: nothing here asks whether ojs was preloaded.
 begin;
 select no_plan();
 \ir helpers.psql
@@ -25,7 +25,7 @@ create function pg_temp.event(type text, job uuid) returns jsonb language sql as
     select e.data from ojs.events e where e.type = $1 and (job is null or e.job_id = job) limit 1
 $$;
 select is(pg_temp.claims(name), 1::bigint, name || ' is claimed (MAN-02)')
-from unnest('{backpressure,bulk-operations,results,timeouts}'::text[]) name;
+from unnest('{backpressure,bulk-operations,payload-limits,results,timeouts}'::text[]) name;
 select is(pg_temp.claims('queue-config'), 0::bigint,
     'queue-config is not: an exhausted job stays in its queue (MAN-02)');
 
@@ -124,6 +124,47 @@ select is((select array_agg(key order by key) from jsonb_object_keys(pg_temp.eve
 from (values ('bulk.enqueue.completed', '{atomicity,failed,succeeded,total}'),
     ('bulk.cancel.completed', '{cancelled,skipped,total}'), ('bulk.retry.completed', '{retried,skipped,total}'),
     ('bulk.delete.completed', '{deleted,skipped,total}')) e (type, fields);
+
+-- PAYLOAD LIMITS ---------------------------------------------------------------------------------------------------
+
+-- A job whose document has so many bytes, and one whose meta has; many small values, or one large one.
+create function pg_temp.envelope(bytes int, member text) returns text language plpgsql as $$
+declare
+    body text := case member when 'args' then '{"type":"pay.a","args":["%s"]}'
+        when 'many args' then '{"type":"pay.a","args":[1,2,{"a":1,"b":[2,3]},"%s"]}'
+        when 'meta' then '{"x":"%s"}' else '{"k1":1,"k2":[1,2],"x":"%s"}' end;
+begin
+    body := replace(body, '%s', repeat('x', bytes - length(body) + 2));
+    return case when member like '%meta' then '{"type":"pay.a","args":[],"meta":' || body || '}' else body end;
+end $$;
+select is(pg_temp.raw('POST', '/ojs/v1/jobs', pg_temp.envelope(bytes, member),
+    '{"content-type": "application/json"}'), want, format('payload-limits %s: %s bytes of %s', id, bytes, member))
+from (values ('PL.001', 1048576, 'args', '201'), ('PL.001', 1048576, 'many args', '201'),
+    ('PL.006', 1048577, 'args', '413 payload_too_large'), ('PL.006', 1048577, 'many args', '413 payload_too_large'),
+    ('PL.002', 65536, 'meta', '201'), ('PL.002', 65536, 'more meta', '201'),
+    ('PL.002', 65537, 'meta', '413 metadata_too_large'), ('PL.002', 65537, 'more meta', '413 metadata_too_large'))
+    e (id, bytes, member, want);
+select is(pg_temp.error('POST', '/ojs/v1/jobs', jsonb_build_object('type', 'a', 'args', '[]'::jsonb, 'queue',
+    repeat('q', 256))), '400 invalid_request', 'payload-limits PL.003: a name of a queue of 256 bytes is refused');
+select is(pg_temp.error('POST', '/ojs/v1/jobs', jsonb_build_object('type', repeat('a', bytes), 'args', '[]'::jsonb)),
+    want, format('payload-limits PL.004: a type of %s bytes', bytes))
+from (values (255, '201'), (256, '400 invalid_request')) t (bytes, want);
+select is(ojs.manifest() #> '{extensions,payload_limits}', ojs.manifest() -> 'payload_limits',
+    'payload-limits PL.005: the manifest has the limits where the document has them');
+select is(ojs.manifest() #> '{extensions,payload_limits}' @> '{"max_envelope_bytes": 1048576, "max_meta_bytes": 65536,
+    "max_queue_name_bytes": 128, "max_job_type_bytes": 255, "supported_compression": [], "external_references": true,
+    "chunking": false, "per_queue_limits": false}', true, 'payload-limits PL.005: all of them');
+select is((pg_temp.http('POST', '/ojs/v1/jobs', jsonb_build_object('type', 'a', 'args', args)) #> '{body,job,args}'),
+    args, 'payload-limits PL.007: a reference stays as it is')
+from (select '[{"__ojs_ref": "s3://bucket/a.json", "size": 1, "checksum": "sha256:abc"}]'::jsonb) r (args);
+set local ojs.max_envelope_size = '1023kB';
+select is(pg_temp.claims('payload-limits'), 0::bigint,
+    'payload-limits PL.001: where less than 1 MB is allowed, it is not claimed (R-96)');
+reset ojs.max_envelope_size;
+set local ojs.max_meta_size = '65kB';
+select is(pg_temp.claims('payload-limits'), 0::bigint,
+    'payload-limits PL.002: nor where more than 64 KB of meta are (R-96)');
+reset ojs.max_meta_size;
 
 -- RESULTS ----------------------------------------------------------------------------------------------------------
 
