@@ -38,14 +38,14 @@ insert into calls select unnest(string_to_array(names, ' ')), callers from (valu
         || 'create_schema drop_schema set_schema_validation skip_ordering_key reset', ''),
     ('http', 'pwo'),
     ('claim_webhooks finish_webhooks', '*'), -- nobody: an administrator grants them to a sender
-    ('version envelope canonical_json fingerprint fingerprint_input manifest capabilities key_slot node_of',
+    ('version envelope canonical_json fingerprint fingerprint_input storable manifest capabilities key_slot node_of',
         '*')) list (names, callers);
 
 -- Likewise for the parts of ojs.http.
 create temp table http_calls (name text, callers text);
 insert into http_calls select unnest(string_to_array(names, ' ')), callers from (values
-    ('routes act_for handlers_by_path find_route check_headers check_body headers_of time_value duration_value '
-     'values_in '
+    ('routes act_for handlers_by_path find_route check_headers check_body mend_body headers_of time_value '
+     'duration_value values_in '
      'abridged would_wait may_wait most_bytes bytes_of field_in hint_of query_word read_headers read_query decoded '
      'request_id reply no_route problem status_of error_body raise now rfc3339 '
         || 'upkeep object field text_field number_field texts_field job_id job_named query_number query_list '
