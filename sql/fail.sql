@@ -30,5 +30,5 @@ comment on function ojs.nack_many(text, uuid[], interval, text[])
 create function ojs.storable(document text) returns jsonb
 language c stable strict parallel safe as 'MODULE_PATHNAME', 'ojs_storable';
 comment on function ojs.storable(text)
-    is 'JSON text as jsonb, with what jsonb cannot hold replaced: \u0000 and half a surrogate pair by U+FFFD, NaN, '
+    is 'JSON text as jsonb, with what jsonb cannot hold replaced: U+0000 and half a surrogate pair by U+FFFD, NaN, '
        'infinities and numbers that are too long by strings; for the error of ojs.fail';

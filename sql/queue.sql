@@ -494,10 +494,3 @@ end $$;
 comment on function ojs.drop_queue(text, text, text)
     is 'Drops a queue; its unfinished jobs are a reason to refuse (reject), are discarded, or move to another queue; '
        'how many';
-
--- The longest time for which a queue keeps jobs that can be retried by hand; null where none says so.
-create function ojs_store.longest_retry() returns interval
-language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
-    select max(ojs_store.longest_retry(q.config)) * interval '1 ms' from ojs_store.queue q
-    where q.config ?| '{retention,dead_letter_ttl}' and q.state <> 'deleted'
-$$;

@@ -6,6 +6,13 @@ comment on function ojs.tick(int)
     is 'One pass of upkeep: reaps lapsed leases, promotes due jobs, discards expired ones, removes what is kept no '
        'longer; at most budget rows per duty';
 
+-- The longest time for which a queue keeps jobs that can be retried by hand; null where none says so.
+create function ojs_store.longest_retry() returns interval
+language sql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+    select max(ojs_store.longest_retry(q.config)) * interval '1 ms' from ojs_store.queue q
+    where q.config ?| '{retention,dead_letter_ttl}' and q.state <> 'deleted'
+$$;
+
 -- The job that a token of ojs.once begins with.
 create function ojs_store.job_in_token(token text) returns uuid
 language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$

@@ -31,8 +31,9 @@ begin
         queue_names := array[queue];
     elsif jsonb_typeof(queues) = 'array' then
         -- One that was never made has no lists.
-        queue_names := array(select q.name from ojs_store.queue q
-            where q.id = any (array(select jsonb_array_elements_text(queues)::bigint)));
+        queue_names := array(
+            select n.name from jsonb_array_elements_text(queues) as a(id), lateral (
+                select q.name from ojs_store.queue q where q.id = a.id::bigint limit 1) n);
     elsif type like 'workflow.%' then
         select array(select q.name from ojs_store.queue q where q.id = any (root.queues)) into queue_names
         from ojs_store.workflow f join ojs_store.workflow root on root.id = f.root

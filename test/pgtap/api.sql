@@ -13,7 +13,8 @@ insert into resolves_no_name values
     ('fail'), ('nack'), ('nack_many'), ('extend'), ('extend_many'), ('beat'), ('progress'), ('checkpoint'),
     ('get_checkpoint'), ('cancel'), ('activate'), ('info'), ('create_workflow'), ('workflow'), ('cancel_workflow'),
     ('extend_workflow'), ('tick'), ('version'),
-    ('canonical_json'), ('fingerprint'), ('fingerprint_input'), ('storable'), ('envelope'), ('health'), ('metrics'), ('ready'),
+    ('canonical_json'), ('fingerprint'), ('fingerprint_input'), ('storable'), ('envelope'), ('health'),
+    ('metrics'), ('ready'),
         ('start_worker'),
     ('retry'), ('set_priority'), ('discard'), ('delete_job'), ('work_open'), ('work_next'), ('work_close'),
         ('register_hook');

@@ -134,8 +134,8 @@ select is(pg_temp.claimed('again', 1), 'e', 'R-29: and then the returned');
 select is(deliveries, 2, 'Q-21: every delivery counts, after a nack too') from ojs.jobs
     where id = pg_temp.named('again', 'c');
 
--- More leases expired than a claim has room for: the next claims go on with them before they hand out fresh jobs. A claim
--- inside a longer transaction reaps only what it can hand out.
+-- More leases expired than a claim has room for: the next claims go on with them before they hand out fresh jobs. A
+-- claim inside a longer transaction reaps only what it can hand out.
 select pg_temp.push_all('expired', 'abcdef') \g /dev/null
 select is(count(*), 3::bigint, '(three jobs are held)') from ojs.claim('expired', 'w', 3, lease => '1 s');
 select pg_temp.clock('2 seconds') \g /dev/null

@@ -347,7 +347,8 @@ select is(array[next_run_at::text, date_trunc('second', last_run_at)::text, run_
     '{2100-03-02 09:00:00+00,2100-03-01 09:00:00+00,1}', 'CRN-08: the entry has moved on') from ojs.crons
     where name = 'run';
 select is(data - '{job_id,actual_time}'::text[],
-    '{"cron_name": "run", "queue": "runs", "cron_expression": "0 9 * * *", "timezone": "UTC", "job_type": "r.n", "run_count": 1, '
+    '{"cron_name": "run", "queue": "runs", "cron_expression": "0 9 * * *", "timezone": "UTC", "job_type": "r.n", '
+        '"run_count": 1, '
     '"scheduled_time": "2100-03-01T09:00:00.000Z", "scheduled_at": "2100-03-01T09:00:00.000Z", "cron_expr": "0 9 * * '
     '*"}'::jsonb,
     'EVT-03, R-61: cron.triggered, by the names of both documents') from ojs_store.stored_event
@@ -403,7 +404,8 @@ select pg_temp.clock_at('2026-03-08 07:00Z') \g /dev/null
 select ojs.tick() is null as ticked, ojs.tick() is null as again \gset
 select is(pg_temp.made('hole'), null, 'CRN-07: no job'),
     is(pg_temp.told('hole'), 'skipped:dst_skip', 'CRN-07: told of when it would have run, not later');
-select is(data, '{"cron_name": "hole", "queue": "default", "cron_expression": "*/30 2 * * *", "timezone": "America/New_York", '
+select is(data, '{"cron_name": "hole", "queue": "default", "cron_expression": "*/30 2 * * *", '
+    '"timezone": "America/New_York", '
             '"reason": '
                 '"dst_skip", "scheduled_time": "2026-03-08T07:00:00.000Z", "scheduled_at": "2026-03-08T07:00:00.000Z", '
                 '"cron_expr": "*/30 2 * * *", "job_type": "t", "local_time": "2026-03-08T02:00:00", "occurrences": '

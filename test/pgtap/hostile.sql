@@ -65,9 +65,11 @@ select set_config('hostile.held', :'held', true) \g /dev/null
 -- What a parameter's members are called, by its name.
 create temp table members_of as
 select name, string_to_array(regexp_replace(members, '\s+', ' ', 'g'), ' ') as members from (values
-    ('job', 'type args queue priority scheduled_at delay_until delay expires_at retry max_attempts unique meta metadata '
+    ('job', 'type args queue priority scheduled_at delay_until delay expires_at retry max_attempts unique meta '
+        'metadata '
         'timeout timeout_ms deduplication_key deduplicationKey deduplication_ttl dedup_fallback id tags tag pending '
-        'options schema specversion version visibility_timeout visibility_timeout_ms grace_period heartbeat_timeout enqueue_ttl '
+        'options schema specversion version visibility_timeout visibility_timeout_ms grace_period heartbeat_timeout '
+        'enqueue_ttl '
         'total_timeout result_ttl delivery rate_limit ordering_key ordering parent_id x'),
     ('error', 'type code message retryable backtrace details rate_limit_until x'),
     ('config', 'type max_depth max_size_bytes dead_letter delete_on_ack durable leases_durable lease_log lease_ms '

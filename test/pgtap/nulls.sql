@@ -42,7 +42,8 @@ select is((select string_agg(format('%s: %s', call, outcome), e'\n')
 -- A function that does something says so where it does nothing: a driver may bind a variable that was never set.
 select is((select string_agg(p.oid::regprocedure::text, ', ') from pg_proc p where p.pronamespace = 'ojs'::regnamespace
     and p.provolatile = 'v' and p.proisstrict and p.proname <> 'key_held'), null, 'no function is silent for null');
-select throws_ok('select ojs.push_job(null)', 'OJ100', 'job must not be null', 'ojs.push_job says that nothing was pushed');
+select throws_ok('select ojs.push_job(null)', 'OJ100', 'job must not be null',
+    'ojs.push_job says that nothing was pushed');
 
 select * from finish();
 rollback;

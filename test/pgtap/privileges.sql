@@ -75,7 +75,8 @@ select is(pg_temp.strangers(), 'relation ojs.events: SELECT to dp_sender
 relation ojs.queues: SELECT to dp_sender
 routine ojs.claim_webhooks(integer): EXECUTE to dp_sender
 routine ojs.finish_webhooks(jsonb): EXECUTE to dp_sender
-schema ojs: USAGE to dp_sender', 'an update takes back what default privileges say, and leaves what was granted by hand');
+schema ojs: USAGE to dp_sender',
+    'an update takes back what default privileges say, and leaves what was granted by hand');
 select is(pg_temp.missing(), null, 'the roles have what they are to have');
 
 select * from finish();

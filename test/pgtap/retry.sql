@@ -293,7 +293,8 @@ from (values ('{"type": "X"}'::jsonb, 'X: X'), ('{"message": "x"}', 'unknown_err
     ('{"message": "x", "type": null, "code": null}', 'unknown_error: x'), ('{"type": "X", "message": null}', 'X: X'),
     ('{"type": "X", "message": 5}', 'X: 5'), ('{"type": "", "message": ""}', 'unknown_error: '),
     ('{"type": {}, "message": "x"}', '{}: x'), ('{"code": 500, "message": "x"}', '500: x'),
-    ('{"details": {"error_class": 5}, "message": "x"}', '5: x'), ('[]', 'unknown_error: []'), ('"x"', 'unknown_error: x'),
+    ('{"details": {"error_class": 5}, "message": "x"}', '5: x'), ('[]', 'unknown_error: []'),
+    ('"x"', 'unknown_error: x'),
     ('{}', 'unknown_error: unknown_error')) r (given, told), pg_temp.error(given) e;
 
 select is(ojs.envelope(f) @> '{"state": "retryable", "attempt": 1, "max_attempts": 3, "retry_delay_ms": 1000}', true,

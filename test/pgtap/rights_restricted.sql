@@ -1,6 +1,6 @@
--- rights_restricted.sql: what a call may do and show does not depend on where it stands. PostgreSQL evaluates expressions
--- of indexes, materialized views and hooks of other roles as another user, in a security-restricted operation; none of
--- that may do more than the plain call: SEC-01, MW-01.
+-- rights_restricted.sql: what a call may do and show does not depend on where it stands. PostgreSQL evaluates
+-- expressions of indexes, materialized views and hooks of other roles as another user, in a security-restricted
+-- operation; none of that may do more than the plain call: SEC-01, MW-01.
 -- Runs once: nothing here asks whether ojs was preloaded.
 -- The calls are made of the catalog: every SECURITY DEFINER function is called, a new one too.
 begin;
@@ -98,7 +98,8 @@ grant all on rr.view, rr.policed, rr.late to public;
 
 -- A hook of a role, whether or not it may register one.
 create function pg_temp.hooked(point text) returns void language sql as $$
-    insert into ojs_store.hook (name, point, position, function_schema, function_name, role, registered_at, function_owner)
+    insert into ojs_store.hook (name, point, position, function_schema, function_name, role, registered_at,
+        function_owner)
         values ('rr', point, 1, 'rr', 'hook', current_setting('rr.role'), now(), session_user);
     select ojs_store.changed('ojs_store.hook');
 $$;
@@ -164,7 +165,8 @@ select p.role, p.name, p.call, l.place, p.outcome as plain, pg_temp.attempt_in(p
 from (
     select * from plainly where role = 'outsider' and outcome <> '42501'
     union
-    select distinct on (role, name) * from plainly where role = 'outsider' or outcome <> '42501' order by role, name, call
+    select distinct on (role, name) * from plainly where role = 'outsider' or outcome <> '42501'
+    order by role, name, call
 ) p, places l;
 
 select is((select string_agg(distinct outcome, '; ') from plainly where outcome ~ 'FORGED'), null,
@@ -187,12 +189,14 @@ select is((select string_agg(format('%s as %s: %s', call, role, outcome), e'\n')
     'SEC-01: views, policies and triggers answer as the plain call');
 select is(pg_temp.attempt_in('insider', call, null), 'answers SECRET', 'SEC-01: who may, sees ' || call)
 from (values ($$ojs.list_jobs('vault')$$), ($$v from ojs.events v where type ~ 'workflow'$$)) c (call);
-select is(pg_temp.attempt_in('insider', call, statement), 'answers SECRET', format('SEC-01: in %s too: %s', place, call))
+select is(pg_temp.attempt_in('insider', call, statement), 'answers SECRET',
+    format('SEC-01: in %s too: %s', place, call))
 from places, (values ($$v from ojs.jobs v$$), ($$v from ojs.workflows v$$), ($$'SECRET' from ojs.crons$$)) c (call)
 where place in ('a materialized view', 'an index');
 
 -- What a hook is for goes on: to push, and to write elsewhere.
-select is(pg_temp.attempt_in('outsider', $$ojs.push('t', queue => 'other')$$, statement), 'answers', 'MW-01: a hook pushes')
+select is(pg_temp.attempt_in('outsider', $$ojs.push('t', queue => 'other')$$, statement), 'answers',
+    'MW-01: a hook pushes')
 from places where place = 'an execution hook';
 select is(pg_temp.attempt_in('outsider', $$ojs.pause_queue('vault')$$, statement), '42501',
     'SEC-01: but administers nothing') from places where place = 'an execution hook';
