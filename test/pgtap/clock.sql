@@ -111,5 +111,16 @@ select is(exists (select from ojs_store.workflow_due)
     'the check of workflows looks again once the clock is right: R-98 WF-10');
 select is(ojs.health() #>> '{status}', 'ok', 'the server is well: R-98');
 
+-- Hours that come twice, as ojs.schedule gives notice of them.
+select is((ojs_store.cron_rest(expression, zone, '2027-01-01 00:00Z')).length::text, wanted,
+    format('%s in %s pauses for %s when clocks are set back: R-53', expression, zone, coalesce(wanted, 'no time')))
+from (values ('* * * * *', 'Europe/Berlin', '01:00:00'), ('*/15 * * * *', 'America/New_York', '01:00:00'),
+    ('@hourly', 'Europe/London', '01:00:00'), ('*/10 * * * *', 'Australia/Lord_Howe', '00:30:00'),
+    ('* * * * *', 'UTC', null), ('* * * * *', 'Asia/Tokyo', null), ('30 2 * * *', 'Europe/Berlin', null),
+    ('*/15 9-17 * * *', 'Europe/Berlin', null), ('0 9 * * MON-FRI', 'America/New_York', null)) e (expression, zone,
+        wanted);
+select is((ojs_store.cron_rest('* * * * *', 'Europe/Berlin', '2027-01-01 00:00Z')).at, '2027-10-31 01:00Z'::timestamptz,
+    'from the moment at which they are set back: R-53');
+
 select * from finish();
 rollback;

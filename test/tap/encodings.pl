@@ -22,7 +22,8 @@ for my $encoding (sort keys %held) {
     my $http = sub {
         my ($path, $body) = @_;
         return $node->safe_psql("db_$encoding", "select status, body::jsonb #>> '{error,retryable}',
-            body::jsonb #>> '{error,message}' from ojs.http('POST', '$path', '{\"Content-Type\": \"application/json\"}', \$body\$$body\$body\$)");
+            body::jsonb #>> '{error,message}' from ojs.http('POST', '$path',
+            '{\"Content-Type\": \"application/json\"}', \$body\$$body\$body\$)");
     };
     like($http->('/ojs/v1/jobs', qq({"type": "a.b", "args": [$good]})), qr/^201\|/, "$encoding: holds $good HTTP-05");
     for my $case (['/ojs/v1/jobs', qq({"type": "a.b", "args": [$bad]})],

@@ -48,7 +48,8 @@ const UUID = /^(\{[0-9a-f-]{32,38}\}|[0-9a-f-]{32,36})$/i;
 // What is no id is the id of no job.
 function checkId(id) {
   if (typeof id === 'string' && UUID.test(id) && id.replace(/[{}-]/g, '').length === 32) return id;
-  const shown = typeof id === 'string' ? `"${id.slice(0, 100)}"` : id === null ? 'null' : `a value of type ${typeof id}`;
+  const shown = typeof id === 'string' ? `"${id.slice(0, 100)}"`
+    : id === null ? 'null' : `a value of type ${typeof id}`;
   const error = { message: `job ${shown} does not exist`, code: 'OJ300', hint: 'Give the id of a job, a UUID.' };
   throw new OjsError(error, { code: 'NOT_FOUND', retryable: false, details: { resource_type: 'job' } });
 }

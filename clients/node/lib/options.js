@@ -124,8 +124,8 @@ function reading(value) {
   }
 }
 
-const TIMES = ['delay', 'timeout', 'deduplication_ttl', 'enqueue_ttl', 'grace_period', 'heartbeat_timeout', 'result_ttl',
-  'total_timeout', 'visibility_timeout', 'initial_interval', 'max_interval', 'period'];
+const TIMES = ['delay', 'timeout', 'deduplication_ttl', 'enqueue_ttl', 'grace_period', 'heartbeat_timeout',
+  'result_ttl', 'total_timeout', 'visibility_timeout', 'initial_interval', 'max_interval', 'period'];
 const POLICIES = ['retry', 'unique', 'rate_limit', 'rate', 'throttle'];
 
 /** Attributes with their times as ISO 8601. What is no time, the server refuses. */
