@@ -133,8 +133,11 @@ read_overrides(Jsonb *given, const JobRow &job, TimestampTz at)
         envelope.meta = with_members(job.meta, envelope.meta);
     if (!has_retry)
         envelope.retry = job.retry;
-    else if (JB_ROOT_IS_OBJECT(envelope.retry))
+    else if (JB_ROOT_IS_OBJECT(envelope.retry)) {
+        check_retry_names(envelope.retry);
         envelope.retry = merge_retry_policy(job.retry, without_nulls(envelope.retry));
+    }
+    envelope.checked_before = true; /* what is not overridden was, when it was pushed */
     if (envelope.queue.empty())
         envelope.queue = "default";
     validate(envelope);

@@ -4,6 +4,7 @@
  */
 #include "ojs/pg/args.h"
 #include "ojs/pg/guard.h"
+#include "ojs/pg/near_name.h"
 #include "ojs/pg/settings.h"
 #include "ojs/job/attributes.h"
 #include "ojs/job/limit_policy.h"
@@ -198,6 +199,17 @@ retention_text(const JsonbValue &value, const char *field)
                           : psprintf("PT" INT64_FORMAT "S", ms / 1000));
 }
 
+[[noreturn]] void
+refuse_retention(std::string_view key, const char *field)
+{
+    NearName near = near_name(key);
+    for (std::string_view state : {"completed", "discarded", "cancelled"})
+        offer(near, state);
+    raise_field(invalid, field, "It has completed, discarded and cancelled.", "%s is no setting%s%s%s", field,
+                near.known.empty() ? "" : ": is it retention.", near.known.empty() ? "" : near.known.data(),
+                near.known.empty() ? "" : "?");
+}
+
 JsonbValue
 retention_value(const JsonbValue &value, const char *field)
 {
@@ -207,7 +219,7 @@ retention_value(const JsonbValue &value, const char *field)
     each_member(value.val.binary.data, [&](std::string_view key, const JsonbValue &member) {
         const char *name = psprintf("retention.%s", clipped(key));
         if (key != "completed" && key != "discarded" && key != "cancelled")
-            raise_field(invalid, name, "It has completed, discarded and cancelled.", "%s is no setting", name);
+            refuse_retention(key, name);
         if (member.type != jbvNull)
             out.add(key, retention_text(member, name));
     });
@@ -315,6 +327,31 @@ struct GivenSetting {
     JsonbValue value; /* null: back to the default */
 };
 
+/* The names of all settings, without their aliases. */
+const char *
+setting_names()
+{
+    StringInfoData all;
+    initStringInfo(&all);
+    for (const Setting &setting : known)
+        if (setting.name == setting.stored)
+            appendStringInfo(&all, "%s%s", all.len > 0 ? ", " : "", setting.stored);
+    return all.data;
+}
+
+[[noreturn]] void
+refuse_unknown(std::string_view key)
+{
+    NearName near = near_name(key);
+    for (const Setting &setting : known)
+        offer(near, setting.name);
+    if (near.known.empty())
+        raise_field(invalid, clipped(key), psprintf("The settings are %s.", setting_names()),
+                    "%s is no setting of a queue", clipped(key));
+    raise_field(invalid, clipped(key), psprintf("Write %s, or leave it out.", near.known.data()),
+                "%s is no setting of a queue: is it %s?", clipped(key), near.known.data());
+}
+
 /* The settings of the call, each once, in their stored form. */
 int
 read_settings(const Jsonb *given, std::string_view name, GivenSetting *out)
@@ -323,8 +360,7 @@ read_settings(const Jsonb *given, std::string_view name, GivenSetting *out)
     each_member(root_of(given), [&](std::string_view key, const JsonbValue &value) {
         const Setting *setting = setting_named(key);
         if (setting == nullptr)
-            raise_field(invalid, clipped(key), "The settings of queues are listed in docs/how-to/queues.md.",
-                        "%s is no setting of a queue", clipped(key));
+            refuse_unknown(key);
         GivenSetting one = {setting->stored, value};
         if (value.type != jbvNull)
             one.value = setting_value(*setting, name, value);

@@ -3,6 +3,10 @@
  */
 #include "ojs/job/attribute_names.h"
 
+#include "ojs/job/attributes.h"
+#include "ojs/pg/error.h"
+#include "ojs/pg/near_name.h"
+
 namespace ojs
 {
 
@@ -118,6 +122,23 @@ attr_named(std::string_view name)
 {
     const Name *found = std::lower_bound(std::begin(names), std::end(names), name, before);
     return found != std::end(names) && found->name == name ? found->attr : Attr::unknown;
+}
+
+void
+refuse_near_name(std::string_view unknown)
+{
+    if (unknown.starts_with("x_") || unknown.starts_with("x-")) /* x_queue is somebody's own, as it says */
+        return;
+    NearName near = near_name(unknown);
+    for (const Name &name : names)
+        if (name.attr != Attr::system && name.name.find('K') == std::string_view::npos) /* aliases: deduplicationKey */
+            offer(near, name.name);
+    if (near.known.empty())
+        return;
+    const char *known = pnstrdup(near.known.data(), near.known.size());
+    raise_field(Code::invalid_payload, clipped(unknown),
+                psprintf("Write %s, or give what is your own another name, or a place in meta.", known),
+                "%s is not known: is it %s?", clipped(unknown), known);
 }
 
 } // namespace ojs

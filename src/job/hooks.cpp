@@ -231,6 +231,7 @@ read_again(const Envelope &received, const Jsonb *json, TimestampTz now)
     Envelope made = empty_envelope();
 
     error_context_stack = &hooked;
+    made.checked_before = received.checked_before;
     envelope_from_json(json, now, false, made);
     if (!made.has_id || !same(made.id, received.id))
         raise_field(Code::invalid_payload, "id", "Let the hooks leave it as it is.",

@@ -4,6 +4,7 @@
 #include "ojs/job/limit_policy.h"
 
 #include "ojs/job/attributes.h"
+#include "ojs/pg/near_name.h"
 
 namespace ojs
 {
@@ -85,6 +86,45 @@ on_limit_of(const JsonbValue &value)
                 field, clipped(word));
 }
 
+constexpr std::string_view members[] = {"key",   "concurrency", "rate",    "throttle", "max_per_second",
+                                        "limit", "period",      "on_limit"};
+
+bool
+is_member(std::string_view name)
+{
+    return std::find(std::begin(members), std::end(members), name) != std::end(members);
+}
+
+void
+refuse_near_member(std::string_view unknown)
+{
+    NearName near = near_name(unknown);
+    for (std::string_view member : members)
+        offer(near, member);
+    if (near.known.empty())
+        return;
+    raise_field(invalid, psprintf("rate_limit.%s", clipped(unknown)),
+                psprintf("Write %s, or leave it out.", near.known.data()), "rate_limit.%s is not known: is it %s?",
+                clipped(unknown), near.known.data());
+}
+
+void
+check_says_something(const JsonbContainer *limit)
+{
+    bool all_known = true;
+    JsonbValue key;
+
+    each_member(limit, [&all_known](std::string_view name, const JsonbValue &) {
+        if (is_member(name))
+            return;
+        refuse_near_member(name);
+        all_known = false;
+    });
+    if (!says_something(read_limit(limit)) && !(all_known && find_member(limit, "key", key)))
+        raise_field(invalid, "rate_limit", "Give it a concurrency, rate or throttle, or leave it out.",
+                    "rate_limit limits nothing");
+}
+
 } // namespace
 
 void
@@ -147,12 +187,12 @@ void
 check_limit_members(const JsonbContainer *object)
 {
     each_member(object, [](std::string_view name, const JsonbValue &) {
-        constexpr std::string_view known[] = {"key",   "concurrency", "rate",    "throttle", "max_per_second",
-                                              "limit", "period",      "on_limit"};
-        if (std::find(std::begin(known), std::end(known), name) == std::end(known))
-            raise_field(invalid, clipped(name),
-                        "Its members are concurrency, rate, throttle, max_per_second, limit, period and on_limit.",
-                        "a rate limit has no member \"%s\"", clipped(name));
+        if (is_member(name))
+            return;
+        refuse_near_member(name);
+        raise_field(invalid, clipped(name),
+                    "Its members are concurrency, rate, throttle, max_per_second, limit, period and on_limit.",
+                    "a rate limit has no member \"%s\"", clipped(name));
     });
     JsonbValue value;
     if (find_member(object, "period", value) && !find_member(object, "rate", value) &&
@@ -178,6 +218,16 @@ check_rate_limit(const JsonbValue &value)
     if (!good)
         refuse(invalid, "rate_limit", psprintf("an object, or an array of at most %d objects", max_limits), value);
     each_limit(value, check_periods);
+}
+
+void
+check_limits_something(const JsonbValue &value)
+{
+    if (is_array(value))
+        each_element(value.val.binary.data,
+                     [](const JsonbValue &limit) { check_says_something(limit.val.binary.data); });
+    else
+        check_says_something(value.val.binary.data);
 }
 
 } // namespace ojs

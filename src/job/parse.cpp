@@ -98,6 +98,8 @@ keep_unknown(Parse &p, std::string_view key, const JsonbValue &value, bool neste
 {
     JsonbValue above;
 
+    if (!p.envelope.checked_before)
+        refuse_near_name(key);
     if (nested && find_member(p.top, key, above)) {
         if (!same_json(above, value))
             conflict(clipped(key));
@@ -213,6 +215,8 @@ read_member(Parse &p, std::string_view name, const JsonbValue &value, bool neste
         break;
     case Attr::rate_limit:
         check_rate_limit(value);
+        if (!e.checked_before)
+            check_limits_something(value);
         keep(p, "rate_limit", value);
         break;
     case Attr::result_ttl:

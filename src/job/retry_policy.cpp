@@ -4,6 +4,7 @@
 #include "ojs/job/retry_policy.h"
 
 #include "ojs/pg/json.h"
+#include "ojs/pg/near_name.h"
 
 namespace ojs
 {
@@ -246,33 +247,15 @@ require_object(const Jsonb *policy)
                     kind_of(policy));
 }
 
-/* A name without case, underscores and hyphens. */
-struct Folded {
-    char text[32];
-    size_t n;
-};
+/* What other libraries call max_attempts. */
+constexpr std::string_view other_words[] = {"attempts",   "retries",   "tries",   "max_retries",
+                                            "maxRetries", "max_tries", "maxTries"};
 
-Folded
-folded(std::string_view name)
+[[noreturn]] void
+refuse_unknown(std::string_view given, const char *known, const char *hint)
 {
-    Folded out = {};
-    for (char c : name)
-        if (c != '_' && c != '-' && out.n < sizeof out.text)
-            out.text[out.n++] = static_cast<char>(pg_ascii_tolower(static_cast<unsigned char>(c)));
-    return out;
-}
-
-/* Equal, or but for one letter that is another, missing or too much. */
-bool
-nearly_equal(const Folded &a, const Folded &b)
-{
-    std::string_view s(a.text, a.n), t(b.text, b.n);
-    size_t same = 0;
-    while (same < std::min(a.n, b.n) && s[same] == t[same])
-        same++;
-    auto rest = [same](std::string_view text, size_t skip) { return text.substr(std::min(same + skip, text.size())); };
-    return s == t || (a.n == b.n && rest(s, 1) == rest(t, 1)) || (a.n == b.n + 1 && rest(s, 1) == rest(t, 0)) ||
-           (a.n + 1 == b.n && rest(s, 0) == rest(t, 1));
+    raise_field(Code::invalid_retry_policy, qualified(clipped(given)), hint, "retry.%s is not known: is it %s?",
+                clipped(given), known);
 }
 
 } // namespace
@@ -288,13 +271,15 @@ check_retry_names(const Jsonb *policy)
             (void)parse_duration(text_of(value), Code::invalid_retry_policy, qualified(clipped(given)));
         if (found != nullptr)
             return;
-        Folded name = folded(given);
+        if (std::find(std::begin(other_words), std::end(other_words), given) != std::end(other_words))
+            refuse_unknown(given, "max_attempts", "Write max_attempts, which counts the first attempt, too.");
+        NearName near = near_name(given);
         for (const Field *field : fields)
             for (const char *known : field->names)
-                if (known != nullptr && nearly_equal(name, folded(known)))
-                    raise_field(Code::invalid_retry_policy, qualified(clipped(given)),
-                                psprintf("Write %s, or leave it out.", known), "retry.%s is not known: is it %s?",
-                                clipped(given), known);
+                if (known != nullptr)
+                    offer(near, known);
+        if (!near.known.empty())
+            refuse_unknown(given, near.known.data(), psprintf("Write %s, or leave it out.", near.known.data()));
     });
 }
 

@@ -311,7 +311,8 @@ check_retry(Envelope &e)
 {
     if (e.retry != nullptr && is_object(e.retry) && JB_ROOT_COUNT(e.retry) == 0)
         e.retry = nullptr;
-    check_retry_names(e.retry);
+    if (!e.checked_before)
+        check_retry_names(e.retry);
     if (e.flags & job_at_most_once) { /* never delivered twice, so never retried (DLV-01) */
         (void)read_retry_policy(e.retry);
         ObjectBuilder once;

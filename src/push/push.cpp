@@ -218,6 +218,26 @@ only_id_json(const Answer &answer)
     return out.add("deduplicated", json_bool(true)).finish();
 }
 
+Datum
+push_json(FunctionCallInfo fcinfo, Tables &tables, bool checked_before)
+{
+    TimestampTz at = now();
+    Jsonb *json = jsonb_or_null(fcinfo, 0);
+    if (json == nullptr)
+        raise_field(Code::invalid_payload, "job", "Give the envelope as a JSON object.", "job must not be null");
+    if (!JB_ROOT_IS_OBJECT(json))
+        raise_field(Code::invalid_payload, "job", "Give the envelope as a JSON object.", "a job must be an object");
+    Envelope envelope = empty_envelope();
+    envelope.checked_before = checked_before;
+    envelope_from_json(json, at, false, envelope);
+    if (!admit_envelope(hooks_at(Point::enqueue), envelope, at))
+        return JsonbPGetDatum(ObjectBuilder().add("dropped", json_bool(true)).finish());
+    Answer answer = push_one(tables, envelope, at);
+    Jsonb *job =
+        answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.status, answer.pushed.queue);
+    return JsonbPGetDatum(with_schema_warnings(with_pressure(job), envelope));
+}
+
 } // namespace
 
 OJS_CHANGE(ojs_push, "ojs.push()")
@@ -232,18 +252,11 @@ OJS_CHANGE(ojs_push, "ojs.push()")
 
 OJS_CHANGE(ojs_push_job, "ojs.push_job()")
 {
-    TimestampTz at = now();
-    Jsonb *json = jsonb_or_null(fcinfo, 0);
-    if (json == nullptr)
-        raise_field(Code::invalid_payload, "job", "Give the envelope as a JSON object.", "job must not be null");
-    if (!JB_ROOT_IS_OBJECT(json))
-        raise_field(Code::invalid_payload, "job", "Give the envelope as a JSON object.", "a job must be an object");
-    Envelope envelope = empty_envelope();
-    envelope_from_json(json, at, false, envelope);
-    if (!admit_envelope(hooks_at(Point::enqueue), envelope, at))
-        return JsonbPGetDatum(ObjectBuilder().add("dropped", json_bool(true)).finish());
-    Answer answer = push_one(tables, envelope, at);
-    Jsonb *job =
-        answer.gone ? only_id_json(answer) : job_json(answer.pushed.job, answer.pushed.status, answer.pushed.queue);
-    return JsonbPGetDatum(with_schema_warnings(with_pressure(job), envelope));
+    return push_json(fcinfo, tables, false);
+}
+
+/* ojs_store.push_stored(job jsonb) returns jsonb: a job whose names were checked when it was registered */
+OJS_CHANGE(ojs_push_stored, "ojs.push_job()")
+{
+    return push_json(fcinfo, tables, true);
 }

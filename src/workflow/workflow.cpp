@@ -225,6 +225,7 @@ read_beginning(Beginning &beginning, const Jsonb *jobs)
     each_element(root_of(jobs), [&](const JsonbValue &job) {
         Envelope envelope = empty_envelope();
         int32 at = position++;
+        envelope.checked_before = true;
         envelope_from_json(jsonb_of(job), beginning.at, false, envelope);
         if (!admit_envelope(hooks, envelope, beginning.at)) {
             not_begun(beginning, at, "dropped", "an enqueue hook dropped the job");

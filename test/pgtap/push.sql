@@ -236,7 +236,7 @@ from unnest('{maxAttempts,Max_Attempts,max_atempts,max_attemptss,max_attempt,max
     'initialInterval,jiter,startegy,on_exhaustio}'::text[]) name where name <> 'startegy';
 select is(pg_temp.refusal(format($$ select ojs.push('a.b', retry => jsonb_build_object(%L, 5)) $$, name)), 'accepted',
     'unknown to a retry policy, and kept (R-11): ' || name)
-from unnest('{x,attempts,max,retry_if,"",interval}'::text[]) name;
+from unnest('{x,max,retry_if,"",interval}'::text[]) name;
 select is(pg_temp.refusal($$ select ojs.create_queue('nearly', '{"default_retry": {"maxAttempts": 5}}') $$),
     'OJ106 INVALID_RETRY_POLICY retry.maxAttempts', 'a queue''s policy likewise');
 select is(pg_temp.refusal($$ select ojs.push('a.b', '{}') $$), 'OJ103 INVALID_ARGS args',

@@ -51,4 +51,8 @@ enum class Attr : uint8 {
 
 Attr attr_named(std::string_view name);
 
+/* Refuses an unknown name that is nearly that of an attribute which a caller may set: it would be kept and mean nothing
+ * (R-84). */
+void refuse_near_name(std::string_view unknown);
+
 } // namespace ojs

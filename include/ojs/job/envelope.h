@@ -44,6 +44,7 @@ struct Envelope {
     std::optional<int64> deduplication_ttl_ms;
     int max_attempts;          /* set by validate() from retry, or the default 3 */
     int32 flags;               /* job_flag, set by validate(): all but job_has_history */
+    bool checked_before;       /* it was stored to be pushed later: names were checked then, by the rules of then */
     bool measured;             /* its size has been checked already, as the JSON it came in */
     Jsonb *schema_warnings;    /* an array of what its args lack by their schema; null: nothing */
     const UpdatedJob *updated; /* the job in whose place it is stored (push/update.h); null: it is a new one */

@@ -61,6 +61,10 @@ void check_rate_limit(const JsonbValue &value);
 /* Refuses periods of more than 100 years. */
 void check_periods(const LimitPolicy &policy);
 
+/* Refuses, of a job, what check_rate_limit() lets pass and limits nothing: a misspelt member, and a limit without any
+ * number. One with a key alone says something: that of a limit that an administrator sets, or that may be paused. */
+void check_limits_something(const JsonbValue &value);
+
 /* The characters a key may have. */
 void check_limit_key(std::string_view key, const char *field);
 

@@ -25,8 +25,9 @@ static_assert(std::is_trivially_destructible_v<RetryPolicy>);
 /* Reads and checks a policy object (null: the system's default); raises INVALID_RETRY_POLICY naming the field. */
 RetryPolicy read_retry_policy(const Jsonb *policy);
 
-/* Raises INVALID_RETRY_POLICY for an unknown member whose name is a known one but for case, underscores or one letter:
- * it would be kept and mean nothing (R-84). Null, and what is no object, is left to read_retry_policy(). */
+/* Raises INVALID_RETRY_POLICY for an unknown member whose name is nearly a known one, or another library's word for
+ * max_attempts: it would be kept and mean nothing (R-84). Null, and what is no object, is left to
+ * read_retry_policy(). */
 void check_retry_names(const Jsonb *policy);
 
 /* The policy as the envelope shows it: what was given, defaults filled in, unknown members kept. Null gives the
