@@ -145,9 +145,12 @@ end $$;
 comment on function ojs.configure_queue(text, jsonb)
     is 'Changes settings of a queue, or of the policy _default for all queues; null sets one back to its default';
 
--- The default policy is no queue: it has settings and no state.
+-- The default policy is no queue: it has settings and no state. A queue that is not there is made (R-31), and whoever
+-- misspelt its name is told.
 create function ojs_store.set_state(name text, state text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    made boolean := (ojs_store.queue_named(name)).id is null;
 begin
     if name = '_default' then
         perform ojs_store.raise('INVALID_QUEUE', 'queue _default is a policy, and hands out nothing',
@@ -155,6 +158,11 @@ begin
             'Name a queue.');
     end if;
     perform ojs_store.set_queue(name, null, state);
+    if made then
+        raise notice 'there was no queue "%": it is made, and is %', name, state
+            using hint = 'If its name is misspelt, the queue that was meant is as it was; '
+                'ojs.drop_queue removes this one.';
+    end if;
 end $$;
 
 create function ojs.pause_queue(name text) returns void

@@ -47,6 +47,18 @@ check_report(bool number, const text *message, const Jsonb *data)
               "message and data have " INT64_FORMAT " bytes, and " INT64_FORMAT " are allowed", size, max_report_bytes);
 }
 
+/* The specification wants 1.3 to count as 1; but 50 was most likely meant as 50 %. */
+void
+note_clamped(Datum number)
+{
+    constexpr double rounding = 1e-9;
+    double given = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow, number));
+    if (given > 1 + rounding)
+        ereport(NOTICE,
+                (errmsg("progress is %s, and counts as 1", DatumGetCString(DirectFunctionCall1(numeric_out, number))),
+                 errhint("It is a part of the whole, from 0 to 1: 50 percent are 0.5.")));
+}
+
 enum { p_job_id, p_progress, p_message, p_data, p_lease_id, p_worker };
 
 /* Whoever does not hold the job is not told so, and changes nothing (PRG-01): the job may just have ended. */
@@ -57,7 +69,8 @@ report_progress(FunctionCallInfo fcinfo, Tables &tables, SpiArg number)
     text *message = text_or_null(fcinfo, p_message);
     Jsonb *data = jsonb_or_null(fcinfo, p_data);
     Holder holder = {};
-    if (PG_NARGS() > p_lease_id)
+    bool by_sql = PG_NARGS() <= p_lease_id;
+    if (!by_sql)
         holder = {text_or_null(fcinfo, p_worker), text_or_null(fcinfo, p_lease_id)};
     TimestampTz at = now();
     LeaseRow lease;
@@ -78,6 +91,8 @@ report_progress(FunctionCallInfo fcinfo, Tables &tables, SpiArg number)
                                           Int32GetDatum(lease.deliveries), TimestampTzGetDatum(at), number,
                                           or_null(message), or_null(data)});
         });
+        if (by_sql && !number.null)
+            note_clamped(number.value);
     } else {
         JobRow job;
         Status status;
