@@ -212,6 +212,8 @@ Datum
 bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bool cancelled_too = false)
 {
     TimestampTz at = now();
+    const char *hint = cancelled_too ? "Only discarded, cancelled and retryable jobs can be retried."
+                                     : "Only discarded and retryable jobs can be retried.";
     JobRow job;
     FinishedRow done;
     DelayedRow row = {};
@@ -227,13 +229,13 @@ bring_back(Tables &tables, const pg_uuid_t &id, Jsonb *overrides, text *rule, bo
         row.queue = done.queue;
         row.deliveries = done.deliveries;
     } else
-        raise_state(tables, id, "retry", Needs::pending, at);
+        raise_state(tables, id, "retry", Needs::pending, at, hint);
 
     if (rule == nullptr)
         check_use_of_job(row.queue, id, Right::administer);
     ItemPointerData tid;
     if (store::find(tables.job(), store::Idx::job_id, id, &tid) == store::Row::none)
-        raise_state(tables, id, "retry", Needs::pending, at);
+        raise_state(tables, id, "retry", Needs::pending, at, hint);
     read(tables.job().slot, job);
     Overrides changes = read_overrides(overrides, job, at);
     if (rule == nullptr)
@@ -344,7 +346,8 @@ OJS_CHANGE(ojs_set_priority, "ojs.set_priority()")
                       (location.row.kind == DelayedKind::scheduled || location.row.kind == DelayedKind::released ||
                        location.row.kind == DelayedKind::blocked));
         if (!waits || location.seen == store::Row::arriving)
-            raise_state(tables, id, "change the priority of", Needs::pending, at);
+            raise_state(tables, id, "change the priority of", Needs::pending, at,
+                        "Only jobs that wait for their turn have a priority to change: available or scheduled ones.");
         check_use_of_job(location.row.queue, id, Right::administer);
         if (store::take_waiting(*location.table, &location.tid) == store::Outcome::ok)
             break;

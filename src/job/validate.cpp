@@ -392,7 +392,7 @@ validate_priority(int priority)
 {
     if (priority < min_priority || priority > max_priority)
         raise_field(Code::invalid_payload, "priority", "Higher is served first; the default is 0.",
-                    "priority must be a whole number from -100 to 100, or HIGH, NORMAL or LOW");
+                    "priority must be a whole number from -100 to 100");
 }
 
 void

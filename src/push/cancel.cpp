@@ -24,7 +24,8 @@ OJS_CHANGE(ojs_cancel, "ojs.cancel()")
     if (exists)
         check_use_of_job(status.queue, id, Right::cancel);
     if (!cancelled && (!exists || !idempotent))
-        raise_state(tables, id, "cancel", Needs::open, at);
+        raise_state(tables, id, "cancel", Needs::open, at,
+                    "The job has ended. ojs.cancel(job_id, idempotent => true) accepts that.");
     return answer_now(tables, id, at, {cancelled ? std::optional(was) : std::nullopt, std::nullopt, {}});
 }
 
@@ -59,7 +60,7 @@ OJS_CHANGE(ojs_activate, "ojs.activate()")
         location = locate(tables, id);
         if (location.table != &tables.delayed() || location.row.kind != DelayedKind::pending ||
             location.seen == store::Row::arriving)
-            raise_state(tables, id, "activate", Needs::pending, at);
+            raise_state(tables, id, "activate", Needs::pending, at, "Only pending jobs can be activated.");
         if (store::take_waiting(tables.delayed(), &location.tid) == store::Outcome::ok)
             break;
         CHECK_FOR_INTERRUPTS();

@@ -3,11 +3,13 @@
  */
 #include "ojs/state/status.h"
 
+#include "ojs/pg/args.h"
 #include "ojs/pg/settings.h"
 #include "ojs/queue/access.h"
 #include "ojs/queue/maintenance.h"
 #include "ojs/state/hot_set_state.h"
 #include "ojs/state/reported.h"
+#include "ojs/state/transitions.h"
 
 namespace ojs
 {
@@ -379,8 +381,39 @@ read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &job)
         raise_no_job(id);
 }
 
-void
-raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now)
+namespace
+{
+
+/* An active job is held, and not by the caller: why not. */
+[[noreturn]] void
+raise_held(const char *job, const char *attempted, const Details &details, const Status &status, const Holder *holder)
+{
+    constexpr Code code = Code::lease_not_held;
+    int64 token;
+    if (holder != nullptr && holder->worker != nullptr && view(holder->worker) != view(status.worker))
+        raise(
+            code, details,
+            "Give the name that claimed it. If that was this worker, its lease ran out or was given back: stop working "
+            "on the job.",
+            "cannot %s job %s: worker \"%s\" does not hold it, \"%s\" does", attempted, job,
+            clipped(view(holder->worker)), clipped(view(status.worker)));
+    if (holder != nullptr && holder->lease_id != nullptr && !parse_lease_id(holder->lease_id, &token))
+        raise(code, details, "Give the lease_id that the claim returned.",
+              "cannot %s job %s: \"%s\" is no lease_id of a claim", attempted, job, clipped(view(holder->lease_id)));
+    if (holder != nullptr && holder->lease_id != nullptr && token != status.token)
+        raise(code, details,
+              "Give the lease_id that the claim returned. If it is that, its lease ran out or was given back: stop "
+              "working on the job.",
+              "cannot %s job %s: the lease_id given is not that of the delivery that holds it (worker \"%s\")",
+              attempted, job, clipped(view(status.worker)));
+    raise(code, details,
+          "Its lease ran out or was given back, and another delivery holds the job now: stop working on it.",
+          "cannot %s job %s: the lease is not held", attempted, job);
+}
+
+[[noreturn]] void
+raise_in_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now,
+               const Holder *holder, const char *hint)
 {
     JobRow job;
     Status status;
@@ -399,19 +432,35 @@ raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs ne
                                                                                                       : status.state;
     switch (fault) {
     case State::completed:
-        raise(Code::job_already_completed, details, "A completed job never changes.",
+        raise(Code::job_already_completed, details, hint != nullptr ? hint : "A completed job never changes.",
               "cannot %s job %s: it is completed", attempted, name);
     case State::cancelled:
-        raise(Code::job_already_cancelled, details, "A cancelled job never changes; stop working on it.",
+        raise(Code::job_already_cancelled, details,
+              hint != nullptr         ? hint
+              : needs == Needs::lease ? "A cancelled job never changes; stop working on it."
+                                      : "A cancelled job never changes.",
               "cannot %s job %s: it is cancelled", attempted, name);
     case State::active:
-        raise(Code::lease_not_held, details,
-              "Its lease ran out or was given back, and another delivery holds the job now: stop working on it.",
-              "cannot %s job %s: the lease is not held", attempted, name);
+        raise_held(name, attempted, details, status, holder);
     default:
-        raise(Code::invalid_state_transition, details, "Look at the job's state with ojs.info(job_id).",
-              "cannot %s job %s: it is %s", attempted, name, state);
+        raise(Code::invalid_state_transition, details,
+              hint != nullptr ? hint : "Look at the job's state with ojs.info(job_id).", "cannot %s job %s: it is %s",
+              attempted, name, state);
     }
+}
+
+} // namespace
+
+void
+raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now, const char *hint)
+{
+    raise_in_state(tables, id, attempted, needs, now, nullptr, hint);
+}
+
+void
+raise_not_held(Tables &tables, const pg_uuid_t &id, const char *attempted, const Holder &holder, TimestampTz now)
+{
+    raise_in_state(tables, id, attempted, Needs::lease, now, &holder, nullptr);
 }
 
 Jsonb *

@@ -177,7 +177,7 @@ complete(Tables &tables, const JobBatch &batch, bool strict, TimestampTz now, En
         batch.done[i] = take_lease(tables, id, holder_of(batch, i), lease);
         if (!batch.done[i]) {
             if (strict)
-                raise_state(tables, id, "ack", Needs::lease, now);
+                raise_not_held(tables, id, "ack", holder_of(batch, i), now);
             continue;
         }
         Jsonb *result = batch.results.n > 0 ? batch.results.values[i] : nullptr;

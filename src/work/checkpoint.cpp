@@ -70,7 +70,8 @@ OJS_CHANGE(ojs_checkpoint, "ojs.checkpoint()")
         raise_field(Code::invalid_payload, "state", "Give a JSON value; JSON's null is one.", "state must not be null");
     check_state(state);
     if (!flag_open(tables, id, job_reported, at))
-        raise_state(tables, id, "save a checkpoint of", Needs::open, at);
+        raise_state(tables, id, "save a checkpoint of", Needs::open, at,
+                    "The job has ended; a worker that has it stops working on it.");
     int64 sequence = save(tables, {id, 1, at, state});
     return checkpoint_json(id, state, sequence, at);
 }

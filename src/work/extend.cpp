@@ -111,7 +111,7 @@ OJS_CHANGE(ojs_extend, "ojs.extend()")
 
     require_lease_id(holder);
     if (!lock_held(tables, id, holder, lease, &tid))
-        raise_state(tables, id, "extend", Needs::lease, at);
+        raise_not_held(tables, id, "extend", holder, at);
     extend_lease(tables, lease, &tid, lease_ms, at, false);
     read_job(tables, id, lease.job_tid, job);
     Status status = active(lease);

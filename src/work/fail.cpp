@@ -63,7 +63,7 @@ OJS_CHANGE(ojs_fail, "ojs.fail()")
     if (!requeue)
         require_error(error);
     if (!take_held(tables, id, holder, lease))
-        raise_state(tables, id, "fail", Needs::lease, at);
+        raise_not_held(tables, id, "fail", holder, at);
     note_write_to(lease.queue);
     if (!requeue)
         reported = read_error(error, lease.attempt, at);
@@ -89,7 +89,7 @@ OJS_CHANGE(ojs_nack, "ojs.nack()")
     JobRow job;
 
     if (!take_held(tables, id, holder, lease))
-        raise_state(tables, id, "nack", Needs::lease, at);
+        raise_not_held(tables, id, "nack", holder, at);
     note_write_to(lease.queue);
     Status status = release(tables, lease, delay_ms, at);
     CommandCounterIncrement();

@@ -13,6 +13,8 @@
 namespace ojs
 {
 
+struct Holder;
+
 /* Returns false if there is no such job. `job` points into the tables' slots. Where the hot set does not
  * answer (hot_set_answers), the logged tables alone do. */
 bool read_status(Tables &tables, const pg_uuid_t &id, Snapshot snapshot, TimestampTz now, JobRow &job, Status &status);
@@ -46,7 +48,12 @@ void read_job(Tables &tables, const pg_uuid_t &id, ItemPointerData tid, JobRow &
  * way of a call that needs its lease because the caller does not hold it, and of any other because it is active.
  */
 enum class Needs { lease, open, pending };
-[[noreturn]] void raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now);
+/* `hint`: what to do about a job that is in another state than the call needs; null: a general word. */
+[[noreturn]] void raise_state(Tables &tables, const pg_uuid_t &id, const char *attempted, Needs needs, TimestampTz now,
+                              const char *hint = nullptr);
+/* The same for a call that needs the lease; says which part of what the caller gave is not that of the lease. */
+[[noreturn]] void raise_not_held(Tables &tables, const pg_uuid_t &id, const char *attempted, const Holder &holder,
+                                 TimestampTz now);
 
 /* What a call about one job answers: ojs.job, with its history where there is one. */
 Datum job_answer(Tables &tables, const JobRow &job, Status &status);
