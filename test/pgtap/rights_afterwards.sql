@@ -16,14 +16,16 @@ select ojs.schedule('payroll', '@daily', '{"type": "pay.salaries", "queue": "vau
 select ojs_store.cron_event(c, 'cron.triggered', '{}') from ojs_store.cron c where name = 'payroll' \g /dev/null
 select ojs.create_workflow('{"type": "chain", "steps": [{"type": "t", "args": [], "queue": "bills"},
     {"type": "t", "args": [], "queue": "vault"}]}') ->> 'id' as flow \gset
--- By the view and by the stream, which have the same.
+-- By the view, and as ojs.events() looks, which runs as its owner. It tells nothing of a transaction that is open.
+create function pg_temp.streamed(subject text) returns text language sql security definer as $$
+    select string_agg(e.type, ' ' order by e.type) from ojs_store.all_events e
+    where e.subject = $1 and e.type !~ '^admin' and ojs_store.may_read_event(e.type, e.queue, e.subject, e.queues)
+$$;
 create function pg_temp.told(role name, subject text) returns text language sql as $$
     select string_agg(distinct told, ' but ') from (values
         (pg_temp.as_role(role, format($q$select string_agg(type, ' ' order by type) from ojs.events
             where subject = %L and type !~ '^admin'$q$, subject))),
-        (pg_temp.as_role(role, format($q$select string_agg(e ->> 'type', ' ' order by e ->> 'type')
-            from jsonb_array_elements(ojs.events(max => 1000) -> 'events') e
-            where e ->> 'subject' = %L and e ->> 'type' !~ '^admin'$q$, subject)))) v (told)
+        (pg_temp.as_role(role, format('select pg_temp.streamed(%L)', subject)))) v (told)
 $$;
 select is(pg_temp.told('insider', 'payroll'), 'cron.triggered', 'EVT-03: a reader sees the events of a cron entry'),
     is(pg_temp.told('outsider', 'payroll'), 'null', 'SEC-01: nobody else');
