@@ -161,12 +161,11 @@ pin_row(const Table &table, ItemPointer tid)
                         ? reinterpret_cast<const BufferHeapTupleTableSlot *>(table.slot)->buffer
                         : InvalidBuffer;
     bool by_slot = BufferIsValid(buffer) && BufferGetBlockNumber(buffer) == block;
-    if (!by_slot) {
-        if (!HaveRegisteredOrActiveSnapshot())
-            elog(ERROR, "a row of ojs_store.%s is to be changed without a snapshot or a pin that keeps it in its place",
-                 relation_name(table.which));
+    if (!(by_slot && ItemPointerEquals(&table.slot->tts_tid, tid)) && !holds_snapshot())
+        elog(ERROR, "a row of ojs_store.%s is to be changed without a snapshot or a pin that keeps it in its place",
+             relation_name(table.which));
+    if (!by_slot)
         buffer = ReadBuffer(table.rel, block);
-    }
     /* No line pointer that leads to a row changes while the block is pinned. */
     Page page = BufferGetPage(buffer);
     bool there = offset <= PageGetMaxOffsetNumber(page) && ItemIdIsNormal(PageGetItemId(page, offset));

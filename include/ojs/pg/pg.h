@@ -190,6 +190,21 @@ fetch_any(Relation table, HeapTuple tuple, Buffer *buffer)
 #endif
 }
 
+/* Whether a snapshot of this session keeps rows from being cleaned away. 14 has no call that says so: its list of
+ * registered snapshots may also hold one of the catalogs, which keeps no row of ours. */
+inline bool
+holds_snapshot()
+{
+#if PG_VERSION_NUM >= 150000
+    return HaveRegisteredOrActiveSnapshot();
+#else
+    if (ActiveSnapshotSet())
+        return true;
+    InvalidateCatalogSnapshot();
+    return GetOldestSnapshot() != nullptr;
+#endif
+}
+
 /* Which index entries a new version of a row needs. Before 16, BRIN indexes forbade heap-only updates; since then such
  * an update may change what they summarize. */
 enum class NewEntries { none, summaries, all };
