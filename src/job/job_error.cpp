@@ -47,7 +47,8 @@ read_boolean(const JsonbValue &value, bool &out)
     bool said;
     if (value.type == jbvBool)
         out = value.val.boolean;
-    else if (value.type == jbvString && parse_bool_with_len(value.val.string.val, value.val.string.len, &said))
+    else if (value.type == jbvString && value.val.string.len > 0 && /* of none it reads what lies behind */
+             parse_bool_with_len(value.val.string.val, value.val.string.len, &said))
         out = said;
     else if (number_of(value, 0, number) && (number == 0 || number == 1))
         out = number == 1;

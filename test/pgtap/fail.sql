@@ -67,6 +67,11 @@ select is((select string_agg(f.state, ' ')
         'R-16: max_attempts 0 and 1 both mean once');
 select is(state, 'discarded', 'SM-09 R-35: not retryable')
     from ojs.fail(pg_temp.held('never'), :'error'::jsonb || '{"retryable": false}');
+-- Behind an empty string there may be any byte: the first letter of the next value often is.
+select is(state, 'retryable', format('an empty text for retryable, before %L, does not decide: ERR-A', behind)),
+    is(error -> 'ignored', '["retryable"]', 'and the answer names it as ignored: ERR-A')
+    from unnest('{foo,zoo}'::text[]) behind, ojs.fail(pg_temp.held('empty'),
+        jsonb_build_object('type', 'x', 'message', 'm', 'retryable', '', 'stack_trace_id', behind));
 select is(state, expected, 'SM-09 R-35: directive ' || code)
     from (values ('RETRY', 'retryable'), ('DISCARD', 'discarded'),
     ('DEAD_LETTER', 'discarded'), ('FAIL', 'discarded'), ('fail', 'retryable')) d (code, expected),
