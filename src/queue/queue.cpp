@@ -478,6 +478,7 @@ default_policy()
             policy = static_cast<Jsonb *>(memcpy(copy, row.config, VARSIZE(row.config)));
         }
         policy_known = true;
+        return policy;
     }
 }
 
