@@ -250,6 +250,12 @@ index_oid(Idx index)
 }
 
 Oid
+seq_oid()
+{
+    return catalog().seq;
+}
+
+Oid
 owner()
 {
     return catalog().owner;

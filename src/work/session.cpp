@@ -89,7 +89,8 @@ release_free(Tables &tables, TimestampTz at)
     }
 }
 
-/* Locks all tables and indexes of ours, whichever of them are needed; false: another session has locked one. */
+/* Locks all tables and indexes of ours and their sequence, whichever of them are needed; false: another session has
+ * locked one. */
 bool
 lock_tables_at_once()
 {
@@ -99,7 +100,7 @@ lock_tables_at_once()
     for (int i = 0; i < static_cast<int>(store::Idx::count); i++)
         if (!ConditionalLockRelationOid(store::index_oid(static_cast<store::Idx>(i)), RowExclusiveLock))
             return false;
-    return true;
+    return ConditionalLockRelationOid(store::seq_oid(), RowExclusiveLock);
 }
 
 /*

@@ -125,6 +125,7 @@ static_assert(std::is_trivially_destructible_v<Table>);
 Oid relation_oid(Rel rel);
 const char *relation_name(Rel rel);
 Oid index_oid(Idx index);
+Oid seq_oid();
 Oid owner();                      /* who owns the extension's objects */
 Oid composite_type(bool claimed); /* ojs.job, ojs.claimed_job */
 int64 next_seq();
