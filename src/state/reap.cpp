@@ -308,7 +308,7 @@ promote(Tables &tables, Scope scope, int limit, TimestampTz now)
     else if (!scope.all())
         walked = {queues, walk.from};
     pfree(due);
-    left_over = left_over || done >= limit;
+    left_over = left_over || (!scope.all() && done >= limit);
     return done;
 }
 

@@ -66,5 +66,13 @@ $node->safe_psql('postgres', q{
     where name = 'q-7'});
 awaits($node, q{select count(*) = 1 from ojs.tick(), ojs_store.queue where name = 'q-7'},
     'a row that is there twice goes, whatever else there is');
+
+# Jobs that fall due together: a claim makes a thousand of them claimable, and the next ones at once need no more.
+$node->safe_psql('postgres', q{
+    select count(ojs.push('test.job', queue => 'due', delay => '1 h')) from generate_series(1, 6000)});
+$node->safe_psql('postgres', q{set ojs.clock_offset = '2 h'; } . q{select from ojs.claim('due', 'w'); } x 5);
+cmp_ok($node->safe_psql('postgres', q{select count(*) from ojs.jobs where queue = 'due' and state <> 'scheduled'}),
+    '<', 5000, 'not each of five claims in a row looks for due jobs while there are enough: OP-25');
+
 $node->stop;
 done_testing();
