@@ -152,7 +152,7 @@ create function ojs_http.waiting_by_priority(queue text) returns jsonb
 language sql stable parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
     select coalesce(jsonb_agg(jsonb_build_object('priority', -r.npriority, 'count', r.n) order by r.npriority), '[]')
     from (select npriority, count(*) as n from ojs_store.ready
-        where queue = ojs_store.queue_id(ojs_store.use_queue($1, 'read')) group by 1) r
+        where queue = (select ojs_store.queue_id(ojs_store.use_queue($1, 'read'))) group by 1) r
 $$;
 
 -- The policy _default is no queue, but has settings like one.

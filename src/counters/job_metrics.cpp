@@ -358,7 +358,7 @@ series_by_envelope(const FinishedRow &row)
     store::Table jobs = store::open(store::Rel::job, RowExclusiveLock);
     if (store::find(jobs, store::Idx::job_id, row.job_id, &tid) != store::Row::none) {
         JobRow job;
-        read(jobs.slot, job);
+        read_in_place(jobs.slot, job);
         series = series_of(row.queue, type_of(job), row.finished_at);
     }
     store::close(jobs);
