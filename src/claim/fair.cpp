@@ -15,6 +15,7 @@
 #include "ojs/queue/tenant.h"
 #include "ojs/queue/tenant_settings.h"
 #include "ojs/shared/part_news.h"
+#include "ojs/shared/wakeup.h"
 
 namespace ojs
 {
@@ -285,6 +286,8 @@ QueueIds
 notified_ids(Request &request)
 {
     QueueIds queues = awaited_ids(request);
+    if (request.n_missing > 0)
+        queues.n -= request.n_missing - std::min(request.n_missing, room_for_unmade_queues());
     queues.n = std::min(queues.n, most_shared);
     return queues;
 }

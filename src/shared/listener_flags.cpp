@@ -109,6 +109,26 @@ lower_listener_flag(int64 queue)
 }
 
 int
+count_listener_flags(int most)
+{
+    int n = 0;
+    if (!can_open())
+        return most;
+    store::with_snapshot([most, &n] {
+        Flags flags;
+        ScanKeyData key;
+        store::Row row;
+        begin(flags);
+        ScanKeyInit(&key, 1, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(PG_INT64_MIN));
+        store::rescan(flags.scan, &key, 1);
+        while (n < most && (row = store::next(flags.scan)) != store::Row::none)
+            n++;
+        end(flags);
+    });
+    return n;
+}
+
+int
 flagged_queues(int64 *queues, int most)
 {
     if (!can_open())

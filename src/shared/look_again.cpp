@@ -72,10 +72,13 @@ wake_look_again()
         store::Row row;
         while ((row = store::next(scan)) != store::Row::none && row != store::Row::live)
             ;
-        if (row == store::Row::none)
+        if (row == store::Row::none && n <= few_flags / 2)
             continue;
         const Queue *queue = find_queue(queues[i]);
-        if (queue != nullptr && queue->state != QueueState::paused)
+        if (row == store::Row::none) {
+            if (queue == nullptr)
+                forget_wish(queues[i]);
+        } else if (queue != nullptr && queue->state != QueueState::paused)
             wake_queue(queue->id, queue->name, 1);
     }
     store::end(scan);

@@ -335,6 +335,31 @@ wake_wanted(const int64 *queues, int n, bool waits)
     pg_memory_barrier(); /* the flag is set before the caller looks at the queue */
 }
 
+int
+room_for_unmade_queues()
+{
+    if (Database *database = my_database(); database != nullptr)
+        return few_flags - static_cast<int>(std::min<uint32>(pg_atomic_read_u32(&database->wanted), few_flags));
+    return few_flags - count_listener_flags(few_flags);
+}
+
+void
+forget_wish(int64 queue)
+{
+    Database *database = my_database();
+    if (database == nullptr) {
+        (void)lower_listener_flag(queue);
+        return;
+    }
+    LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+    ListenerFlag *flag = find_flag(queue, HASH_FIND, nullptr);
+    if (flag != nullptr && flag->wanted && !flag->pending) {
+        pg_atomic_fetch_sub_u32(&database->wanted, 1);
+        (void)find_flag(queue, HASH_REMOVE, nullptr);
+    }
+    LWLockRelease(shared->lock);
+}
+
 void
 wake_wait(const int64 *queues, int n, bool picky, uint64 names, int64 until_us, int round)
 {

@@ -31,6 +31,20 @@ for my $preload (1, 0) {
     pushed($node, 'unborn');
     ok(heard($session, 'unborn'), "PGX-08: a listener hears of the push that makes its queue, $how");
 
+    # Names that somebody has made up: nobody pushes to these queues, so nothing else takes their flags down.
+    my $flags = $preload ? q{select used from ojs_store.shared_use() where what = 'listener_flags'}
+        : 'select count(*) from ojs_store.listener_flag';
+    my $names = q{select from ojs.claim(array(select 'nowhere' || i || 'x' || n from generate_series(1, 1000) n), 'w',
+        missing_ok => true)};
+    $node->safe_psql('postgres', join('; ', map { $names =~ s/\bi\b/$_/r } 1 .. 3));
+    cmp_ok($node->safe_psql('postgres', $flags), '<', 300,
+        "PGX-08: claims of 3,000 queues that do not exist leave few flags, $how");
+    $node->safe_psql('postgres', 'select ojs.tick()');
+    cmp_ok($node->safe_psql('postgres', $flags), '<', 10, "PGX-08: and a tick takes them down, $how");
+    $session->query_safe("select from ojs.claim('{news, newborn}'::text[], 'w', max => 1000, missing_ok => true)");
+    pushed($node, 'newborn');
+    ok(heard($session, 'newborn', 20), "PGX-08: and the push that makes a queue is heard of again, $how");
+
     my $other = $node->background_psql('postgres');
     pushed($node, 'ten');
     my $ten = sub {

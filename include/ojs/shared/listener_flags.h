@@ -20,7 +20,10 @@ void raise_listener_flags(const int64 *queues, int n);
 /* Whether somebody may be listening to this queue. The flag comes down when this transaction commits. */
 bool lower_listener_flag(int64 queue);
 
-/* Queues whose flag is up; their number. */
+/* Queues whose flag is up, or was not long ago; their number. */
 int flagged_queues(int64 *queues, int most);
+
+/* How many flags are up, counted up to `most`. */
+int count_listener_flags(int most);
 
 } // namespace ojs

@@ -34,6 +34,12 @@ void stop_notifying();
  * (listener_flags.h), which a claim that goes on to wait does without. */
 void wake_wanted(const int64 *queues, int n, bool waits);
 
+/* Any name may be of a queue that does not exist yet, and only a push to it takes its flag down: so such flags go up
+ * only while few are up, and a tick takes them down if they are more than half as many. Who listens claims again at
+ * times anyway. How many may go up. */
+constexpr int few_flags = 256;
+int room_for_unmade_queues();
+
 /*
  * Waits until one of the queues may have work, `until_us` (by the steady clock) has passed, or a while has; the caller
  * looks again and decides. It does not wait if queues have changed since queue_names_generation() was `names`: one of
@@ -42,6 +48,9 @@ void wake_wanted(const int64 *queues, int n, bool waits);
  * that may have to leave what it finds to others is `picky`: then it takes nobody's wake-up.
  */
 void wake_wait(const int64 *queues, int n, bool picky, uint64 names, int64 until_us, int round);
+
+/* Nobody is told of this queue until a claim asks for it again. */
+void forget_wish(int64 queue);
 
 /* --- for the worker --- */
 
