@@ -154,8 +154,7 @@ declare
 begin
     if name = '_default' then
         perform ojs_store.raise('INVALID_QUEUE', 'queue _default is a policy, and hands out nothing',
-            '{"field": "queue"}',
-            'Name a queue.');
+            '{"field": "queue"}', 'Name a queue.');
     end if;
     perform ojs_store.set_queue(name, null, state);
     if made then
@@ -434,8 +433,7 @@ begin
         other := ojs_store.queue_found(target);
         if other.config ->> 'type' = 'log' then
             perform ojs_store.raise('TOPIC_NOT_A_QUEUE', format('target "%s" is a log', target),
-                jsonb_build_object('queue', target),
-                'Name a queue of type queue.');
+                jsonb_build_object('queue', target), 'Name a queue of type queue.');
         end if;
     end if;
 
@@ -465,9 +463,7 @@ begin
     end loop;
 
     perform ojs_store.wake(name); -- who waits for it is told, by the commit, which lowers the flags of listeners
-    if strategy = 'move' then
-        perform ojs_store.wake(target);
-    end if;
+    perform ojs_store.wake(target) where strategy = 'move';
     -- It keeps its settings: a push that comes too late brings it back as it was (src/queue/tidy.cpp).
     update ojs_store.queue q set state = 'deleted', revised_at = greatest(clock_timestamp(),
         q.revised_at + interval '1 microsecond')
