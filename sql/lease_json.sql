@@ -51,6 +51,19 @@ begin
     return request ->> 'node';
 end $$;
 
+-- Refuses what a request holds beside the members that it takes.
+create function ojs_store.request_only(request jsonb, variadic names text[]) returns void
+language plpgsql stable parallel unsafe set search_path = pg_catalog, pg_temp as $$
+declare
+    unknown text;
+begin
+    if request - names <> '{}' then
+        select left(key, 64) into unknown from jsonb_object_keys(request - names) key limit 1;
+        perform ojs_store.bad_request(unknown, format('%s is nothing that this request takes', unknown),
+            format('It takes %s.', array_to_string(names, ', ')));
+    end if;
+end $$;
+
 -- What a request names, entry by entry, and which job of the node's that is; the first of equal numbers counts (Q-35).
 create function ojs_store.request_jobs(
     queue text, request jsonb, out place bigint, out seq bigint, out lease_id text, out job_id uuid
@@ -156,6 +169,7 @@ declare
     waited_ms numeric;
 begin
     perform ojs_store.use_queue(queue, 'work');
+    perform ojs_store.request_only(request, 'node', 'max', 'lease_ms');
     if wanted < 0 then
         perform ojs_store.bad_request('max', 'max must not be negative', 'Give a number from 0 to 1000.');
     end if;
@@ -194,6 +208,7 @@ declare
 begin
     perform ojs_store.use_queue(queue, 'work');
     select * into named from ojs_store.read_request(queue, request);
+    perform ojs_store.request_only(request, 'node', 'seqs', 'lease_ids');
     select a.done, a.skipped into done, skipped from ojs.ack_many(named.node, named.held, null, named.lease_ids) a;
     return ojs_store.reply_counts(queue) || jsonb_build_object(
         'acked', done,
@@ -215,6 +230,7 @@ declare
 begin
     perform ojs_store.use_queue(queue, 'work');
     select * into named from ojs_store.read_request(queue, request);
+    perform ojs_store.request_only(request, 'node', 'seqs', 'lease_ids', 'delay_ms');
     select n.done, n.skipped into done, skipped
     from ojs.nack_many(named.node, named.held, delay_ms * interval '1 millisecond', named.lease_ids) n;
     return ojs_store.reply_counts(queue) || jsonb_build_object(
@@ -239,6 +255,7 @@ declare
 begin
     perform ojs_store.use_queue(queue, 'work');
     select * into named from ojs_store.read_request(queue, request);
+    perform ojs_store.request_only(request, 'node', 'seqs', 'lease_ids', 'lease_ms');
     if lease_ms is null then
         perform ojs_store.bad_request('lease_ms', 'lease_ms is missing',
             'Give the new length of the lease in milliseconds, counted from now.');

@@ -80,8 +80,19 @@ select is(pg_temp.call('claim', 'unheard-of', '{"node": "n"}'), 'OJ300 NOT_FOUND
         from unnest('{ack,nack,extend}'::text[]) op;
 select is((select count(*) from ojs.queues where name = 'unheard-of'), 0::bigint, 'Q-11: and none is made');
 select ojs.create_queue('audit', '{"type": "log"}') is null as made \gset
-select is(pg_temp.call(op, 'audit', '{"node": "n", "seqs": [1], "lease_ms": 1}'), 'OJ312 TOPIC_NOT_A_QUEUE',
-    'Q-03: a log: ' || op) from unnest('{claim,ack,nack,extend}'::text[]) op;
+select is(pg_temp.call(op, 'audit', request), 'OJ312 TOPIC_NOT_A_QUEUE', 'Q-03: a log: ' || op)
+from (values ('claim', '{"node": "n"}'::jsonb), ('ack', '{"node": "n", "seqs": [1]}'),
+    ('nack', '{"node": "n", "seqs": [1]}'), ('extend', '{"node": "n", "seqs": [1], "lease_ms": 1}')) r (op, request);
+-- Members that do nothing.
+select is(pg_temp.call(op, 'many', needed || jsonb_build_object(extra, 1)), 'OJ100 INVALID_PAYLOAD ' || extra,
+    format('%s refuses %s, which it does not take: R-89', op, extra))
+from (values ('claim', '{"node": "n", "max": 0}'::jsonb, '{nodes,seqs,delay_ms}'::text[]),
+    ('ack', '{"node": "n", "seqs": [1]}', '{nodes,lease_ms,result}'),
+    ('nack', '{"node": "n", "seqs": [1]}', '{nodes,lease_ms,error}'),
+    ('extend', '{"node": "n", "seqs": [1], "lease_ms": 1}', '{nodes,delay_ms,max}')) r (op, needed, extras),
+    unnest(extras) extra;
+select throws_ok($$ select ojs.lease_claim('many', '{"node": "n", "nodes": 1}') $$, 'OJ100',
+    'nodes is nothing that this request takes', 'the refusal names what it does not take: R-89');
 select pg_temp.token_of(ojs.lease_claim('many', '{"node": "a", "lease_ms": 1}')) as t1,
     pg_temp.token_of(ojs.lease_claim('many', '{"node": "a", "lease_ms": 1e12}')) as t2,
     pg_temp.token_of(ojs.lease_claim('many', '{"node": "a"}')) as t3 \gset
