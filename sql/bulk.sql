@@ -12,11 +12,12 @@ begin
     end if;
     select k into wrong from jsonb_object_keys(filter) k
     where k not in ('ids', 'queue', 'type', 'state', 'error_type', 'priority', 'meta', 'since', 'until',
-        'dead_letter') limit 1;
+        'dead_letter', 'ended_workflows') limit 1;
     if found then
         perform ojs_store.raise('INVALID_PAYLOAD', format('filter cannot hold "%s"', left(wrong, 64)),
             '{"field": "filter"}',
-            'Filter by ids, or by queue, type, state, error_type, priority, meta, since, until and dead_letter.');
+            'Filter by ids, or by queue, type, state, error_type, priority, meta, since, until and dead_letter; '
+            'a retry also by ended_workflows.');
     end if;
     if filter ? 'ids' and filter - 'ids' <> '{}' then
         perform ojs_store.raise('INVALID_PAYLOAD', 'filter holds ids and more', '{"field": "filter"}',
@@ -37,14 +38,15 @@ begin
     end if;
     select key into wrong from jsonb_each(filter) e
     where key in ('queue', 'type', 'error_type', 'since', 'until') and jsonb_typeof(value) <> 'string'
-        or key = 'dead_letter' and jsonb_typeof(value) <> 'boolean' or key = 'meta' and jsonb_typeof(value) <> 'object'
+        or key in ('dead_letter', 'ended_workflows') and jsonb_typeof(value) <> 'boolean'
+        or key = 'meta' and jsonb_typeof(value) <> 'object'
         or key = 'priority' and (jsonb_typeof(value) <> 'number' or value::numeric <> trunc(value::numeric))
             or key = 'state' and jsonb_typeof(value) not in ('string', 'array')
     limit 1;
     if found then
         perform ojs_store.raise('INVALID_PAYLOAD', format('filter.%s has the wrong type', wrong), '{"field": "filter"}',
             'Texts for queue, type, error_type, since and until; a text or an array for state; a boolean for '
-            'dead_letter; a whole number for priority; an object for meta.');
+            'dead_letter and ended_workflows; a whole number for priority; an object for meta.');
     end if;
     select s into wrong from unnest(ojs_store.states_of(filter, '{}')) s
     where s is null or s not in ('available', 'scheduled', 'retryable', 'pending', 'active', 'completed', 'cancelled',
@@ -89,18 +91,34 @@ begin atomic
             and coalesce(ojs_store.time_value(filter ->> 'until', 'until'), 'infinity');
 end;
 
+-- Whether the workflow of a job has ended, or has called its callbacks: what the job does now, it does alone. Called
+-- for each job: without SET, so that it can be part of the query, and not by one EXISTS, which the planner may answer
+-- by reading all workflows.
+create function ojs_store.workflow_over(workflow uuid) returns setof boolean
+language sql stable parallel safe rows 1
+begin atomic
+    select case when workflow_over.workflow is null then false else coalesce((
+        select w.state <> 'running'
+            or exists (select from ojs_store.workflow_open o where o.workflow = w.id and o.position >= w.members)
+            or exists (select from ojs_store.workflow_end e where e.workflow = w.id and e.position >= w.members)
+        from ojs_store.workflow w where w.id = workflow_over.workflow), true) end;
+end;
+
 -- At most `most` jobs in these states that a filter describes, by id; those that come first where there are more, the
 -- active ones last: so that who takes many by little reads no more each time than it takes. For finished jobs since and
 -- until speak of their end, for others of their creation. Numbers as in ojs_store.queue_counts().
-create function ojs_store.described(filter jsonb, states text[], most int) returns setof uuid
+-- If `leave_out`, without the jobs of workflows that have ended; left_out: how many of them it met on its way.
+create function ojs_store.described(
+    filter jsonb, states text[], most int, leave_out boolean, out ids uuid[], out left_out int
+) returns record
 language plpgsql stable parallel unsafe set plan_cache_mode = force_custom_plan
 set enable_hashjoin = off set enable_mergejoin = off -- which read all jobs before they find the first
+set cursor_tuple_fraction = 0.001
 set search_path = pg_catalog, pg_temp as $$
 declare
     due timestamptz := ojs_store.promoted_to();
     queue_id bigint := ojs_store.queue_id(filter ->> 'queue');
-begin
-    return query
+    fit cursor for
     with place as (
         select r.job_id, r.queue, 'available' as state, null::timestamptz as ended, null::jsonb as error,
             false as dead_letter
@@ -123,19 +141,27 @@ begin
             d.error, d.flags & finished_flag.finished_dead_letter <> 0
         from ojs_store.finished d where states && '{completed,cancelled,discarded}'
     )
-    select fit.job_id
-    from (
-        select place.job_id
-        from place join ojs_store.job on job.id = place.job_id
-        where place.state = any (states)
-            and (queue_id is null or place.queue = queue_id)
-            and (ojs_store.may_use_queue(place.queue, 'administer') or ojs_store.may_use_queue(place.queue, 'cancel'))
-            and (not filter ? 'dead_letter' or place.dead_letter = (filter -> 'dead_letter')::boolean)
-            and ojs_store.fits(filter, job.type, job.priority, job.meta, place.error,
-                coalesce(place.ended, job.created_at))
-        limit most
-    ) fit
-    order by fit.job_id;
+    select place.job_id, leave_out and workflow_over as over
+    from place join ojs_store.job on job.id = place.job_id,
+        ojs_store.workflow_over((job.options ->> 'workflow_id')::uuid)
+    where place.state = any (states)
+        and (queue_id is null or place.queue = queue_id)
+        and (ojs_store.may_use_queue(place.queue, 'administer') or ojs_store.may_use_queue(place.queue, 'cancel'))
+        and (not filter ? 'dead_letter' or place.dead_letter = (filter -> 'dead_letter')::boolean)
+        and ojs_store.fits(filter, job.type, job.priority, job.meta, place.error,
+            coalesce(place.ended, job.created_at));
+begin
+    ids := '{}';
+    left_out := 0;
+    for one in fit loop
+        if one.over then
+            left_out := left_out + 1;
+        else
+            ids := ids || one.job_id;
+            exit when cardinality(ids) >= most;
+        end if;
+    end loop;
+    ids := array(select i from unnest(ids) i order by i);
 end $$;
 
 -- Cancels a job if it is in one of these states: bits by their numbers in rows.h. Looked at once the job is locked, so
@@ -188,20 +214,28 @@ declare
     since_s double precision;
     items jsonb[];
     succeeded int := 0;
+    left_out int;
 begin
     perform ojs_store.now(); -- loads the library, and with it its settings
     perform ojs_store.refuse_read_only(format('ojs.%s_many()', operation));
     perform ojs_store.check_filter(filter, confirm);
+    if operation <> 'retry' and filter ? 'ended_workflows' then
+        perform ojs_store.raise('INVALID_PAYLOAD', format('a filter to %s by cannot hold "ended_workflows"', operation),
+            '{"field": "filter"}', 'Only a retry leaves out jobs of workflows that have ended.');
+    end if;
     -- At once what it will take: who reads first and asks for more later can meet REINDEX in a deadlock.
     lock table ojs_store.job, ojs_store.job_history, ojs_store.finished, ojs_store.ready, ojs_store.lease,
-        ojs_store.delayed, ojs_store.progress in row exclusive mode;
+        ojs_store.delayed, ojs_store.progress, ojs_store.workflow, ojs_store.workflow_open, ojs_store.workflow_end
+        in row exclusive mode;
     most := current_setting('ojs.max_batch_size')::int;
     if filter ? 'ids' then
         ids := array(select a.id::uuid from jsonb_array_elements_text(filter -> 'ids') with ordinality as a(id, n)
             order by a.n);
     else
         perform ojs_store.use_queue(filter ->> 'queue', right_name);
-        ids := array(select ojs_store.described(filter, states, most + 1));
+        select d.ids, d.left_out into ids, left_out
+        from ojs_store.described(filter, states, most + 1,
+            operation = 'retry' and (filter -> 'ended_workflows')::boolean is not true) d;
         more := cardinality(ids) > most;
         ids := ids[:most];
     end if;
@@ -271,7 +305,9 @@ begin
         'skipped', cardinality(ids) - succeeded, 'by', session_user));
     return jsonb_build_object('matched', cardinality(ids), 'succeeded', succeeded, 'failed',
         cardinality(ids) - succeeded, 'more', more,
-        'items', to_jsonb(coalesce(items, '{}')));
+        'items', to_jsonb(coalesce(items, '{}')))
+        || case when operation = 'retry' and not filter ? 'ids' then jsonb_build_object('left_out', left_out)
+            else '{}' end;
 end $$;
 
 create function ojs.cancel_many(filter jsonb, confirm boolean default false) returns jsonb
@@ -293,7 +329,8 @@ begin
         '{discarded,retryable}');
 end $$;
 comment on function ojs.retry_many(jsonb, boolean)
-    is 'Makes discarded and retryable jobs, named by ids or described, available again';
+    is 'Makes discarded and retryable jobs, named by ids or described, available again; of workflows that have ended '
+        'only those that are named or asked for';
 
 create function ojs.delete_many(filter jsonb, confirm boolean default false) returns jsonb
 language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$

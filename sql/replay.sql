@@ -28,10 +28,12 @@ begin
         from ojs_store.dead_letter l
         join ojs_store.finished d on d.job_id = l.job_id
         join ojs_store.job j on j.id = l.job_id
+        cross join ojs_store.workflow_over((j.options ->> 'workflow_id')::uuid)
         where l.queue = queue_id and l.died_at > died_after and l.died_at <= died_before
             and j.flags & job_flag.job_at_most_once = 0
             and ojs_store.replay_count(j.meta) < max_replays
             and ojs_store.fits(filter, j.type, j.priority, j.meta, d.error, d.finished_at)
+            and (not workflow_over or (filter -> 'ended_workflows')::boolean is true)
         order by l.died_at
         limit most
         for update of d skip locked

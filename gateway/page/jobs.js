@@ -118,7 +118,11 @@ export const deadLetters = {
             )
                 return;
             const answer = await call(method, target, { filter, confirm: true });
-            say(`${number(answer.succeeded ?? answer.purged_count)} are ${done}.`);
+            const left = answer.left_out ?? 0;
+            say(
+                `${number(answer.succeeded ?? answer.purged_count)} are ${done}.` +
+                    (left > 0 ? ` ${number(left)} of workflows that have ended are left out.` : ''),
+            );
             refresh();
         };
         return [

@@ -46,6 +46,8 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object('matched', count(*), 'succeeded', count(*) - count(item -> 'code'),
         'failed', count(item -> 'code'), 'more', (select coalesce(bool_or((a ->> 'more')::boolean), false)
             from unnest(answers) a), 'items', coalesce(jsonb_agg(item order by n), '[]'))
+        || coalesce((select jsonb_build_object('left_out', sum((a -> 'left_out')::int)) from unnest(answers) a
+            having count(a -> 'left_out') > 0), '{}')
     from numbered
 $$;
 

@@ -96,7 +96,8 @@ declare
     body jsonb := ojs_http.object(request);
     filter jsonb := ojs_http.selection(body);
     atomic boolean := ojs_http.is_atomic(body, 'partial');
-    confirm boolean := coalesce(ojs_http.field(body, 'confirm', 'boolean')::boolean, filter <> '{}');
+    confirm boolean := coalesce(ojs_http.field(body, 'confirm', 'boolean')::boolean,
+        filter - 'ended_workflows' <> '{}');
     done jsonb;
     answer jsonb;
 begin
@@ -119,7 +120,8 @@ begin
     end;
     answer := jsonb_build_object('total_matched', done -> 'matched', verb, done -> 'succeeded', 'skipped',
         done -> 'failed',
-        'more', done -> 'more', 'items', done -> 'items');
+        'more', done -> 'more', 'items', done -> 'items')
+        || case when done ? 'left_out' then jsonb_build_object('left_out', done -> 'left_out') else '{}' end;
     if done -> 'failed' <> '0' and done -> 'succeeded' = '0' then
         return ojs_http.nothing_done(request, format('no job was %s', verb), answer);
     end if;
@@ -182,7 +184,7 @@ begin
             select coalesce(jsonb_agg(jsonb_build_object('job_id', i -> 'job_id', 'code', i -> 'code', 'error',
                 i -> 'reason') order by (i -> 'index')::int), '[]')
             from jsonb_array_elements(done -> 'items') i where i ->> 'status' = 'skipped'))
-        || jsonb_strip_nulls(jsonb_build_object('duplicates', ( -- INT-09
+        || jsonb_strip_nulls(jsonb_build_object('left_out', done -> 'left_out', 'duplicates', ( -- INT-09
             select jsonb_agg(jsonb_build_object('job_id', i -> 'job_id', 'existing_job_id', i -> 'existing_job_id',
                 'existing_job_state', i -> 'existing_job_state') order by (i -> 'index')::int)
             from jsonb_array_elements(done -> 'items') i where i ? 'existing_job_id'))));

@@ -53,3 +53,6 @@ update ojs_store.workflow set remove_at = ended_at + case when state = 'failed' 
     else interval '7 days' end where parent is null and ended_at is not null;
 drop index ojs_store.workflow_ended;
 create index workflow_removal on ojs_store.workflow (remove_at);
+
+-- Says also how many jobs it leaves out.
+drop function ojs_store.described(jsonb, text[], int);

@@ -116,8 +116,11 @@ read_filter(const JsonbValue *filter)
             check_member(value, number_of(value, 0, n), field, "a whole number");
         else if (key == "meta")
             check_member(value, is_object(value), field, "an object");
+        else if (key == "ended_workflows")
+            check_member(value, value.type == jbvBool, field, "a boolean");
         else
-            raise_field(invalid, field, "Filter by type, error_type, priority, meta, since and until.",
+            raise_field(invalid, field,
+                        "Filter by type, error_type, priority, meta, since, until and ended_workflows.",
                         "%s is nothing to filter by", field);
         out.add(key, value);
     });

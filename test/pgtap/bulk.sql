@@ -166,5 +166,66 @@ select ok(s ->> 'oldest_at' < s ->> 'newest_at', 'DLQ-09: from the oldest to the
     from ojs.dead_letter_stats('edge.dead') s;
 select pg_temp.clock('0') \g /dev/null
 
+-- Jobs of workflows that have ended -----------------------------------------------------------------------------------
+
+-- An order: check and charge are done, and what comes after them fails, in a queue of its own.
+create function pg_temp.order_made(q text, out batch uuid, out ship uuid, out refund uuid) language plpgsql as $$
+declare
+    step jsonb := jsonb_build_object('args', '[]'::jsonb, 'options', jsonb_build_object('queue', q, 'retry',
+        '{"max_attempts": 1, "on_exhaustion": "dead_letter"}'::jsonb));
+begin
+    batch := ojs.create_workflow(jsonb_build_object('type', 'batch', 'callbacks',
+        jsonb_build_object('on_failure', step || '{"type": "order.refund"}'),
+        'jobs', jsonb_build_array(jsonb_build_object('type', 'chain', 'steps', jsonb_build_array(
+            step || '{"type": "order.charge"}', step || '{"type": "order.ship"}'))))) ->> 'id';
+    perform ojs.ack(c.id) from ojs.claim(q, 'w') c;
+    select (ojs.fail(c.id, '{"type": "Carrier", "message": "m"}')).id into ship from ojs.claim(q, 'w') c;
+    select c.id into refund from ojs.claim(q, 'w') c;
+end $$;
+
+select * from pg_temp.order_made('orders') \gset
+select is(ojs.workflow(:'batch') ->> 'state', 'running', 'the refund of an order is under way'),
+    is(pg_temp.sum(r) || ' ' || (r -> 'left_out'), '0/0/0 1',
+        'a retry by filter leaves out a step whose batch has called its callbacks: DLQ-07')
+from ojs.retry_many('{"queue": "orders", "dead_letter": true}', true) r;
+select ojs.ack(:'refund') is null \g /dev/null
+select pg_temp.dead('orders', 'Carrier') as plain \gset
+select is(pg_temp.sum(r) || ' ' || (r -> 'left_out') || ' ' || (r -> 'more'), '1/1/0 1 false',
+    'a retry by filter says how many jobs of workflows that have ended it leaves out: DLQ-07')
+from ojs.retry_many('{"dead_letter": true, "queue": "orders"}', true) r;
+select is(pg_temp.at(:'ship'), 'discarded/1/1', 'an order that was refunded is not shipped: DLQ-07'),
+    is(pg_temp.at(:'plain'), 'available/0/1', 'a job without a workflow is retried beside it: DLQ-07');
+select is(pg_temp.sum(r) || ' ' || (r -> 'left_out'), '1/1/0 0',
+    'jobs of workflows that have ended are retried where the filter asks for them: DLQ-07')
+from ojs.retry_many('{"queue": "orders", "dead_letter": true, "ended_workflows": true}', true) r;
+select is(pg_temp.at(:'ship'), 'available/0/1', 'and run: DLQ-07');
+select batch as other_batch, ship as other_ship from pg_temp.order_made('orders.id') \gset
+select is(pg_temp.sum(r), '1/1/0', 'a job that is named by its id is retried whatever its workflow: DLQ-07'),
+    ok(not r ? 'left_out', 'nothing is left out of ids: DLQ-07')
+from ojs.retry_many(jsonb_build_object('ids', array[:'other_ship'])) r;
+-- They take no room from others.
+select count(pg_temp.order_made('orders.many')) from generate_series(1, 3) \g /dev/null
+select pg_temp.dead('orders.many', 'Carrier') from generate_series(1, 2) \g /dev/null
+set local ojs.max_batch_size = 2;
+select is(pg_temp.sum(r) || ' ' || (r -> 'more'), '2/2/0 false',
+    'what is left out takes no room from what a call may retry: BLK-04')
+from ojs.retry_many('{"queue": "orders.many", "dead_letter": true}', true) r;
+reset ojs.max_batch_size;
+-- A workflow that runs still.
+select ojs.create_workflow('{"type": "group", "jobs": [
+    {"type": "a.b", "args": [], "options": {"queue": "orders.open",
+        "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}},
+    {"type": "a.c", "args": [], "options": {"queue": "orders.open"}}]}') is null \g /dev/null
+select ojs.fail(c.id, '{"type": "E", "message": "m"}') is null from ojs.claim('orders.open', 'w') c \g /dev/null
+select is(pg_temp.sum(r) || ' ' || (r -> 'left_out'), '1/1/0 0',
+    'a job whose workflow runs is retried by filter: DLQ-07')
+from ojs.retry_many('{"queue": "orders.open", "dead_letter": true}', true) r;
+select is(pg_temp.refusal($$ select ojs.retry_many('{"queue": "orders", "ended_workflows": 1}', true) $$),
+    'OJ100 INVALID_PAYLOAD filter', 'ended_workflows is a boolean: BLK-03'),
+    is(pg_temp.refusal(format('select ojs.%s_many(%L, true)', operation, '{"queue": "none", "ended_workflows": true}')),
+        'OJ100 INVALID_PAYLOAD filter', 'only a retry asks for workflows that have ended, not ' || operation
+        || ': BLK-03')
+from unnest('{cancel,delete}'::text[]) operation;
+
 select * from finish();
 rollback;

@@ -213,6 +213,22 @@ select is(pg_temp.http('DELETE', '/ojs/v1/admin/dead-letter', '{"confirm": true}
     'DLQ-07: of all, however many');
 reset ojs.max_batch_size;
 
+-- Jobs of workflows that have ended.
+select ojs.create_workflow(jsonb_build_object('type', 'chain', 'steps', (select jsonb_agg(jsonb_build_object('type', t,
+    'args', '[]'::jsonb, 'options', '{"queue": "ended", "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}'
+    ::jsonb)) from unnest('{a.b,a.c}'::text[]) t))) is null from generate_series(1, 2) \g /dev/null
+select ojs.fail(c.id, '{"type": "Boom", "message": "m"}') is null from ojs.claim('ended', 'w', 2) c \g /dev/null
+select is(concat_ws(' ', r ->> 'status', coalesce(r #>> '{body,total_matched}', r #>> '{body,matched}'),
+    r #>> '{body,left_out}'), '200 0 2', 'jobs of workflows that have ended are left out of ' || path || ': DLQ-07')
+from unnest('{/ojs/v1/dead-letter/retry,/ojs/v1/admin/jobs/bulk/retry,/ojs/v1/jobs/bulk/retry}'::text[]) path,
+    pg_temp.http('POST', path, '{"filter": {"queue": "ended"}, "confirm": true}') r;
+select is(pg_temp.error('POST', '/ojs/v1/jobs/bulk/retry', '{"filter": {"ended_workflows": true}}'),
+    '400 invalid_request', 'to ask for them is no condition, and is confirmed: BLK-03');
+select is(concat_ws(' ', r ->> 'status', r #>> '{body,succeeded}', r #>> '{body,left_out}'), '200 2 0',
+    'they are retried where the filter asks for them: DLQ-07')
+from pg_temp.http('POST', '/ojs/v1/dead-letter/retry',
+    '{"filter": {"queue": "ended", "ended_workflows": true}, "confirm": true}') r;
+
 -- A purge of a queue by age.
 select pg_temp.held('aged') as id \gset
 select ojs.ack(:'id') \g /dev/null

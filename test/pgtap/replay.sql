@@ -50,6 +50,8 @@ from (values ('{}'::jsonb, 'replay_rules'), ('["net"]', 'replay_rules'),
     ('[{"name": "a", "delay": "PT1H", "max_replays": 1, "filter": {"since": "monday"}}]', 'replay_rules.filter.since'),
     ('[{"name": "a", "delay": "PT1H", "max_replays": 1, "filter": {"priority": 0.5}}]', 'replay_rules.filter.priority'),
     ('[{"name": "a", "delay": "PT1H", "max_replays": 1, "filter": {"meta": "x"}}]', 'replay_rules.filter.meta'),
+    ('[{"name": "a", "delay": "PT1H", "max_replays": 1, "filter": {"ended_workflows": "x"}}]',
+        'replay_rules.filter.ended_workflows'),
     ((select jsonb_agg(jsonb_build_object('name', n::text, 'delay', 'PT1H', 'max_replays', 1))
         from generate_series(1, 33) n), 'replay_rules')) refused (rules, field);
 
@@ -134,6 +136,19 @@ select is(pg_temp.replayed('2 h', 2), 2, 'DLQ-10: the next follow at once'),
 select is((select array_agg(id order by id) from ojs.claim('many', 'w', 10)),
     (select array_agg(id) from (select id from ojs.jobs where queue = 'many' order by id) j),
     'DLQ-10: all of them are claimed');
+
+-- Workflows that have ended -------------------------------------------------------------------------------------------
+
+select pg_temp.clock('0') \g /dev/null
+select pg_temp.rules('ended', '{"name": "all", "delay": "PT1H", "max_replays": 1}') \g /dev/null
+select ojs.create_workflow('{"type": "chain", "steps": [{"type": "a.b", "args": [], "options": {"queue": "ended",
+    "retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}}, {"type": "a.c", "args": []}]}') is null \g /dev/null
+select (ojs.fail(c.id, '{"type": "Net", "message": "m"}')).id as step from ojs.claim('ended', 'w') c \gset
+select is(pg_temp.replayed('2 h'), 0, 'a rule leaves out the jobs of workflows that have ended: DLQ-10'),
+    is(pg_temp.at(:'step'), 'discarded/1/1', 'they stay dead letters: DLQ-10');
+select pg_temp.rules('ended',
+    '{"name": "all", "delay": "PT1H", "max_replays": 1, "filter": {"ended_workflows": true}}') \g /dev/null
+select is(pg_temp.replayed('2 h'), 1, 'unless it asks for them: DLQ-10');
 
 -- A queue that was dropped --------------------------------------------------------------------------------------------
 
