@@ -89,6 +89,11 @@ begin
     perform ojs_store.lock_setting('ojs_store.queue', name);
     allowed := ojs_store.use_queue(name, 'administer'); -- whoever had the lock may have taken the caller off the list
     before := ojs_store.queue_named(name);
+    if before.id is null and config is null then
+        raise notice 'there was no queue "%": it is made, and is %', name, state
+            using hint = 'If its name is misspelt, the queue that was meant is as it was; '
+                'ojs.drop_queue removes this one.';
+    end if;
     wanted := ojs_store.queue_config(name, before.config, config);
     -- Applications call this at each start: nothing to write, and no session has to look at its queues anew.
     if wanted = before.config and coalesce(state, before.state) = before.state then
@@ -149,19 +154,12 @@ comment on function ojs.configure_queue(text, jsonb)
 -- misspelt its name is told.
 create function ojs_store.set_state(name text, state text) returns void
 language plpgsql volatile parallel unsafe set search_path = pg_catalog, pg_temp as $$
-declare
-    made boolean := (ojs_store.queue_named(name)).id is null;
 begin
     if name = '_default' then
         perform ojs_store.raise('INVALID_QUEUE', 'queue _default is a policy, and hands out nothing',
             '{"field": "queue"}', 'Name a queue.');
     end if;
     perform ojs_store.set_queue(name, null, state);
-    if made then
-        raise notice 'there was no queue "%": it is made, and is %', name, state
-            using hint = 'If its name is misspelt, the queue that was meant is as it was; '
-                'ojs.drop_queue removes this one.';
-    end if;
 end $$;
 
 create function ojs.pause_queue(name text) returns void

@@ -12,8 +12,9 @@
 #include "ojs/queue/queue.h"
 #include "ojs/shared/listener_flags.h"
 #include "ojs/shared/shmem.h"
-#include "ojs/store/store.h"
+#include "ojs/shared/waiter_filter.h"
 #include "ojs/shared/wakeup.h"
+#include "ojs/store/store.h"
 
 namespace ojs
 {
@@ -37,38 +38,6 @@ struct WakeUp {
     int level; /* of savepoints; 0: none */
     bool used;
 } wake_up;
-
-/* Two bits for each queue. */
-template <typename Body>
-void
-each_filter_bit(int64 queue, Body body)
-{
-    constexpr uint32 n_bits = waiter_filter_words * 64;
-    for (int shift : {0, 32}) {
-        uint32 bit = static_cast<uint32>(static_cast<uint64>(queue) >> shift) % n_bits;
-        body(bit / 64, UINT64CONST(1) << bit % 64);
-    }
-}
-
-bool
-waits_for(const Waiter &waiter, int64 queue)
-{
-    if (waiter.n > 0)
-        return std::find(waiter.queues, waiter.queues + waiter.n, queue) != waiter.queues + waiter.n;
-    bool passes = true;
-    each_filter_bit(queue, [&](uint32 word, uint64 bit) { passes = passes && (waiter.filter[word] & bit) != 0; });
-    return passes;
-}
-
-void
-wait_for_queues(Waiter &waiter, const int64 *queues, int n, bool picky)
-{
-    waiter.n = n <= max_waiter_queues && !picky ? n : 0;
-    std::copy(queues, queues + waiter.n, waiter.queues);
-    std::fill(std::begin(waiter.filter), std::end(waiter.filter), 0);
-    for (int i = 0; i < n && waiter.n == 0; i++)
-        each_filter_bit(queues[i], [&](uint32 word, uint64 bit) { waiter.filter[word] |= bit; });
-}
 
 /* As many as there are jobs, those first who have waited longest. One that only may wait for this queue is woken
  * besides, so that it takes nobody's wake-up. */

@@ -119,8 +119,7 @@ read_filter(const JsonbValue *filter)
         else if (key == "ended_workflows")
             check_member(value, value.type == jbvBool, field, "a boolean");
         else
-            raise_field(invalid, field,
-                        "Filter by type, error_type, priority, meta, since, until and ended_workflows.",
+            raise_field(invalid, field, "Filter by type, error_type, priority, meta, since, until and ended_workflows.",
                         "%s is nothing to filter by", field);
         out.add(key, value);
     });
