@@ -335,6 +335,7 @@ declare
     request ojs_http.request;
     response ojs_http.response;
     route record;
+    handler text;
     tenant_before constant text := current_setting('ojs.tenant', true);
     jobs jsonb; -- of a batch: large, and not in request, which each call copies
     mended text;
@@ -349,9 +350,10 @@ begin
         begin
             route := ojs_http.find_route(case when upper(method collate "C") = 'HEAD' then 'GET'
                 else upper(method collate "C") end, only_path);
-            if route.handler is null and upper(method collate "C") = 'OPTIONS' and route.allowed is not null then
+            handler := route.handler;
+            if handler is null and upper(method collate "C") = 'OPTIONS' and route.allowed is not null then
                 response := ojs_http.reply(204, null, jsonb_build_object('Allow', route.allowed));
-            elsif route.handler is null then
+            elsif handler is null then
                 response := ojs_http.no_route(method, only_path, route.allowed, request_id);
             else
                 request.method := upper(method collate "C");
@@ -364,8 +366,8 @@ begin
                     perform ojs_http.check_headers(given, only_path, request_body is not null);
                     stage := 'body';
                     if request_body is not null then
-                        perform ojs_http.check_body(route.handler, request_body);
-                        if route.handler in ('push_batch', 'push_bulk') then
+                        perform ojs_http.check_body(handler, request_body);
+                        if handler in ('push_batch', 'push_bulk') then
                             jobs := request_body::jsonb;
                             if jsonb_typeof(jobs) = 'object' and jsonb_typeof(jobs -> 'jobs') = 'array' then
                                 request.body := jobs - 'jobs';
@@ -390,9 +392,9 @@ begin
                     perform ojs_http.act_for(given ->> 'x-ojs-tenant', tenant_before);
                 end if;
                 if jobs is null then
-                    execute format('select * from ojs_http.%I($1)', route.handler) into response using request;
+                    execute format('select * from ojs_http.%I($1)', handler) into response using request;
                 else
-                    response := ojs_http.push_once(request, jobs, route.handler, faults);
+                    response := ojs_http.push_once(request, jobs, handler, faults);
                     jobs := null;
                 end if;
             end if;
@@ -402,10 +404,10 @@ begin
                 hint = pg_exception_hint, context = pg_exception_context;
             -- Only a body that could not be read is looked at for what is wrong with it.
             if stage = 'body' and mended is null and (left(state, 2) in ('22', '54') or state = '0A000'
-                or state = 'OJ109' and route.handler = 'nack') then
+                or state = 'OJ109' and handler = 'nack') then
                 begin
                     select m.mended, m.faults into mended, faults
-                    from ojs_http.mend_body(route.handler, request_body, state = 'OJ109') m;
+                    from ojs_http.mend_body(handler, request_body, state = 'OJ109') m;
                     if mended <> request_body then
                         request_body := mended;
                         continue;
