@@ -477,7 +477,7 @@ DATA = {
 NOT_MEASURED = {
     "is what the operations over HTTP call": "http",
     "reads nothing but what it is given":
-        "canonical_json capabilities envelope fingerprint_input key_slot node_of version",
+        "canonical_json capabilities envelope fingerprint_input key_slot node_of storable version",
     "waits, or is part of what is measured": "work_open work_next work_close start_worker",
     "writes a row of a small table":
         "set_pool bind_tenant unbind_tenant create_schema drop_schema set_schema_validation drop_pool set_tenant "

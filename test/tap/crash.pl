@@ -203,7 +203,7 @@ begin
         select format('select %s(%s)', p.oid::regproc, array_to_string(array(
             select coalesce(given ->> t.typname, '1') from unnest(p.proargtypes) with ordinality a (type, n)
                 join pg_type t on t.oid = a.type order by a.n), ', '))
-        from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname not in ('reset', 'envelope')
+        from pg_proc p where p.pronamespace = 'ojs'::regnamespace and p.proname not in ('reset', 'envelope', 'storable')
         union all
         select format('select ojs.explain_job(%L), ojs.info(%1$L)', j.id) from ojs.jobs j
         union all
