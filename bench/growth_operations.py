@@ -176,11 +176,11 @@ TOPICS = [
     ("lease_ack",
      "select id from ojs.push('bench.job', queue => 'alone') \\gset\nselect ojs.lease_claim('alone', '{\"node\": "
      "\"n\"}') #>> '{claimed,0,$seq}' as seq \\gset",
-     "select ojs.lease_ack('alone', jsonb_build_object('node', 'n', 'lease_ms', 1000, 'seqs', array[:seq]))"),
+     "select ojs.lease_ack('alone', jsonb_build_object('node', 'n', 'seqs', array[:seq]))"),
     ("lease_nack",
      "select id from ojs.push('bench.job', queue => 'alone') \\gset\nselect ojs.lease_claim('alone', '{\"node\": "
      "\"n\"}') #>> '{claimed,0,$seq}' as seq \\gset",
-     "select ojs.lease_nack('alone', jsonb_build_object('node', 'n', 'lease_ms', 1000, 'seqs', array[:seq]))"),
+     "select ojs.lease_nack('alone', jsonb_build_object('node', 'n', 'seqs', array[:seq]))"),
     ("lease_extend",
      "select id from ojs.push('bench.job', queue => 'alone') \\gset\nselect ojs.lease_claim('alone', '{\"node\": "
      "\"n\"}') #>> '{claimed,0,$seq}' as seq \\gset",
