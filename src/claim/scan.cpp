@@ -297,8 +297,8 @@ hand_out(Tables &tables, Request &request, TimestampTz now, ReturnSetInfo *set)
     bool upkeep_due = now - last_upkeep > upkeep_every_us || now < last_upkeep || upkeep_left_over();
     bool upkept = upkeep_due && !shares;
     store::WriteMark before = store::write_mark();
-    if (upkeep_due)
-        do_upkeep(walk, !shares);
+    if (upkept)
+        do_upkeep(walk, true);
     LimitOnJob place = {};
     if (!request.pool_limit.key.empty() && request.n > 0)
         walk.max = std::min(walk.max, places_left(walk.limits, request.queues[0], request.pool_limit, &place));
