@@ -4,11 +4,11 @@ const words = (text) => text.trim().split(/\s+/);
 
 /** The attributes of a job that a caller may give (src/job/attribute_names.cpp). */
 export const ATTRIBUTES = words(`
-  args dedup_fallback deduplicationKey deduplication_key deduplication_ttl deduplication_ttl_ms delay delay_ms
-  delay_until delivery enqueue_ttl expires_at grace_period heartbeat_timeout id max_attempts meta metadata options
-  ordering orderingKey ordering_key parent_id pending priority queue rate_limit result_ttl retry root_id scheduled_at
-  schema specversion tag tags timeout timeout_ms total_timeout type unique version visibility_timeout
-  visibility_timeout_ms`);
+  args dedup_fallback deduplicationFallback deduplicationKey deduplicationTtl deduplication_key deduplication_ttl
+  deduplication_ttl_ms delay delay_ms delay_until delivery enqueue_ttl expires_at grace_period heartbeat_timeout id
+  max_attempts meta metadata options ordering orderingKey ordering_key parent_id pending priority queue rate_limit
+  result_ttl retry root_id scheduled_at schema specversion tag tags taskDeduplicationFallback taskDeduplicationTtl
+  timeout timeout_ms total_timeout type unique version visibility_timeout visibility_timeout_ms`);
 
 /** Those that the server gives, which are in each envelope that it answers. */
 export const OF_SERVER = words(`

@@ -10,11 +10,12 @@ ATTRIBUTES = frozenset("""args dedup_fallback deduplication_key deduplication_tt
     rate_limit result_ttl retry root_id scheduled_at schema specversion tags timeout total_timeout type unique version
     visibility_timeout""".split())
 # Other names of these, and what the server adds to a job: the envelope that info() returns may be pushed again.
-_ALSO = frozenset("""activated_at attempt cancelled_at checkpoint completed_at created_at deduplicated deduplicationKey
-    deduplication_expires_at deduplication_ttl_ms delay_ms delay_until deliveries discarded_at enqueued_at error errors
-    last_checkpoint lease_expires_at lease_id metadata next_attempt_at orderingKey parent_errors parent_results
-    parent_results_truncated previous_state progress progress_data progress_message progress_updated_at result
-    result_expires_at result_size_bytes result_stored_at retry_delay_ms seq started_at state tag timeout_ms
+_ALSO = frozenset("""activated_at attempt cancelled_at checkpoint completed_at created_at deduplicated
+    deduplicationFallback deduplicationKey deduplicationTtl deduplication_expires_at deduplication_ttl_ms delay_ms
+    delay_until deliveries discarded_at enqueued_at error errors last_checkpoint lease_expires_at lease_id metadata
+    next_attempt_at orderingKey parent_errors parent_results parent_results_truncated previous_state progress
+    progress_data progress_message progress_updated_at result result_expires_at result_size_bytes result_stored_at
+    retry_delay_ms seq started_at state tag taskDeduplicationFallback taskDeduplicationTtl timeout_ms
     visibility_timeout_ms worker workflow_callback workflow_id workflow_root_id workflow_step""".split())
 KNOWN = ATTRIBUTES | _ALSO
 
