@@ -205,7 +205,7 @@ begin
 end $$;
 
 create function ojs.push_job(job jsonb) returns jsonb
-language plpgsql strict volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile parallel unsafe security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     key text := ojs_router.key_of(job);
