@@ -23,6 +23,7 @@ class Checker(Promises, OrderingKeys, Flows):
         self.by_check = defaultdict(int)
         self.clock_starts = [c[0] for c in history.clock]
         self.clock_ends = [c[1] + 3.0 for c in history.clock]
+        self.goes_back = any(b[2] < a[2] for a, b in zip(history.clock, history.clock[1:]))
         self.claims = defaultdict(list)     # job -> [Claim], of transactions that may have committed
         self.leases = {}                    # lease -> Claim, of every answer, committed or not
         self.acts = defaultdict(list)       # job -> [(op, what)], everything else that named the job and was answered
@@ -43,12 +44,18 @@ class Checker(Promises, OrderingKeys, Flows):
     # --- the clock of the database, as far as it is certain ---
 
     def clock_max(self, t):
-        """What the database's clock said at t at most."""
-        return t + self.h.clock[max(0, bisect.bisect_right(self.clock_starts, t) - 1)][2] + EPSILON
+        """What the database's clock had said by t at most: it may have been put back since."""
+        last = max(0, bisect.bisect_right(self.clock_starts, t) - 1)
+        said = t + self.h.clock[last][2]
+        if last and self.goes_back:
+            said = max([said] + [min(t, self.clock_ends[i + 1]) + self.h.clock[i][2] for i in range(last)])
+        return said + EPSILON
 
     def clock_min(self, t):
         """What it said at t at least."""
-        return t + self.h.clock[max(0, bisect.bisect_right(self.clock_ends, t) - 1)][2] - EPSILON
+        first = max(0, bisect.bisect_right(self.clock_ends, t) - 1)
+        last = max(first, bisect.bisect_right(self.clock_starts, t) - 1)
+        return t + min(move[2] for move in self.h.clock[first:last + 1]) - EPSILON
 
     # --- reading the logs ---
 
@@ -88,6 +95,9 @@ class Checker(Promises, OrderingKeys, Flows):
                     self.acts[id].append((op, kind))
                 if op.status == "ok":
                     self.counts["jobs worked"] += len(args["ids"])
+            elif kind == "cancel_many":
+                for id in args["ids"]:
+                    self.acts[id].append((op, kind))
             elif kind == "cancel_workflow":
                 self.cancels[args["id"]].append(op)
             if kind == "beat" and op.possible:
@@ -153,6 +163,7 @@ class Checker(Promises, OrderingKeys, Flows):
         self.check_waits()
         self.check_keepers()
         self.check_settings()
+        self.check_filters()
         self.check_unique()
         self.check_dedup()
         self.check_pauses()

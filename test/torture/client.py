@@ -40,6 +40,7 @@ APART = {
     "long": {},
     "tuned": {},
     "flows": {},
+    "filtered": {},
 }
 # The queue "hooked" has its jobs marked when they are pushed, and their ends written down; other jobs stay as they are.
 HOOKS = """
@@ -362,12 +363,14 @@ class Calls(Session):
             self.note_seen(r[0])
         return rows
 
-    def push_many(self, queue, n, **o):
+    def push_many(self, queue, n, batch=None, **o):
         tags = [self.tag() for _ in range(n)]
         pr = o.get("pr", 0)
         jobs = [dict(type="t.default", queue=queue, priority=pr, args=[{"tag": t}]) for t in tags]
         if "okey" in o:
             jobs = [dict(job, ordering_key=o["okey"], ordering=o["ordering"]) for job in jobs]
+        if batch:
+            jobs = [dict(job, meta={"batch": batch}) for job in jobs]
         rows = self.call("push_many", dict(o, q=queue, tags=tags),
                          "select index, id, status from ojs.push_many($1::jsonb) order by index", json.dumps(jobs))
         if rows is not None:
@@ -511,6 +514,16 @@ class Calls(Session):
         if rows is not None:
             self.ok([rows[0][0]])
             self.drop(id)
+
+    def cancel_batch(self, queue, batch, ids):
+        """Cancels the open jobs of a batch by filter, and looks for what is left of them, past all indexes."""
+        rows = self.call("cancel_many", {"ids": ids, "batch": batch},
+                         "select r ->> 'succeeded', r ->> 'failed' from ojs.cancel_many($1::jsonb, confirm => true) r",
+                         json.dumps({"queue": queue, "meta": {"batch": batch}}))
+        if rows is not None:
+            left = self.connection.query("select id from unnest($1::uuid[]) id where not exists"
+                                         " (select from ojs_store.finished f where f.job_id = id)", uuid_list(ids))
+            self.ok([int(rows[0][0]), int(rows[0][1]), [r[0] for r in left]])
 
     def activate(self, id):
         rows = self.call("activate", {"id": id}, "select state from ojs.activate($1::uuid)", id)

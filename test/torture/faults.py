@@ -12,18 +12,19 @@ import pq
 fork = multiprocessing.get_context("fork")
 
 FAULTS = {"kill client": 18, "terminate": 20, "cancel": 8, "kill -9": 6, "immediate stop": 3, "restart": 2,
-          "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10, "dead letters": 4, "prepare": 6}
+          "kill worker": 6, "snapshot": 6, "hold": 6, "clock": 10, "dead letters": 4, "prepare": 6, "clock back": 3}
+OF_FAILOVER = {"failover": 4, "kill client": 3, "terminate": 3, "hold": 2, "clock": 2, "kill worker": 2,
+               "standby away": 5}
 
 
 class Faults:
     """A part of Round, world.py."""
 
     def fault(self):
-        names, weights = zip(*FAULTS.items())
+        names, weights = zip(*(OF_FAILOVER if self.kind == "failover" else FAULTS).items())
         name = self.rng.choices(names, weights)[0]
-        if self.kind == "failover":
-            name = self.rng.choices(("failover", "kill client", "terminate", "hold", "clock", "kill worker"),
-                                    (4, 3, 3, 2, 2, 2))[0]
+        if self.to_update and client.Clock.now() > self.update_at:
+            name = "update"
         t0 = client.Clock.now()
         try:
             done = getattr(self, "fault_" + re.sub(r"\W+", "_", name))(t0)
@@ -81,6 +82,40 @@ class Faults:
         if pid is None:
             return None
         os.kill(pid, signal.SIGTERM)
+        return True
+
+    def fault_update(self, t0):
+        """The round began with the last release: now comes this version, while all others work. An update that does not
+        get its locks in time changes nothing, and is tried again, at last when nobody works any more."""
+        try:
+            self.control.execute("alter extension ojs update")
+        except pq.SqlError as e:
+            if e.sqlstate == "55P03":
+                return None
+            self.log.write("note", client.Clock.now(), "XX000", f"the update failed: {e}")
+        self.to_update = False
+        return True
+
+    def fault_standby_away(self, t0):
+        """Commits wait for a standby that is away. Who is told to end meanwhile ends, with a work session or without."""
+        primary, standby = self.server(), self.world.servers[-1]
+        if primary is standby:
+            return None
+        standby.stop("fast")
+        time.sleep(self.rng.uniform(0.5, 4))
+        ended = [r[0] for r in self.control.execute("select pid from (select pid from pg_stat_activity"
+            " where application_name like 'working%' or wait_event = 'SyncRep' order by random() limit 4) w"
+            " where pg_terminate_backend(pid)")]
+        until = time.monotonic() + 20
+        stays = True
+        while stays and ended and time.monotonic() < until:
+            time.sleep(0.05)
+            stays = self.control.execute("select pid, wait_event, query from pg_stat_activity where pid = any ('{"
+                                         + ",".join(ended) + "}')")
+        if stays and ended:
+            self.log.write("note", client.Clock.now(), "XX000", f"sessions that cannot be ended: {stays}")
+        standby.start()
+        primary.await_standby()
         return True
 
     def fault_snapshot(self, t0):
@@ -162,6 +197,13 @@ class Faults:
         self.beside = [p for p in getattr(self, "beside", []) if p.is_alive()]
         self.beside.append(fork.Process(target=run, daemon=True))
         self.beside[-1].start()
+
+    def fault_clock_back(self, t0):
+        """The clock jumps ahead, and back a moment later."""
+        seconds = self.rng.choice((1, 5, 40))
+        self.fault_clock(t0, seconds)
+        time.sleep(self.rng.uniform(0.1, 1.5))
+        return self.fault_clock(client.Clock.now(), -seconds)
 
     def fault_clock(self, t0, seconds=None):
         seconds = seconds or self.rng.choice((0.3, 1, 3, 10, 40))

@@ -21,6 +21,7 @@ REFUSALS = {
     "workflow": {"OJ400"}, "cancel_workflow": {"OJ400", "OJ406"}, "extend_workflow": {"OJ400", "OJ406"},
 }
 ENDS = {"ack", "fail", "nack", "ack_many", "nack_many", "ack_and_claim"}
+CANCELS = {"cancel", "cancel_many"}
 CLAIMS = {"claim", "ack_and_claim", "work_next"}
 
 # Every name under which something may be found.
@@ -69,6 +70,7 @@ PROMISES = (
     "who extends in time keeps its job",
     "who extends a lease waits for nobody",
     "no setting is lost to another's",
+    "a call by filter passes over no open job",
     "no two open jobs of one uniqueness key",
     "no two jobs of one deduplication key within its time",
     "nothing is handed out of a paused queue",

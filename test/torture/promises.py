@@ -157,7 +157,7 @@ class Promises(Wholes):
                 pass    # rolled back later, but perhaps after `until`: it counts
             if op.status == "err" or not self.affected(op, claim.id):
                 continue
-            if kind == "cancel":
+            if kind in CANCELS:
                 if op.possible or op.t1 is None or op.tx is not None:
                     return True
                 continue
@@ -307,7 +307,7 @@ class Promises(Wholes):
         known = [c for c in claims if c.op.answered]
         kept = self.queue_of(id) == "kept"
         for op, kind in acts:
-            if kind in ("cancel", "activate", "effect", "discard", "retry") or op.status in (None, "dead"):
+            if kind in CANCELS | {"activate", "effect", "discard", "retry"} or op.status in (None, "dead"):
                 continue
             mine = self.leases.get(self.lease_of(op, id))
             if mine is None:
@@ -354,7 +354,7 @@ class Promises(Wholes):
             if other is not op and kind not in ("extend", "extend_many", "beat", "effect") and other.status != "err" \
                     and other.t0 < op.t1 and (other.after or self.horizon) >= op.t0:
                 return True
-            if other is not op and kind == "cancel" and other.possible and other.t0 < op.t1:
+            if other is not op and kind in CANCELS and other.possible and other.t0 < op.t1:
                 return True
         return False
 
@@ -365,14 +365,15 @@ class Promises(Wholes):
         acks = [op for op, kind in acts if kind in ("ack", "ack_many", "ack_and_claim") and op.possible
                 and self.affected(op, id)]
         sure = [op for op in acks if op.certain]
-        cancels = [op for op, kind in acts if kind == "cancel" and op.possible and op.status != "err"]
+        cancels = [op for op, kind in acts if kind in CANCELS and op.possible and op.status != "err"]
+        surely = [op for op in cancels if op.certain and op.kind == "cancel"]   # by filter, another may have had the job
         if len(sure) > 1:
             self.bad("no job is completed twice", " and ".join(f"by {op.client} at {op.t1:.3f}" for op in sure), id)
         if sure and state != "completed":
             self.bad("an acknowledged job is completed", f"it is {state or 'open'}", id)
         if state == "completed" and not acks:
             self.bad("a completed job was acknowledged", "nobody did", id)
-        if any(op.certain for op in cancels) and state != "cancelled":
+        if surely and state != "cancelled":
             self.bad("a cancelled job stays so", f"it is {state or 'open'}", id)
         push = self.pushes.get(id)
         if state == "cancelled" and not cancels and not (push is not None and "uniq" in push.args) \
@@ -391,7 +392,7 @@ class Promises(Wholes):
             if op.result[0] == "retryable" and push is not None \
                     and op.result[1] >= max(1, client.MAX_ATTEMPTS[push.args.get("retry", "default")]):
                 self.bad("a job is delivered within its budget", f"retryable after attempt {op.result[1]}", id)
-        ends = [op.after for op in sure] + [op.after for op in cancels if op.certain] \
+        ends = [op.after for op in sure] + [op.after for op in surely] \
             + [op.after for op in fails if op.result[0] == "discarded"]
         if ends:
             end = min(ends)

@@ -518,6 +518,31 @@ STORIES += [("lapsed_too_early", "who extends in time keeps its job", lambda s: 
             ("lapsed_by_the_new_clock", None, lambda s: refused_at(s.clock(2.9, 10), 3.4, 10))]
 
 
+def cancelled_by_filter(s, failed, *left):
+    s.push(1, "a", q="filtered").push(1, "b", q="filtered")
+    s.call(2, "f1", "cancel_many", {"ids": ["a", "b"], "batch": "x"}, [2 - len(left), failed, list(left)])
+    for job in left:
+        s.give(3, "w1", job, "l" + job, queue="filtered").ack(4, "w1", job, "l" + job)
+    s.final["done"] += [dict(job_id=job, state="cancelled", attempt=0, deliveries=0, finished_at=2, error=None)
+                        for job in ("a", "b") if job not in left]
+
+
+STORIES += [("filtered_all", None, lambda s: cancelled_by_filter(s, 0)),
+            ("filtered_but_one_that_it_names", None, lambda s: cancelled_by_filter(s, 1, "b")),
+            ("filtered_past_one", "a call by filter passes over no open job",
+             lambda s: cancelled_by_filter(s, 0, "b"))]
+
+
+def lapses_while_the_clock_is_ahead(s, ahead):
+    """The lease of ten seconds ends at 2, and the clock is right again at 3."""
+    s.push(1, "a").give(1.5, "w1", "a", "l1").clock(2, ahead).clock(3, 0)
+    s.give(8, "w2", "a", "l2", attempt=2, deliveries=2).ack(9, "w2", "a", "l2")
+
+
+STORIES += [("lapsed_by_a_clock_put_back", None, lambda s: lapses_while_the_clock_is_ahead(s, 40)),
+            ("lapsed_by_no_clock", "no two holders at once", lambda s: lapses_while_the_clock_is_ahead(s, 1))]
+
+
 @story("statistics agree with the rows")
 def miscounted(s):
     s.final["differences"].append("queue q: counted 1, said 2")

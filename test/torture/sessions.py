@@ -285,6 +285,26 @@ class Ordered(Apart):
         self.ahead += len(self.push("ordered", pr=r.choice((0, 0, 1)), **o) or ())
 
 
+class Filtered(Calls):
+    """Claims jobs and gives them back, while now and then one of these sessions pushes a batch and, when all have had a
+    while for it, cancels it by filter."""
+
+    def step(self):
+        r = self.rng
+        if r.random() < 0.06:
+            batch = self.tag()
+            rows = self.push_many("filtered", r.choice((20, 60, 200)), batch=batch)
+            if rows:
+                time.sleep(r.uniform(0, 0.3))
+                self.cancel_batch("filtered", batch, [row[1] for row in rows])
+            return
+        for _ in range(r.choice((1, 5, 20))):
+            if not self.claim("filtered", r.choice((1, 5, 20)), 5):
+                time.sleep(0.01)
+                break
+            self.many("nack_many", list(self.held.values()), ", delay => $4::interval", 0)
+
+
 class Keeper(Calls):
     """Holds a job of "long" for longer than its lease lasts, and extends that in time."""
 

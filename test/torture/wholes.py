@@ -153,6 +153,16 @@ class Wholes:
                     f"{op.client} set {op.args['key']} to {op.args['value']}, and read"
                          f" {op.result}")
 
+    def check_filters(self):
+        """Who cancels all jobs of a batch by filter leaves none of them open, but those that it names as failed."""
+        for op in self.h.ops:
+            if op.kind == "cancel_many" and op.status == "ok":
+                succeeded, failed, left = op.result
+                self.counts["jobs cancelled by filter"] += succeeded
+                if len(left) > failed:
+                    self.bad("a call by filter passes over no open job", f"{op.client} cancelled {succeeded} jobs, could"
+                             f" not cancel {failed}, and {len(left)} were left", left[0])
+
     def check_waits(self):
         """Who waits in a claim learns of a commit soon."""
         commits = sorted(((op.after, op) for op in self.h.ops
@@ -192,7 +202,7 @@ class Wholes:
         end = self.horizon
         done = self.done.get(id)
         for op, kind in self.acts[id]:
-            if (kind in ENDS or kind == "cancel") and op.possible and op.status != "err" and self.affected(op, id):
+            if kind in ENDS | CANCELS and op.possible and op.status != "err" and self.affected(op, id):
                 if kind in ("nack", "nack_many") or (kind == "fail" and op.status == "ok"
                                                      and op.result[0] != "discarded"):
                     continue
@@ -273,7 +283,7 @@ class Wholes:
                 start, end = c.op.after, self.real_time(self.earliest_end(c, self.horizon))
                 for op, kind in self.acts[id]:
                     # What began before the claim may have waited for it.
-                    if (kind in ENDS or kind == "cancel") and op.status != "err" \
+                    if kind in ENDS | CANCELS and op.status != "err" \
                             and (op.after or self.horizon) >= c.op.t0:
                         end = min(end, op.t0)
                 if queue != "kept":
@@ -320,8 +330,8 @@ class Wholes:
             self.counts["starts checked"] += len(found)
 
     def by_old_clock(self, claim):
-        """Handed out by a call that had not heard yet of the clock's last move."""
-        return any(at < claim.op.t1 and claim.started < at + offset - EPSILON for at, _, offset in self.h.clock[1:])
+        """Handed out by a call that had not heard yet of the clock's last move, or after the clock was put back."""
+        return self.clock_max(claim.op.t0) > claim.started + 1 or any(at < claim.op.t1 and claim.started < at + offset - EPSILON for at, _, offset in self.h.clock[1:])
 
     def check_hooks(self):
         """Each push of the queue "hooked" went through the enqueue hook, no other was changed, and the other hook wrote

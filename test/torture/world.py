@@ -87,7 +87,12 @@ class Round(Faults):
         self.world = World(self.directory, [server])
         self.world.keys, self.world.size = self.options.keys, self.options.size
         c = self.control = server.connect("torture control")
-        c.execute("create extension ojs")
+        released = c.execute("select v.version from pg_available_extension_versions v join pg_available_extensions e"
+                             " using (name) where name = 'ojs' and v.version <> default_version"
+                             " order by string_to_array(v.version, '.')::int[] desc limit 1")
+        self.to_update = bool(released) and self.number % 4 == 1
+        self.update_at = client.Clock.now() + self.seconds() * self.rng.uniform(0.2, 0.6)
+        c.execute("create extension ojs" + (f" version '{released[0][0]}'" if self.to_update else ""))
         c.execute("create schema torture; create unlogged table torture.era (n int);"
                   " insert into torture.era values (0);"
                   " create table torture.effects (job_id uuid, attempt int, worker text)")
@@ -169,7 +174,7 @@ class Round(Faults):
         if self.world.has("create_queue"):
             kinds += [sessions.Kept] * 2 + [sessions.Hasty] * 2 + [sessions.Few] * 4 + [sessions.Paced] * 2 \
                 + [sessions.Shared] * 3 + [sessions.Hooked] + [sessions.Keeper] + [sessions.Patient] * 2 \
-                + [sessions.Tuner] * 2
+                + [sessions.Tuner] * 2 + [sessions.Filtered] * 2
             kinds += [sessions.Ordered] * (self.options.clients if self.options.sessions else 3)
         if self.world.has("create_workflow"):
             kinds += [flow_sessions.Flows] * (self.options.clients if self.options.sessions else 4)
@@ -303,6 +308,8 @@ class Round(Faults):
                 process.kill()
         self.control.close()
         self.control = self.server().wait_ready()
+        if self.to_update and not self.fault_update(client.Clock.now()):
+            self.log.write("note", client.Clock.now(), "XX000", "the update gets no locks though nobody works")
         if len(self.world.servers) - 1 > self.world.primary.value:
             self.control.execute("alter system set synchronous_standby_names = ''")
             self.control.execute("select pg_reload_conf()")
