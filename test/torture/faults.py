@@ -85,8 +85,8 @@ class Faults:
         return True
 
     def fault_update(self, t0):
-        """The round began with the last release: now comes this version, while all others work. An update that does not
-        get its locks in time changes nothing, and is tried again, at last when nobody works any more."""
+        """The round began with the last release: now comes this version, while all others work. An update that does
+        not get its locks in time changes nothing, and is tried again, at last when nobody works any more."""
         try:
             self.control.execute("alter extension ojs update")
         except pq.SqlError as e:

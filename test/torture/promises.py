@@ -366,7 +366,8 @@ class Promises(Wholes):
                 and self.affected(op, id)]
         sure = [op for op in acks if op.certain]
         cancels = [op for op, kind in acts if kind in CANCELS and op.possible and op.status != "err"]
-        surely = [op for op in cancels if op.certain and op.kind == "cancel"]   # by filter, another may have had the job
+        # By filter, another may have had the job.
+        surely = [op for op in cancels if op.certain and op.kind == "cancel"]
         if len(sure) > 1:
             self.bad("no job is completed twice", " and ".join(f"by {op.client} at {op.t1:.3f}" for op in sure), id)
         if sure and state != "completed":

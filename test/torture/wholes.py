@@ -160,8 +160,8 @@ class Wholes:
                 succeeded, failed, left = op.result
                 self.counts["jobs cancelled by filter"] += succeeded
                 if len(left) > failed:
-                    self.bad("a call by filter passes over no open job", f"{op.client} cancelled {succeeded} jobs, could"
-                             f" not cancel {failed}, and {len(left)} were left", left[0])
+                    self.bad("a call by filter passes over no open job", f"{op.client} cancelled {succeeded} jobs,"
+                             f" could not cancel {failed}, and {len(left)} were left", left[0])
 
     def check_waits(self):
         """Who waits in a claim learns of a commit soon."""
@@ -331,7 +331,9 @@ class Wholes:
 
     def by_old_clock(self, claim):
         """Handed out by a call that had not heard yet of the clock's last move, or after the clock was put back."""
-        return self.clock_max(claim.op.t0) > claim.started + 1 or any(at < claim.op.t1 and claim.started < at + offset - EPSILON for at, _, offset in self.h.clock[1:])
+        if self.clock_max(claim.op.t0) > claim.started + 1:
+            return True
+        return any(at < claim.op.t1 and claim.started < at + offset - EPSILON for at, _, offset in self.h.clock[1:])
 
     def check_hooks(self):
         """Each push of the queue "hooked" went through the enqueue hook, no other was changed, and the other hook wrote
