@@ -97,7 +97,7 @@ class Faults:
         return True
 
     def fault_standby_away(self, t0):
-        """Commits wait for a standby that is away. Who is told to end meanwhile ends, with a work session or without."""
+        """Commits wait for a standby that is away. Who is told to end meanwhile ends, with a work session or not."""
         primary, standby = self.server(), self.world.servers[-1]
         if primary is standby:
             return None
